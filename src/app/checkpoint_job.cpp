@@ -54,7 +54,7 @@ void add_recorded(const Json& section, const std::string& prefix, std::vector<st
   }
 }
 
-/// The same of a ModelRequest, which is recorded with weights that no run saved.
+/// Adds a recorded ModelRequest as options; imported weights record one instead of a config.
 void add_request(const Json& request, std::vector<std::string>& words) {
   Json sizes = request, model = Json::object();
   for (const char* key : {"name", "flavor", "norm_type", "rope_scaling", "max_seq_len"}) {

@@ -224,14 +224,14 @@ class Conversation {
                                                   "{}; raise --context, or begin a new one",
                                                   ids.size(), context_));
     }
-    const bool speaks = run_.world.rank == 0;
+    const bool prints = run_.world.rank == 0;
     const auto show = [&](size_t, const std::string& text) {
-      if (speaks && !options_.json) std::cout << text << std::flush;
+      if (prints && !options_.json) std::cout << text << std::flush;
     };
     const GeneratedText text =
         generator_for(ids).generate({new_ids(ids)}, options_.generation, tokenizer_, show).front();
-    if (speaks && !options_.json) std::cout << std::endl;
-    if (speaks && options_.json) std::cout << json_text(as_json(said, text)) << std::endl;
+    if (prints && !options_.json) std::cout << std::endl;
+    if (prints && options_.json) std::cout << json_text(as_json(said, text)) << std::endl;
     messages_.push_back({"assistant", text.text});
   }
 
@@ -305,15 +305,15 @@ int run_generate(const Schema& schema, std::span<const std::string> arguments) {
   set_context(job, context);
   return run_inference(schema, job, [&](Run& run) {
     Generator generator(run, std::ssize(encoded), context, !options->uncached);
-    const bool speaks = run.world.rank == 0;
-    const bool streams = speaks && !options->json && prompts.size() == 1;
+    const bool prints = run.world.rank == 0;
+    const bool streams = prints && !options->json && prompts.size() == 1;
     if (streams) std::cout << prompts[0] << std::flush;
     const auto show = [&](size_t, const std::string& text) {
       if (streams) std::cout << text << std::flush;
     };
     const std::vector<GeneratedText> texts = generator.generate(encoded, generation, *tokenizer, show);
     if (streams) std::cout << std::endl;
-    if (!speaks || streams) return;
+    if (!prints || streams) return;
     for (size_t i = 0; i < texts.size(); ++i) {
       if (options->json) {
         std::cout << json_text(as_json(prompts[i], texts[i])) << '\n';

@@ -27,7 +27,7 @@ std::optional<Launch> find_launch(const CommSection& comm) {
 }
 
 /// Lets the other ranks of the run end instead of waiting for this one. False when rank 0 has not heard of it.
-bool tell_ranks(const Launch& launch, const std::string& text, ExitCode code) {
+bool send_problem_to_ranks(const Launch& launch, const std::string& text, ExitCode code) {
   RankFacts facts;
   facts.host = host_name();
   facts.process = ::getpid();
@@ -44,26 +44,26 @@ bool tell_ranks(const Launch& launch, const std::string& text, ExitCode code) {
 
 /// Reported once: by rank 0 for all ranks that reach it, at once if the problem is its own. `launch`: of this process,
 /// if it is one rank of several.
-int tell_problems(const std::optional<Launch>& launch, const std::vector<Problem>& problems, ExitCode code) {
+int report_problems(const std::optional<Launch>& launch, const std::vector<Problem>& problems, ExitCode code) {
   if (problems.empty()) return 0;
   std::ostringstream text;
   print_problems(text, problems);
   const bool has_peers = launch && launch->rendezvous.kind != RendezvousEndpoint::Kind::nowhere;
-  const bool speaks = !has_peers || launch->rank == 0;
-  if (speaks) std::cerr << text.str() << std::flush;
-  if (has_peers && !tell_ranks(*launch, text.str(), code) && !speaks) std::cerr << text.str();
+  const bool prints = !has_peers || launch->rank == 0;
+  if (prints) std::cerr << text.str() << std::flush;
+  if (has_peers && !send_problem_to_ranks(*launch, text.str(), code) && !prints) std::cerr << text.str();
   return static_cast<int>(code);
 }
 
 }  // namespace
 
 int report_config_problems(const LoadedConfig& loaded) {
-  return tell_problems(find_launch(loaded.config.comm), loaded.problems, ExitCode::bad_config);
+  return report_problems(find_launch(loaded.config.comm), loaded.problems, ExitCode::bad_config);
 }
 
 int report_job_problems(const LoadedConfig& loaded, bool is_rank) {
   const StartCheck start = check_start(loaded, std::thread::hardware_concurrency());
-  return tell_problems(is_rank ? find_launch(loaded.config.comm) : std::nullopt, start.problems, start.code);
+  return report_problems(is_rank ? find_launch(loaded.config.comm) : std::nullopt, start.problems, start.code);
 }
 
 }  // namespace titan

@@ -103,7 +103,7 @@ int RankSession::run_as_rank(const std::function<ExitCode(const World& world)>& 
   if (met.watcher) {
     met.world.trace = trace_;
     met.world.hung = [this, &met](const std::string& text) {
-      if (final_message_) final_message_->say();
+      if (final_message_) final_message_->print();
       write_trace();
       // This rank's own thread may hang for ever: the watcher ends the process when it has not ended by itself.
       met.watcher->fail(static_cast<int>(ExitCode::peer_failure), text);
@@ -178,7 +178,7 @@ Rendezvous RankSession::meet() {
     return meet_ranks(launch_, {}, {}, {}, final_message_);
   log_.info("Rank {} of {}, started by {}; the ranks meet on {}", launch_.rank, launch_.size, launch_.launcher,
             launch_.rendezvous.host);
-  auto tell = [this](const std::string& text, bool aloud) {
+  auto peer_failed = [this](const std::string& text, bool aloud) {
     write_trace();
     log_.silence_other_threads();
     log_.status({});
@@ -190,7 +190,7 @@ Rendezvous RankSession::meet() {
   RankFacts facts = own_facts();
   if (!facts.gpus.empty() || facts.device.starts_with("cuda")) prepare_nccl();
   Rendezvous met = meet_ranks(launch_, std::move(facts), std::chrono::seconds(config_.comm.init_timeout_seconds),
-                              std::move(tell), final_message_);
+                              std::move(peer_failed), final_message_);
   if (!launch_.local_rank) {
     move_near(choose_device(config_.training.device, met.world.local_rank));
     met.world.cores = std::min(met.world.cores, std::ssize(allowed_cores()));

@@ -73,7 +73,7 @@ std::vector<std::string> names_of(const std::vector<std::filesystem::path>& fold
 }
 
 /// Half a line is what a full disk or a killed machine leaves; the rest is as good as ever.
-void tell_unread(const RunHistory& history, const std::filesystem::path& metrics, std::ostream& out) {
+void report_unread_lines(const RunHistory& history, const std::filesystem::path& metrics, std::ostream& out) {
   const int64_t lines = history.unread_lines();
   if (lines == 0) return;
   out << fmt::format("warning: {}: {} no record of a step and {} left out\n", metrics.string(),
@@ -112,7 +112,7 @@ void run_report_command(const std::vector<std::string>& arguments, std::ostream&
   if (!output.empty() || folders.size() > 1) check_place(page, folders);
   with_remedy("name another place with --out", [&] { write_file_atomically(page, render_page(runs)); });
   out << page.string() << "\n";
-  for (size_t i = 0; i < folders.size(); ++i) tell_unread(histories[i], folders[i] / "metrics.jsonl", out);
+  for (size_t i = 0; i < folders.size(); ++i) report_unread_lines(histories[i], folders[i] / "metrics.jsonl", out);
 }
 
 }  // namespace titan

@@ -74,7 +74,7 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   const JobConfig& config = loaded.config;
   if (config.memory_estimation.enable) return estimate_memory(config);
   const auto final_message = std::make_shared<FinalMessage>();
-  const StopSignals signals([final_message] { final_message->say(); });
+  const StopSignals signals([final_message] { final_message->print(); });
   keep_freed_memory();
   RankSession session(schema, config, detect_launch(config), final_message);
   const Log& log = session.log();

@@ -33,7 +33,7 @@ std::string for_shell(std::string_view value, char open) {
   return open == '\0' ? "'" + written + "'" : written;
 }
 
-/// The shell's process, or nothing: no signal is blocked or ignored in it, whatever this program does with its own.
+/// Starts the shell with default signal handling and returns its process, or 0 if it cannot be started.
 pid_t start(std::string command) {
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);

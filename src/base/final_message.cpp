@@ -14,8 +14,8 @@ using Clock = std::chrono::steady_clock;
 }  // namespace
 
 struct FinalMessage::State {
-  std::mutex mutex;  // held while the words are said
-  std::function<void()> words;
+  std::mutex mutex;  // held while the message is printed
+  std::function<void()> print;
 
   std::mutex timing;  // of what follows
   std::optional<Clock::time_point> until;
@@ -29,33 +29,33 @@ struct FinalMessage::State {
 
 FinalMessage::FinalMessage() : state_(std::make_shared<State>()) {}
 
-void FinalMessage::say(std::chrono::milliseconds limit) const try {
+void FinalMessage::print(std::chrono::milliseconds limit) const try {
   const Clock::time_point until = state_->ends(limit);
-  const auto said = std::make_shared<std::promise<void>>();
-  auto speak = [state = state_, said] {
+  const auto printed = std::make_shared<std::promise<void>>();
+  auto run = [state = state_, printed] {
     const std::lock_guard lock(state->mutex);
     try {
-      if (const auto words = std::exchange(state->words, nullptr)) words();
-    } catch (...) {  // what ends the process is on its way, and nothing here may take its place
+      if (const auto callback = std::exchange(state->print, nullptr)) callback();
+    } catch (...) {  // the process is ending: an error here must not replace its cause
     }
-    said->set_value();
+    printed->set_value();
   };
-  std::thread(std::move(speak)).detach();  // a thread that hangs cannot be joined
-  said->get_future().wait_until(until);
+  std::thread(std::move(run)).detach();  // a thread that hangs cannot be joined
+  printed->get_future().wait_until(until);
 } catch (const std::exception&) {  // no memory, no thread: the process ends without them
 }
 
-FinalMessagePart::FinalMessagePart(std::shared_ptr<FinalMessage> last, std::function<void()> words)
+FinalMessagePart::FinalMessagePart(std::shared_ptr<FinalMessage> last, std::function<void()> print)
     : last_(std::move(last)) {
-  set(std::move(words));
+  set(std::move(print));
 }
 
 FinalMessagePart::~FinalMessagePart() { set(nullptr); }
 
-void FinalMessagePart::set(std::function<void()> words) const {
+void FinalMessagePart::set(std::function<void()> print) const {
   if (!last_) return;
   const std::scoped_lock lock(last_->state_->mutex, last_->state_->timing);
-  last_->state_->words = std::move(words);
+  last_->state_->print = std::move(print);
   last_->state_->until.reset();
 }
 

@@ -43,7 +43,7 @@ constexpr std::chrono::seconds kClosingTime{3};
 constexpr std::array kSignals{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 /// On a terminal, in place of the status line that may stand there.
-void tell(std::string_view line) {
+void print_line(std::string_view line) {
   const std::string text = line_start(STDERR_FILENO) + std::string(line);
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
@@ -132,7 +132,7 @@ std::chrono::milliseconds StopSignals::time_for(std::chrono::milliseconds wish) 
 
 void StopSignals::end_now(std::string_view line) const {
   if (before_end_) before_end_();
-  tell(line);
+  print_line(line);
   ::_exit(static_cast<int>(ExitCode::interrupted));
 }
 
@@ -158,7 +158,8 @@ void StopSignals::watch() const {
         received_signal = signal;
         // A terminal gets an answer to Ctrl-C; in a log the line would say nothing new.
         if (signal == SIGINT && ::isatty(STDERR_FILENO) != 0) {
-          tell("Ctrl-C: this step is finished and what the config asks for is saved; Ctrl-C again ends at once\n");
+          print_line(
+              "Ctrl-C: this step is finished and what the config asks for is saved; Ctrl-C again ends at once\n");
         }
       }
       if (limit || !StopSignals::limit(signal)) continue;  // the first limit is kept

@@ -194,12 +194,12 @@ CommandLine read_command_line(const Schema& schema, std::span<const std::string>
   CLI::App app;
   app.set_help_flag();
   std::map<const CLI::Option*, std::pair<std::string, size_t>> key_of;  // and how many of its results were taken
-  auto tell = [&](const std::string& key) {
+  auto declare = [&](const std::string& key) {
     CLI::Option* option = app.add_option("--" + key)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     key_of[option] = {key, 0};
   };
-  for (const Option& option : schema.options()) tell(option.key);
-  for (const Alias& alias : schema.aliases()) tell(alias.key);
+  for (const Option& option : schema.options()) declare(option.key);
+  for (const Alias& alias : schema.aliases()) declare(alias.key);
   std::reverse(words.begin(), words.end());  // CLI11 takes a vector from its back
   app.parse(std::move(words));
   size_t index = 0;

@@ -45,13 +45,13 @@ int usage(std::ostream& errors, const std::string& what) {
 }
 
 /// Reports the problems and returns false if the config cannot be used.
-bool load_or_tell(const Context& context, Words words, LoadedConfig& loaded) {
+bool load_or_report(const Context& context, Words words, LoadedConfig& loaded) {
   loaded = load_config(context.schema, words, context.checks);
   print_problems(context.errors, loaded.problems);
   return loaded.problems.empty();
 }
 
-void tell_notes(const Context& context, const LoadedConfig& loaded) {
+void print_notes(const Context& context, const LoadedConfig& loaded) {
   for (const auto& notes : {loaded.renamed, loaded.notes}) {
     for (const std::string& note : notes) context.errors << note << "\n";
   }
@@ -61,8 +61,8 @@ int show(const Context& context, Words arguments) {
   std::vector<std::string> words(arguments.begin(), arguments.end());
   bool json = std::erase(words, "--json") > 0;
   LoadedConfig loaded;
-  const bool good = load_or_tell(context, words, loaded);
-  tell_notes(context, loaded);
+  const bool good = load_or_report(context, words, loaded);
+  print_notes(context, loaded);
   if (!good) return kBad;
   context.output << (json ? dump_json(context.schema, loaded.config)
                           : dump_toml(context.schema, loaded.config, &loaded.origins));
@@ -102,7 +102,7 @@ int explain(const Context& context, Words arguments) {
   }
   Words rest = arguments.subspan(1);
   LoadedConfig loaded;
-  if (!rest.empty() && !load_or_tell(context, rest, loaded)) return kBad;
+  if (!rest.empty() && !load_or_report(context, rest, loaded)) return kBad;
   for (size_t i = 0; i < keys.size(); ++i) {
     context.output << (i > 0 ? "\n" : "") << explain_text(context.schema, keys[i], rest.empty() ? nullptr : &loaded);
   }
@@ -114,8 +114,8 @@ int diff(const Context& context, Words arguments) {
   LoadedConfig a;
   LoadedConfig b;
   // The table itself shows former spellings, next to the values given under them; `config show` prints all notes.
-  bool good_a = load_or_tell(context, arguments.subspan(0, 1), a);
-  bool good_b = load_or_tell(context, arguments.subspan(1, 1), b);
+  bool good_a = load_or_report(context, arguments.subspan(0, 1), a);
+  bool good_b = load_or_report(context, arguments.subspan(1, 1), b);
   if (!good_a || !good_b) return kBad;
   std::string difference =
       diff_configs(context.schema, {a.config, arguments[0], &a.origins}, {b.config, arguments[1], &b.origins});

@@ -25,7 +25,7 @@ bool speaks_of(const Problem& problem, const std::set<std::string>& keys) {
 }
 
 /// True if a later, more specific check reports the same problem of the same option, perhaps with more detail.
-bool is_told_in_full(const Problem& problem, std::span<const Problem> later) {
+bool is_repeated_later(const Problem& problem, std::span<const Problem> later) {
   return std::any_of(later.begin(), later.end(), [&](const Problem& other) {
     return other.key == problem.key && !problem.what.empty() && other.what.starts_with(problem.what);
   });
@@ -43,7 +43,7 @@ void run_checks(std::span<const ConfigCheck> checks, LoadedConfig& loaded) {
   }
   for (size_t i = 0; i < found.size(); ++i) {
     Problem& problem = found[i];
-    if (speaks_of(problem, wrong_already) || is_told_in_full(problem, std::span(found).subspan(i + 1))) continue;
+    if (speaks_of(problem, wrong_already) || is_repeated_later(problem, std::span(found).subspan(i + 1))) continue;
     if (problem.severity == Severity::note) {
       loaded.notes.push_back(format_problem(problem));
     } else {

@@ -114,7 +114,9 @@ void describe_numbers(TrainingFields& training) {
   training.add("spike_guard", &S::spike_guard, "off")
       .own()
       .choices({"off", "warn", "skip"})
-      .help("on a loss or gradient norm far above those of the steps before: tell it, or leave that step out");
+      .help(
+          "on a loss or gradient norm far above those of the steps before: print a warning, or skip the optimizer "
+          "step");
   training.add("spike_window", &S::spike_window, 128)
       .own()
       .at_least(8)

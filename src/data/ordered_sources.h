@@ -35,7 +35,7 @@ class Permutation {
 
 // Sources that give another source's documents in another order, or some of them.
 
-/// Tells what the inner source counts and says as its own.
+/// Forwards the inner source's counters, notices and description.
 class SourceAround : public DocumentSource {
  public:
   explicit SourceAround(std::unique_ptr<DocumentSource> inner) : inner_(std::move(inner)) {}

@@ -202,7 +202,7 @@ void GrowingFile::check_identity(const nlohmann::json& note) const {
 std::optional<TokenizeProgress> GrowingFile::read_progress(int64_t token_bytes) const {
   if (!fs::exists(part(".progress"))) return std::nullopt;
   const nlohmann::json note = parse_json(read_file(part(".progress")), /*allow_exceptions=*/false);
-  // Where nothing was written yet, whatever made that command fail may have been its words.
+  // Nothing was written yet: the earlier command's options may have been wrong, so they need not match.
   if (note.is_object() && note.contains("tokens") && note.at("tokens") == 0) return std::nullopt;
   check_identity(note);
   TokenizeProgress progress;

@@ -56,7 +56,7 @@ class GrowingFile {
   /// another process is at it, the file is there already or what was left is of another corpus or tokenizer
   /// (`overwrite`: it is removed instead).
   TokenizeProgress open(bool overwrite, int64_t token_bytes);
-  /// What the caller should tell; empty most often.
+  /// A warning for the caller to print; usually empty.
   const std::string& warning() const { return warning_; }
 
   void write_ids(std::string_view bytes);

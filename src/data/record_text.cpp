@@ -251,17 +251,17 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
  private:
   /// A value that is no id: the field's own is a list, and all in that are numbers.
   bool value() {
-    if (depth_ == 0) tell(fmt::format("this line is no JSON object with the field \"{}\"", field_));
-    if (in_list_) tell(fmt::format("item {} of \"{}\" is no whole number", next_item(), field_));
-    if (depth_ == 1 && at_field_) tell(fmt::format("the field \"{}\" of this record is no list of ids", field_));
+    if (depth_ == 0) set_problem(fmt::format("this line is no JSON object with the field \"{}\"", field_));
+    if (in_list_) set_problem(fmt::format("item {} of \"{}\" is no whole number", next_item(), field_));
+    if (depth_ == 1 && at_field_) set_problem(fmt::format("the field \"{}\" of this record is no list of ids", field_));
     at_field_ = at_field_ && depth_ != 1;
     return true;
   }
 
   bool item(int64_t id) {
     if (id < 0 || id >= vocabulary_) {
-      tell(fmt::format("item {} of \"{}\" is no id of the vocabulary: its ids are 0 to {}", next_item(), field_,
-                       vocabulary_ - 1));
+      set_problem(fmt::format("item {} of \"{}\" is no id of the vocabulary: its ids are 0 to {}", next_item(), field_,
+                              vocabulary_ - 1));
     }
     ids_.push_back(static_cast<int32_t>(id));
     return true;
@@ -274,7 +274,7 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   size_t next_item() const { return ids_.size() - before_; }
-  void tell(std::string problem) {
+  void set_problem(std::string problem) {
     if (problem_.empty()) problem_ = std::move(problem);
   }
 

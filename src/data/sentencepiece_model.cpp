@@ -160,7 +160,7 @@ SentencePieceModel read_sentencepiece_model(const std::filesystem::path& path) {
 
 bool looks_like_sentencepiece(std::string_view bytes) {
   ProtobufReader reader(bytes);
-  // A piece holds a text first: field 1 of field 1. The head of a file may cut a later piece, never this one.
+  // The first piece begins with its text: field 1 of field 1. `bytes` may end inside a later piece.
   Field piece, text;
   if (!reader.next(piece) || piece.number != 1 || piece.wire != Field::Wire::content) return false;
   return ProtobufReader(piece.content).next(text) && text.number == 1 && text.wire == Field::Wire::content;

@@ -83,7 +83,7 @@ class TokenizeRun {
                           with_thousands(progress_.tokens));
     }
     source_->seek(progress_.next);
-    tell_notices();
+    print_notices();
     const int64_t threads = wanted_.threads > 0 ? wanted_.threads : default_encode_threads();
     try {
       encode_all(*source_, wanted_.dataset.text_field, tokenizer_.get(), threads,
@@ -92,7 +92,7 @@ class TokenizeRun {
       file_.save(progress_);  // whatever made reading fail may pass
       throw;
     }
-    tell_notices();
+    print_notices();
     if (progress_.tokens == 0) {
       throw Error(ExitCode::bad_data, fmt::format("there is no document in {}", source_->description()));
     }
@@ -123,15 +123,15 @@ class TokenizeRun {
       saved_tokens_ = progress_.tokens;
       wanted_.on_saved();
     }
-    if (Clock::now() - told_ > std::chrono::seconds(10)) {
-      told_ = Clock::now();
+    if (Clock::now() - last_progress_ > std::chrono::seconds(10)) {
+      last_progress_ = Clock::now();
       out_ << fmt::format("{} of text, {} tokens so far\n", human_bytes(static_cast<double>(progress_.text_bytes)),
                           with_thousands(progress_.tokens))
            << std::flush;
     }
   }
 
-  void tell_notices() {
+  void print_notices() {
     for (const std::string& notice : source_->take_notices()) out_ << "warning: " << notice << '\n';
   }
 
@@ -159,7 +159,7 @@ class TokenizeRun {
   TokenizeProgress progress_;
   int64_t saved_tokens_ = 0;
   std::string bytes_;
-  Clock::time_point start_ = Clock::now(), told_ = start_;
+  Clock::time_point start_ = Clock::now(), last_progress_ = start_;
 };
 
 }  // namespace

@@ -22,9 +22,9 @@ std::vector<std::string> names_of(const RankCheck& check) {
 
 }  // namespace
 
-Coordinator::Coordinator(GatheredRanks ranks, PeerFailed tell, std::shared_ptr<WaitForGraph> waits,
+Coordinator::Coordinator(GatheredRanks ranks, PeerFailed peer_failed, std::shared_ptr<WaitForGraph> waits,
                          std::shared_ptr<FinalMessage> final_message)
-    : tell_(std::move(tell)),
+    : peer_failed_(std::move(peer_failed)),
       waits_(std::move(waits)),
       final_message_(std::move(final_message)),
       diagnosis_(names_of(ranks.check)) {
@@ -141,7 +141,7 @@ void Coordinator::answer_waiting() {
 void Coordinator::report(Cause cause) {
   if (diagnosis_.cause()) return;
   // At once: results that a device finishes after its peers were torn down may be wrong.
-  if (cause.rank != 0 && final_message_) final_message_->say();
+  if (cause.rank != 0 && final_message_) final_message_->print();
   if (diagnosis_.report(std::move(cause), Clock::now())) ask_all();
 }
 
@@ -164,14 +164,14 @@ void Coordinator::announce_when_due() {
   if (!cause) return;
   send_to_all(ended_line(*cause));
   if (cause->rank != 0) {
-    tell_(cause->text, /*aloud=*/true);
+    peer_failed_(cause->text, /*aloud=*/true);
     // Rank 0 ends last, since the store is in its process.
     wait_until_gone(*cause, Clock::now() + kFirstToEndLimit);
     cause->is_silent ? end_for_silent_peer() : end_for_peer();
   }
   const std::lock_guard lock(mutex_);
   if (!own_failure_) {  // the other ranks wait for this one
-    tell_(cause->text, /*aloud=*/true);
+    peer_failed_(cause->text, /*aloud=*/true);
     end_hanging();
   }
   end_at_ = Clock::now() + kOwnEndLimit;

@@ -21,7 +21,7 @@ class Coordinator : public AbortWatcher {
  public:
   /// Releases the gathered ranks to start the run, and starts to monitor them. `waits`: which ranks rank 0 is blocked
   /// on; `final_message`: printed when another rank's failure ends this process; may be null.
-  Coordinator(GatheredRanks ranks, PeerFailed tell, std::shared_ptr<WaitForGraph> waits,
+  Coordinator(GatheredRanks ranks, PeerFailed peer_failed, std::shared_ptr<WaitForGraph> waits,
               std::shared_ptr<FinalMessage> final_message);
   ~Coordinator() override;
 
@@ -59,7 +59,7 @@ class Coordinator : public AbortWatcher {
   void wait_until_gone(const Cause& cause, Deadline deadline);
   bool say_farewell();
 
-  PeerFailed tell_;
+  PeerFailed peer_failed_;
   std::shared_ptr<WaitForGraph> waits_;
   std::shared_ptr<FinalMessage> final_message_;
   const std::shared_ptr<StoreTable> table_ = std::make_shared<StoreTable>();

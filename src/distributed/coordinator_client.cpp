@@ -12,13 +12,13 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-CoordinatorClient::CoordinatorClient(int64_t rank, JoinedRun run, PeerFailed tell, std::shared_ptr<WaitForGraph> waits,
-                                     std::shared_ptr<FinalMessage> final_message)
+CoordinatorClient::CoordinatorClient(int64_t rank, JoinedRun run, PeerFailed peer_failed,
+                                     std::shared_ptr<WaitForGraph> waits, std::shared_ptr<FinalMessage> final_message)
     : rank_(rank),
       channel_(std::move(run.channel)),
       rank_zero_(std::move(run.welcome.rank_zero)),
       witness_(rank == 1 || rank == run.welcome.place.host_ranks.front()),
-      tell_(std::move(tell)),
+      peer_failed_(std::move(peer_failed)),
       waits_(std::move(waits)),
       final_message_(std::move(final_message)),
       thread_([this] { watch(); }) {}
@@ -105,7 +105,7 @@ void CoordinatorClient::hear() {
 void CoordinatorClient::take(RankMessage message) {
   if (!message.is_understood) {
     say_final_message();
-    tell_(rank_zero_ + " sent a message that cannot be read", /*aloud=*/witness_);
+    peer_failed_(rank_zero_ + " sent a message that cannot be read", /*aloud=*/witness_);
     end_for_peer();
   }
   if (message.stored) store_calls_->take(*std::move(message.stored));
@@ -127,12 +127,12 @@ void CoordinatorClient::take_end(const Cause& cause) {
     return;
   }
   if (cause.rank == rank_) {
-    tell_(cause.text, /*aloud=*/false);
+    peer_failed_(cause.text, /*aloud=*/false);
     end_hanging();
   }
   // Rank 0 ends first if it is the cause: a launcher shows the first exit code.
   if (cause.rank == 0) channel_.wait_line(Clock::now() + kFirstToEndLimit);
-  tell_(cause.text, /*aloud=*/false);
+  peer_failed_(cause.text, /*aloud=*/false);
   cause.is_silent ? end_for_silent_peer() : end_for_peer();
 }
 
@@ -140,7 +140,7 @@ void CoordinatorClient::rank_zero_is_gone() {
   const std::lock_guard lock(mutex_);
   if (own_failure_ && own_failure_->code != kPeerFailure) return;  // this rank ends for a reason of its own
   say_final_message();
-  tell_(rank_zero_ + " ended without a word: it crashed or was killed", /*aloud=*/witness_);
+  peer_failed_(rank_zero_ + " ended without a word: it crashed or was killed", /*aloud=*/witness_);
   end_for_peer();
 }
 
@@ -160,12 +160,12 @@ void CoordinatorClient::check_health() {
 
 void CoordinatorClient::rank_zero_is_silent(const std::string& text, bool aloud) {
   say_final_message();
-  tell_(fmt::format("{} {}; {}", rank_zero_, kNoSignOfLife, text), aloud);
+  peer_failed_(fmt::format("{} {}; {}", rank_zero_, kNoSignOfLife, text), aloud);
   end_for_silent_peer();
 }
 
 void CoordinatorClient::say_final_message() const {
-  if (final_message_) final_message_->say();
+  if (final_message_) final_message_->print();
 }
 
 // ---- called by the main thread

@@ -23,7 +23,7 @@ class CoordinatorClient : public AbortWatcher {
  public:
   /// Starts to monitor the connection of rank `rank`. `waits`: which ranks it is blocked on; `final_message`: printed
   /// when another rank's failure ends this process; may be null.
-  CoordinatorClient(int64_t rank, JoinedRun run, PeerFailed tell, std::shared_ptr<WaitForGraph> waits,
+  CoordinatorClient(int64_t rank, JoinedRun run, PeerFailed peer_failed, std::shared_ptr<WaitForGraph> waits,
                     std::shared_ptr<FinalMessage> final_message);
   ~CoordinatorClient() override;
 
@@ -63,7 +63,7 @@ class CoordinatorClient : public AbortWatcher {
   Channel channel_;
   const std::string rank_zero_;  // its name
   const bool witness_;           // reports the loss of rank 0: one rank on every host
-  PeerFailed tell_;
+  PeerFailed peer_failed_;
   std::shared_ptr<WaitForGraph> waits_;
   std::shared_ptr<FinalMessage> final_message_;
   const std::shared_ptr<StoreCalls> store_calls_ = std::make_shared<StoreCalls>();

@@ -17,15 +17,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A caller that has not proved itself by then is dropped.
+/// A caller that has not authenticated by then is dropped.
 constexpr std::chrono::seconds kSilenceLimit{1};
-/// The same while kMostCallers are connected: a rank speaks at once, and one may be waiting for a place.
+/// The same while kMostCallers are connected: ranks send at once, and another rank may wait for a free connection.
 constexpr std::chrono::milliseconds kFullLimit{100};
 /// The same for a caller that knows the secret and has not sent its facts.
 constexpr std::chrono::seconds kReportLimit{5};
 /// Callers that are connected at a time; more wait in the kernel's queue.
 constexpr size_t kMostCallers = 512;
-/// How long a run that cannot start waits for ranks that have not joined yet, to tell them why.
+/// How long a run that cannot start waits for ranks that have not joined yet, to send them the reason.
 constexpr std::chrono::seconds kRefusalLimit{5};
 /// Between two attempts to connect, or to accept after running out of file descriptors.
 constexpr std::chrono::milliseconds kRetryTime{100};

@@ -59,8 +59,7 @@ class Bank {
         rank_(request.rank),
         size_(request.size) {}
 
-  /// Room for `bytes` a rank. All ranks ask alike, so all notice alike when there is not enough; messages that are
-  /// still being read stay where they are.
+  /// Collective: makes room for `bytes` a rank. Older segments stay mapped while their messages are read.
   void reserve(int64_t bytes, std::chrono::milliseconds timeout) {
     if (bytes <= capacity_ && !segments_.empty()) return;
     capacity_ = std::max({bytes, 2 * capacity_, kSmallestBank});

@@ -204,12 +204,11 @@ std::optional<Refusal> RankCheck::settle() {
       HostPlace& place = places_[static_cast<size_t>(facts.rank)];
       place = {facts.local_rank >= 0 ? facts.local_rank : static_cast<int64_t>(i), members};
       if (facts.local_size > std::ssize(members)) {
-        return Refusal{
-            kLauncherCode,
-            fmt::format("{} was told that its host has {} ranks (LOCAL_WORLD_SIZE), and from {} came {} alone; "
-                        "set it to the number of ranks on each host, or leave it and LOCAL_RANK unset "
-                        "(containers of one host need one host name)",
-                        facts.name(), facts.local_size, facts.host, ranks_in_words(members))};
+        return Refusal{kLauncherCode,
+                       fmt::format("{} has LOCAL_WORLD_SIZE={}, but of its host {} only {} joined; "
+                                   "set it to the number of ranks on each host, or leave it and LOCAL_RANK unset "
+                                   "(containers of one host need one host name)",
+                                   facts.name(), facts.local_size, facts.host, ranks_in_words(members))};
       }
       if (std::optional<Refusal> refusal = choose_gpu(facts.rank)) return refusal;
       if (facts.device_uuid.empty()) continue;

@@ -51,30 +51,30 @@ class KeyValueRotation {
   const KeyValue& at_step(int64_t step) {
     if (rotation_ == Rotation::all_gather) {
       if (step == 0) return present_;
-      if (step == 1) arrive(step);
+      if (step == 1) finish_receive(step);
       return present_ = gathered_[ring_.source(step)];
     }
     if (step > 0) {
-      arrive(step);
-      present_ = arriving_;
+      finish_receive(step);
+      present_ = incoming_;
     }
     if (step + 1 < ring_.ranks) {
       ring_.note("send", ring_.source(step));
-      arriving_ = at::empty_like(present_);
-      pending_ = ring_.group.permute({arriving_}, {present_}, ring_.next(), ring_.previous());
+      incoming_ = at::empty_like(present_);
+      pending_ = ring_.group.permute({incoming_}, {present_}, ring_.next(), ring_.previous());
     }
     return present_;
   }
 
  private:
-  void arrive(int64_t step) {
+  void finish_receive(int64_t step) {
     ring_.note("wait", ring_.source(step));
     pending_->wait();
   }
 
   const Ring& ring_;
   Rotation rotation_;
-  KeyValue present_, arriving_;
+  KeyValue present_, incoming_;
   at::Tensor gathered_;
   Pending pending_;
 };
@@ -88,23 +88,23 @@ class TravellingGradients {
   void add_and_send(int64_t step, KeyValue share) {
     if (step > 0) {
       pending_->wait();
-      share.add_(arriving_);
+      share.add_(incoming_);
     } else {
-      arriving_ = at::empty_like(share);
+      incoming_ = at::empty_like(share);
     }
     ring_.note("return", ring_.source(step));
-    pending_ = ring_.group.permute({arriving_}, {share}, ring_.next(), ring_.previous());
+    pending_ = ring_.group.permute({incoming_}, {share}, ring_.next(), ring_.previous());
     sent_ = std::move(share);
   }
   /// The gradients of this rank's own keys and values, after the last hop.
-  KeyValue arrived() {
+  KeyValue received() {
     pending_->wait();
-    return arriving_;
+    return incoming_;
   }
 
  private:
   const Ring& ring_;
-  KeyValue arriving_, sent_;
+  KeyValue incoming_, sent_;
   Pending pending_;
 };
 
@@ -134,7 +134,7 @@ struct RingBackward : BackwardNode {
           log_sum_exp, (*blocks)[static_cast<size_t>(source)]);
       travelling.add_and_send(step, std::move(share));
     }
-    const KeyValue own = travelling.arrived();
+    const KeyValue own = travelling.received();
     const at::ScalarType type = query.scalar_type();
     query.reset(), key.reset(), value.reset(), output.reset(), log_sum_exp.reset();
     return {d_query.to(type), own[0].to(type), own[1].to(type)};

@@ -116,7 +116,7 @@ class Float8Products : public LinearProducts {
     return rows.view(at::kByte);
   }
 
-  Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const override {
+  Operand received(const at::Tensor& rows, const Operand& mine, const Weights& weights) const override {
     Operand operand{.scale = mine.scale, .is_gradient = mine.is_gradient, .type = mine.type};
     if (keeps_float8(weights)) {
       operand.quantised = rows.view(scalar_type(format_of(mine)));
@@ -278,8 +278,8 @@ class Float8Products : public LinearProducts {
     bool emulated = false;
     at::Tensor product = float8_product(left, right, type, fast, options_.emulate, &emulated);
     // The CPU has no rowwise products; only report emulation on a GPU.
-    if (emulated && left.rows.is_cuda() && options_.tell && !told_.exchange(true)) {
-      options_.tell(
+    if (emulated && left.rows.is_cuda() && options_.warn && !warned_.exchange(true)) {
+      options_.warn(
           fmt::format("a float8 product of [{}, {}] by [{}, {}] is emulated: this GPU multiplies multiples of "
                       "{} only",
                       left.rows.size(0), left.rows.size(1), right.rows.size(1), right.rows.size(0), kTile));
@@ -290,7 +290,7 @@ class Float8Products : public LinearProducts {
   Float8Options options_;
   DenseProducts dense_;
   bool tensorwise_;
-  mutable std::atomic<bool> told_ = false;
+  mutable std::atomic<bool> warned_ = false;
 };
 
 }  // namespace

@@ -102,7 +102,7 @@ struct LinearBackward : BackwardNode {
       };
       if (!exchange) return add(0, mine);
       exchange->gather(products->message(mine, all),
-                       [&](int64_t first, const at::Tensor& rows) { add(first, products->arrived(rows, mine, all)); });
+                       [&](int64_t first, const at::Tensor& rows) { add(first, products->received(rows, mine, all)); });
     });
   }
 
@@ -121,13 +121,13 @@ struct LinearBackward : BackwardNode {
     const Operand mine = products->prepare_gradients({shard.contiguous()}, weights, *context)[0];
     exchange->gather(products->message(mine, weights), [&](int64_t first, const at::Tensor& rows) {
       at::Tensor part;
-      const Operand dy = products->ready(products->arrived(rows, mine, weights), weights);
+      const Operand dy = products->ready(products->received(rows, mine, weights), weights);
       products->input_gradient(dy, *weights[0], columns[0], part);
       place_rows(dx, first, part, all);
       place_rows(all_rows, first, rows, all);
     });
     if (weights[0]->trainable()) {
-      Operand dy = products->arrived(all_rows, mine, weights);
+      Operand dy = products->received(all_rows, mine, weights);
       Operand input = products->prepare(x.data, weights, x.scale, *context);
       context->sink->submit([weights = weights, products = products, input = std::move(input), dy = std::move(dy)] {
         products->weight_gradient(dy, products->for_weight_gradients(input, weights), *weights[0]);
@@ -152,7 +152,7 @@ std::vector<Operand> DenseProducts::prepare_gradients(std::vector<at::Tensor> gr
 
 at::Tensor DenseProducts::message(const Operand& operand, const Weights&) const { return operand.data; }
 
-Operand DenseProducts::arrived(const at::Tensor& rows, const Operand& mine, const Weights&) const {
+Operand DenseProducts::received(const at::Tensor& rows, const Operand& mine, const Weights&) const {
   return {.data = rows, .is_gradient = mine.is_gradient, .generates = mine.generates};
 }
 
@@ -295,7 +295,7 @@ std::vector<at::Tensor> ParallelLinear::gathered_products(const Operand& x, cons
     return outputs;
   }
   exchange_->gather(products_->message(x, weights_), [&](int64_t first, const at::Tensor& rows) {
-    multiply(first, products_->arrived(rows, x, weights_));
+    multiply(first, products_->received(rows, x, weights_));
   });
   return outputs;
 }

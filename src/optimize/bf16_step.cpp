@@ -46,8 +46,8 @@ void Optimizer::step_bf16(const State& state, int64_t step, double lr, const Ste
   const Rounding rounding{rounding_key(options_.rounding_seed, step, parameter.name()), place_of(parameter)};
   const bool bf16_weight = master.scalar_type() == at::kBFloat16;
   const bool bf16_moments = state.first.scalar_type() == at::kBFloat16;
-  parameter.send_written = writes_copy(parameter);  // also for an empty shard, which has no memory
-  void* const copy = parameter.send_written ? parameter.send.mutable_data_ptr() : nullptr;
+  parameter.compute_copy_written = writes_copy(parameter);  // also for an empty shard, which has no memory
+  void* const copy = parameter.compute_copy_written ? parameter.compute_copy.mutable_data_ptr() : nullptr;
   if (master.is_cuda()) {
     const auto type = [](bool bf16) { return bf16 ? KernelType::bf16 : KernelType::fp32; };
     cuda().kernels().bf16_adam(

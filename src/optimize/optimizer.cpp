@@ -17,9 +17,9 @@
 namespace titan {
 
 bool Optimizer::writes_copy(const Parameter& parameter) {
-  const at::Tensor& send = parameter.send;
-  return parameter.master.scalar_type() == at::kFloat && send.defined() && send.scalar_type() == at::kBFloat16 &&
-         send.is_contiguous() && send.device() == parameter.master.device();
+  const at::Tensor& copy = parameter.compute_copy;
+  return parameter.master.scalar_type() == at::kFloat && copy.defined() && copy.scalar_type() == at::kBFloat16 &&
+         copy.is_contiguous() && copy.device() == parameter.master.device();
 }
 
 OptimizerOptions make_optimizer_options(const JobConfig& config) {
@@ -163,7 +163,8 @@ void Optimizer::step_states(const std::vector<const State*>& states, int64_t ste
 }
 
 bool Optimizer::copies_join(const Parameter& before, const Parameter& after) {
-  return writes_copy(before) == writes_copy(after) && (!writes_copy(after) || adjacent(before.send, after.send));
+  return writes_copy(before) == writes_copy(after) &&
+         (!writes_copy(after) || adjacent(before.compute_copy, after.compute_copy));
 }
 
 std::vector<Optimizer::Stretch> Optimizer::stretches(const std::vector<const State*>& states) const {
@@ -191,7 +192,7 @@ std::vector<Optimizer::Stretch> Optimizer::stretches(const std::vector<const Sta
     stretch.gradient = merged(head.parameter->gradient_shard, numel);
     stretch.first = merged(head.first, numel);
     stretch.second = merged(head.second, numel);
-    if (writes_copy(*head.parameter)) stretch.copy = merged(head.parameter->send, numel);
+    if (writes_copy(*head.parameter)) stretch.copy = merged(head.parameter->compute_copy, numel);
   }
   return result;
 }
@@ -219,7 +220,7 @@ void Optimizer::step_fused_cpu(const Stretch& stretch, int64_t step, double lr, 
       stretch.copy.defined() ? static_cast<BFloat16Bits*>(stretch.copy.mutable_data_ptr()) : nullptr};
   at::parallel_for(0, stretch.weight.numel(), 1 << 15,
                    [&](int64_t begin, int64_t end) { cpu_adam(memory, begin, end - begin, constants, clip); });
-  for (const State* state : stretch.states) state->parameter->send_written = stretch.copy.defined();
+  for (const State* state : stretch.states) state->parameter->compute_copy_written = stretch.copy.defined();
 }
 
 void Optimizer::step_one(const State& state, int64_t step, double lr, const StepControl& control) const {
@@ -283,7 +284,7 @@ void Optimizer::step_fused_cuda(const Stretch& stretch, int64_t step, double lr,
        stretch.copy.defined() ? stretch.copy.mutable_data_ptr() : nullptr},
       cuda().current_stream(stretch.weight.get_device()));
   // A skipped step writes neither weights nor copies, so both stay consistent.
-  for (const State* state : stretch.states) state->parameter->send_written = stretch.copy.defined();
+  for (const State* state : stretch.states) state->parameter->compute_copy_written = stretch.copy.defined();
 }
 
 bool adjacent(const at::Tensor& before, const at::Tensor& after) {

@@ -48,7 +48,7 @@ std::shared_ptr<const LinearProducts> float8_products_of(const Plan& plan, const
                                .keeps_weights = keeps_float8_weights(plan.request),
                                .casts = casts,
                                .tensor = groups.tensor,
-                               .tell = strategies.tell});
+                               .warn = strategies.warn});
 }
 
 std::shared_ptr<HostOffload> offload_of(const at::Device& device, bool enabled) {

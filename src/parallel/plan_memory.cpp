@@ -175,7 +175,7 @@ void add(std::vector<MemoryPurpose>& table, const char* name, int64_t bytes, boo
 bool gradients_pass(const Plan& plan) { return plan.request.step_in_backward && !plan.gathers_weights(); }
 
 /// Memory that is held all the time.
-std::vector<MemoryPurpose> standing_memory(const Plan& plan, std::span<const RepeatedProgram> step) {
+std::vector<MemoryPurpose> persistent_memory(const Plan& plan, std::span<const RepeatedProgram> step) {
   const PlanRequest& request = plan.request;
   int64_t owned = 0;
   for (const WeightGroupPlan& group : plan.groups) owned += group.shard_numel;
@@ -245,14 +245,14 @@ void add_offload_traffic(Plan& plan) {
 }
 
 void add_memory(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step) {
-  const std::vector<MemoryPurpose> standing = standing_memory(plan, step);
+  const std::vector<MemoryPurpose> persistent = persistent_memory(plan, step);
   const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, step);
-  plan.memory = standing;
+  plan.memory = persistent;
   if (gradients_pass(plan)) add(plan.memory, "gradients", largest_group(plan) * size_of(ElementType::float32));
   if (plan.request.offload_optimizer) add(plan.memory, "optimizer state on the device", offloaded_moments(plan));
   append(plan.memory, microbatch);
   if (!plan.request.validation) return;
-  plan.validation_memory = standing;
+  plan.validation_memory = persistent;
   // Graphs keep the memory of their microbatch; validation runs without graphs.
   if (plan.request.cuda_graphs && !why_no_graphs(plan.request)) append(plan.validation_memory, microbatch);
   add(plan.validation_memory, "validation's forward", validation_forward_bytes(plan, model));

@@ -212,8 +212,8 @@ class Checker {
     found->second = kind == offload ? Where::host : kind == fetch ? Where::fetching : Where::device;
   }
 
-  /// A stage's input is there: its first unit takes it next, in backward its last.
-  void arrive(bool backward, int stage, int microbatch) {
+  /// The stage can run: its first unit is next, or its last in backward.
+  void make_input_available(bool backward, int stage, int microbatch) {
     const StagePlan& span = stage_numbered(plan_, stage);
     next_unit_[{backward, stage, microbatch}] = static_cast<int>(backward ? span.last - 1 : span.first);
   }
@@ -229,12 +229,12 @@ class Checker {
       require(!next_unit_.count(place) && receiving_.insert(place).second, "it has already been received");
     } else if (action.kind == wait_forward || action.kind == wait_backward) {
       require(receiving_.erase(place) == 1, "no RECEIVE comes before it");
-      arrive(message.backward, action.stage, action.microbatch);
+      make_input_available(message.backward, action.stage, action.microbatch);
     } else {
       advance(place, kStageDone, kStageDone);
       next_unit_.erase(place);
       is_send(action.kind) ? void(++unfinished_sends_)
-                           : arrive(message.backward, message.receiver(), action.microbatch);
+                           : make_input_available(message.backward, message.receiver(), action.microbatch);
     }
   }
 

@@ -114,10 +114,10 @@ WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> pa
   const bool pinned = offload_->pins();
   masters_ = offload_->host().allocate(plan_.shard_numel, scalar_type(request.master), pinned);
   const std::vector<at::Tensor> masters = views_in(masters_, plan_, &ParameterPlan::shard, scalar_type(request.master));
-  std::vector<at::Tensor> sends = masters;
+  std::vector<at::Tensor> copies = masters;
   if (plan_.gathers_float8 || plan_.compute != request.master) {
     copies_ = offload_->host().allocate(plan_.gathered_shard_bytes(), at::kByte, pinned);
-    sends = views_in(copies_, plan_, &ParameterPlan::shard);
+    copies = views_in(copies_, plan_, &ParameterPlan::shard);
   }
   if (slots_) gradient_shards_ = offload_->host().allocate(plan_.shard_numel, at::kFloat, pinned);
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -125,8 +125,8 @@ WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> pa
     Parameter& parameter = *parameters_[i];
     parameter.place(planned.layout, planned.shard, planned.unsharded, planned.owns_shard);
     parameter.master = masters[i];
-    parameter.send = sends[i];
-    if (gathered_in_float8(plan_, i)) parameter.float8_send = std::exchange(parameter.send, masters[i]);
+    parameter.compute_copy = copies[i];
+    if (gathered_in_float8(plan_, i)) parameter.float8_copy = std::exchange(parameter.compute_copy, masters[i]);
     parameter.set_in_float8(planned.in_float8);
   }
 }
@@ -139,11 +139,11 @@ void WeightStore::refresh() {
       Parameter& parameter = *parameters_[i];
       if (gathered_in_float8(plan_, i)) {
         const at::Tensor scale = parameter.float8_scale.value.to(parameter.master.device());
-        parameter.float8_send.copy_(casts_.cast(parameter.master, scale, Float8Format::e4m3, Float8Sides::data).data);
+        parameter.float8_copy.copy_(casts_.cast(parameter.master, scale, Float8Format::e4m3, Float8Sides::data).data);
       } else if (plan_.gathers_float8) {
-        parameter.send.copy_(parameter.master);
+        parameter.compute_copy.copy_(parameter.master);
       }
-      if (!slots_) parameter.set_weight(parameter.send);
+      if (!slots_) parameter.set_weight(parameter.compute_copy);
     }
   }
   if (!slots_) scale();
@@ -190,9 +190,9 @@ void WeightStore::set_amaxes(const at::Tensor& largest) {
 
 void WeightStore::weights_changed() {
   copied_ = copied_ && std::all_of(parameters_.begin(), parameters_.end(),
-                                   [](const Parameter* parameter) { return parameter->send_written; });
+                                   [](const Parameter* parameter) { return parameter->compute_copy_written; });
   scaled_ = false;
-  for (Parameter* parameter : parameters_) parameter->send_written = false;
+  for (Parameter* parameter : parameters_) parameter->compute_copy_written = false;
 }
 
 void WeightStore::unshard() {

@@ -99,10 +99,10 @@ Json data_of(const RunView& run) {
     if (const std::optional<double> value = history.newest(key)) newest[key] = shown(*value);
   }
   for (const RunEvent& event : history.events()) events.push_back({event.step, event.text});
-  const bool continues = run.standing == RunStatus::going_on;
+  const bool continues = run.status == RunStatus::going_on;
   return {{"name", run.name},
           {"title", title_of(run)},
-          {"status", status_of(run.standing)},
+          {"status", status_of(run.status)},
           {"written", run.written},
           {"eta", continues && run.eta_seconds > 0 ? human_duration(run.eta_seconds) : ""},
           {"step", history.last_step()},
@@ -147,7 +147,7 @@ std::string escaped_html(std::string_view text) {
 std::string render_page(const std::vector<RunView>& runs) {
   const RunView& first = runs.at(0);
   const bool alone = runs.size() == 1;
-  const bool reloads = alone && first.standing == RunStatus::going_on;
+  const bool reloads = alone && first.status == RunStatus::going_on;
   Json data{{"reload", reloads}, {"written", first.written > 0 ? "Written " + local_time(first.written) : ""}};
   for (const RunView& run : runs) data["runs"].push_back(data_of(run));
   std::string page;

@@ -63,10 +63,10 @@ void RunRecord::add(const ValidationReport& report) {
 void RunRecord::add(const SpikeReport& report) { add_line(json_line(report)); }
 void RunRecord::add(const SampleReport& report) { add_line(json_line(report)); }
 
-void RunRecord::finish(RunStatus standing) {
+void RunRecord::finish(RunStatus status) {
   finished_ = true;
   if (prometheus_) prometheus_->finish(wall_time());
-  if (report_) report_->finish(standing, wall_time());
+  if (report_) report_->finish(status, wall_time());
 }
 
 void MetricsLog::append(const std::string& json) {
@@ -103,7 +103,7 @@ bool ReportFile::is_due(double now) const {
   return !std::filesystem::exists(folder_ / "run.json", unknown) && !unknown;
 }
 
-void ReportFile::finish(RunStatus standing, double now) { write(standing, now); }
+void ReportFile::finish(RunStatus status, double now) { write(status, now); }
 
 void ReportFile::write_facts(bool anew) const {
   const std::filesystem::path path = folder_ / "run.json";
@@ -113,12 +113,12 @@ void ReportFile::write_facts(bool anew) const {
   replace_file(path, facts_.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
-void ReportFile::write(RunStatus standing, double now) {
+void ReportFile::write(RunStatus status, double now) {
   const auto begin = std::chrono::steady_clock::now();
   try {
     write_facts(/*anew=*/false);  // the folder may have been removed
     const std::string name = std::filesystem::absolute(folder_).lexically_normal().filename().string();
-    replace_file(folder_ / "report.html", render_page({{name, facts_, &history_, standing, now, eta_seconds_}}));
+    replace_file(folder_ / "report.html", render_page({{name, facts_, &history_, status, now, eta_seconds_}}));
   } catch (const std::exception& error) {
     if (!std::exchange(warned_, true)) log_.warning("metrics.report: {}; training continues without it", error.what());
   }

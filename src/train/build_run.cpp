@@ -168,7 +168,7 @@ void join_ranks(Run& run) {
   run.groups.make_peer_memory = peer_memory_maker(world, run.place.mesh, run.device.device, timeout);
 }
 
-// Ranks choose alike, so that what all of them compute does not depend on which of them was slow for a moment.
+// Collective: all ranks use one kernel, so the result does not depend on timings of single ranks.
 AttentionKernel attention_kernel_for(const Run& run, const Plan& plan) {
   if (run.device.device.is_cpu() || plan.request.compute != ElementType::bfloat16) return AttentionKernel::cudnn;
   if (run.config.debug.deterministic) {
@@ -236,7 +236,7 @@ void build_model(Run& run, std::optional<uint64_t> seed) {
   if (run.trains) run.memory->check(plan);
   ModelStrategies strategies = strategies_for(config);
   strategies.attention_kernel = attention_kernel_for(run, plan);
-  strategies.tell = [&log](const std::string& what) { log.shared_warning(what); };
+  strategies.warn = [&log](const std::string& what) { log.shared_warning(what); };
   std::unique_ptr<GraphCapture> recorder = capture_for(run, plan);
   prove_programs(plan, [&](int64_t rank) {
     return make_plan(description, family, plan_request(run, {run.place.mesh, rank}, description));

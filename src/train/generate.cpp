@@ -28,14 +28,14 @@ bool is_likelier(const Candidate& a, const Candidate& b) {
   return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
 }
 
-/// The text of `tokens`, and how much of it stays whatever follows: not a last character that is not whole, nor what
-/// the bytes at its end stand for.
+/// The text of `tokens`, and the length of its prefix that later tokens cannot change: incomplete characters and
+/// byte tokens at the end are not part of it.
 struct DecodedText {
   std::string text;
   size_t stable = 0;
 };
 
-/// A byte of a tokenizer that has characters besides: "<0x0A>".
+/// A byte token of a SentencePiece tokenizer: "<0x0A>".
 bool is_byte(const Tokenizer& tokenizer, int32_t token) {
   const std::string name = tokenizer.token_name(token);
   return name.size() == 6 && name.starts_with("<0x") && name.ends_with(">");

@@ -1,5 +1,5 @@
 // Where a run starts: its newest checkpoint, the checkpoint or the Hugging Face folder that `checkpoint.*` names, or
-// the export of a finished run. The checkpoint part reads the bytes and makes all ranks choose alike.
+// the export of a finished run. The checkpoint part reads the bytes; all ranks choose the same.
 
 #include <algorithm>
 #include <set>
@@ -132,7 +132,7 @@ RunPosition RunLoader::restore(OpenCheckpoint& checkpoint, WeightUse use) {
         "checkpoint.exclude_from_loading: lr_scheduler makes no difference: the learning rate follows from the step "
         "and from this config alone");
   }
-  // A seed is a model: whatever is beside it has not begun.
+  // A seed checkpoint (step 0) is a model only: its other states are initial ones.
   if (checkpoint.folder().filename() == step_folder(0)) leave.insert(kBesidesModel.begin(), kBesidesModel.end());
   if (!leave.contains("model")) check_facts(checkpoint, use);
   if (!holds_run(checkpoint.index()) && !leaves_model_alone(leave)) return restore_model(checkpoint, use);

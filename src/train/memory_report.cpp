@@ -29,9 +29,9 @@ std::map<std::string, int64_t> found_bytes(std::span<Parameter* const> parameter
   int64_t masters = 0, copies = 0;
   for (const Parameter* parameter : parameters) {
     masters += static_cast<int64_t>(parameter->master.nbytes());
-    const bool own_copy = !parameter->send.is_alias_of(parameter->master);
-    copies += own_copy ? static_cast<int64_t>(parameter->send.nbytes()) : 0;
-    if (parameter->float8_send.defined()) copies += static_cast<int64_t>(parameter->float8_send.nbytes());
+    const bool own_copy = !parameter->compute_copy.is_alias_of(parameter->master);
+    copies += own_copy ? static_cast<int64_t>(parameter->compute_copy.nbytes()) : 0;
+    if (parameter->float8_copy.defined()) copies += static_cast<int64_t>(parameter->float8_copy.nbytes());
   }
   std::map<std::string, int64_t> found{{"parameters", masters},
                                        {"parameters, compute copy", copies},

@@ -15,20 +15,20 @@ struct Run;
 
 class RunMemory {
  public:
-  /// Measures how much there is, so it is made before any tensor of the job. `run` outlives it.
+  /// Measures the available memory; construct it before the job's first tensor. `run` must outlive it.
   explicit RunMemory(const Run& run);
 
-  /// Warns if the plan takes more than there is.
+  /// Warns if the plan needs more than is available.
   void check(const Plan& plan) const;
-  /// Does `work`. If memory runs out in it, logs who holds how much and throws Error(out_of_memory) with the settings
-  /// that would fit. `position`: what was being done, "building the model".
+  /// Runs `work`. If it runs out of memory, logs the memory table and throws Error(out_of_memory) with the settings
+  /// that would fit. `position` describes the work, e.g. "building the model".
   void watch(const std::function<std::string()>& position, const std::function<void()>& work) const;
-  /// Validation takes memory of its own: tables and settings are about it until end_validation().
+  /// From here to end_validation(), tables and settings are those of a validation.
   void begin_validation();
   void end_validation() { phase_ = RunPhase::training; }
-  /// What is being computed, "validation, forward of layers.0, after step 20"; `step`: the last one that is complete.
+  /// What is being computed, "validation, forward of layers.0, after step 20"; `step`: the last complete step.
   std::string position(int64_t step) const;
-  /// By purpose, planned and measured, at a peak of so many bytes.
+  /// Planned and measured bytes by purpose at a peak of `peak_bytes`.
   std::vector<MemoryRow> rows(int64_t peak_bytes) const;
   /// After the first step on a GPU: reports what libraries take against what check() leaves them.
   void compare_libraries() const;

@@ -304,7 +304,7 @@ void RunReporter::report_last_lines(std::chrono::milliseconds patience) {
       return false;
     }
   };
-  const auto arrives = [&](const auto& result) {
+  const auto completes = [&](const auto& result) {
     return succeeds([&] {
       while (!result.is_done()) {
         if (std::chrono::steady_clock::now() >= limit) return false;
@@ -324,12 +324,12 @@ void RunReporter::report_last_lines(std::chrono::milliseconds patience) {
   // On a CPU a step is reported within it: one that is not was interrupted.
   const bool on_cpu = run_.device.device.is_cpu();
   for (size_t i = 0; i < pending_.size() && !on_cpu; ++i) {
-    const bool compared = pending_[i].ranks && arrives(*pending_[i].ranks);
+    const bool compared = pending_[i].ranks && completes(*pending_[i].ranks);
     succeeds([&] { return report(pending_[i], compared), true; });
   }
   for (size_t i = 0; i < enqueued_.size() && !on_cpu; ++i) {
     EnqueuedStep& read = enqueued_[i];
-    const bool continues = arrives(read.readback) && succeeds([&] {
+    const bool continues = completes(read.readback) && succeeds([&] {
                              const StepValues values = read.readback.wait();
                              if (aborts_run(values)) return false;
                              meter_->add_step(read.data_wait_seconds, values.skipped);

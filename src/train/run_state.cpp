@@ -157,20 +157,20 @@ nlohmann::ordered_json RunState::facts(const RunPosition& now) const {
 ConfigChanges find_config_changes(const nlohmann::ordered_json& facts, int64_t step, const JobConfig& config,
                                   const MeshPlace& place) {
   ConfigChanges found;
-  std::vector<std::string> all, telling;
+  std::vector<std::string> all, changing;
   if (facts.is_object() && facts.contains(kConfig)) {
     for (const ChangedOption& change : changes_since(Schema(), facts.at(kConfig), recorded_config(config))) {
       all.push_back(change.words);
-      if (changes_training(change.key, facts.at(kConfig), config)) telling.push_back(change.words);
+      if (changes_training(change.key, facts.at(kConfig), config)) changing.push_back(change.words);
     }
   }
   const int64_t batch = make_batch_plan(config, place).global_batch();
   if (facts.is_object() && facts.contains(kGlobalBatch) && facts.at(kGlobalBatch) != batch) {
-    telling.push_back(fmt::format("a global batch of {} sequences (was {})", batch, facts.at(kGlobalBatch).dump()));
+    changing.push_back(fmt::format("a global batch of {} sequences (was {})", batch, facts.at(kGlobalBatch).dump()));
   }
   if (!all.empty()) found.line = "options that differ from the checkpoint's: " + join(all, ", ");
-  if (!telling.empty()) {
-    found.warnings.push_back("training does not continue as it was: " + join(telling, ", "));
+  if (!changing.empty()) {
+    found.warnings.push_back("training does not continue as it was: " + join(changing, ", "));
   }
   if (const int64_t steps = config.training.steps; step > 0 && steps <= step) {
     found.warnings.push_back(

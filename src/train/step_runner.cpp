@@ -105,7 +105,7 @@ void StepRunner::sum_norm(int /*group*/) {
   at::Tensor& squares = steps_in_backward() ? progress_.group_squares : progress_.squares;
   at::Tensor message = at::cat({squares, progress_.requests.to(at::kLong)});
   communicators_.model->all_reduce({message})->wait();
-  // Stepping in backward this happens once for every group: what is only added up would soon pass all bounds.
+  // With the optimizer step in backward this runs once per group: without the clamp the sums would grow without bound.
   progress_.requests = message.narrow(0, kExactSlots, 2).clamp_max(1).to(at::kDouble);
   squares = message.narrow(0, 0, kExactSlots);
 }

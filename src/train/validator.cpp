@@ -62,11 +62,11 @@ std::optional<ValidationReport> Validator::run(int64_t step,
     valid_tokens += next->valid_tokens;
     read = next->counters;
     for (const std::string& notice : next->notices) {
-      if (!told_) log_.warning("validation: {}", notice);
+      if (!reported_) log_.warning("validation: {}", notice);
     }
   }
   if (loss_) loss_->all_reduce({loss})->wait();
-  tell(read);
+  report_bad_data(read);
   ValidationReport report;
   report.step = step;
   report.loss = loss.item<double>() / static_cast<double>(std::max<int64_t>(1, valid_tokens));
@@ -80,17 +80,17 @@ std::optional<ValidationReport> Validator::run(int64_t step,
   return report;
 }
 
-void Validator::tell(const DataCounters& counters) {
-  if (!told_ && counters.bad_records > 0)
+void Validator::report_bad_data(const DataCounters& counters) {
+  if (!reported_ && counters.bad_records > 0)
     log_.warning("validation: {} bad records were left out", counters.bad_records);
-  if (!told_ && counters.long_conversations > 0) {
+  if (!reported_ && counters.long_conversations > 0) {
     log_.warning("validation: {} conversations did not fit into validation.seq_len (data.long_conversations)",
                  counters.long_conversations);
   }
-  if (!told_ && counters.invalid_utf8 > 0) {
+  if (!reported_ && counters.invalid_utf8 > 0) {
     log_.warning("validation: {} malformed UTF-8 sequences were replaced", counters.invalid_utf8);
   }
-  told_ = true;
+  reported_ = true;
 }
 
 }  // namespace titan

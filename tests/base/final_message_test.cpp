@@ -21,8 +21,8 @@ TEST(FinalMessage, AreSaidOnceAndByAThreadOfTheirOwn) {
     ++said;
     speaker = std::this_thread::get_id();
   });
-  last->say(kOneHour);
-  last->say(kOneHour);
+  last->print(kOneHour);
+  last->print(kOneHour);
   EXPECT_EQ(said, 1);
   EXPECT_NE(speaker, std::this_thread::get_id());
 }
@@ -33,7 +33,7 @@ TEST(FinalMessage, AreNotSaidOfWhatIsNoLongerThere) {
   {
     const FinalMessagePart words(last, [&] { said = true; });
   }
-  last->say(kOneHour);
+  last->print(kOneHour);
   EXPECT_FALSE(said);
   const FinalMessagePart nobodys(nullptr, [] {});
 }
@@ -42,8 +42,8 @@ TEST(FinalMessage, ThatHangHoldUpTheEndOnlySoLong) {
   const auto last = std::make_shared<FinalMessage>();
   std::promise<void> release;
   auto words = std::make_unique<FinalMessagePart>(last, [&] { release.get_future().wait(); });
-  last->say(1ms);       // returns although they have not been said
-  last->say(kOneHour);  // and so does another, which has no more time
+  last->print(1ms);       // returns although it has not been printed
+  last->print(kOneHour);  // a second call has no time left
   release.set_value();
   words.reset();  // waits until they have
 }
@@ -51,7 +51,7 @@ TEST(FinalMessage, ThatHangHoldUpTheEndOnlySoLong) {
 TEST(FinalMessage, ThatFailDoNotEndTheProcessBeforeItsTime) {
   const auto last = std::make_shared<FinalMessage>();
   const FinalMessagePart words(last, [] { throw std::runtime_error("no words"); });
-  last->say(kOneHour);
+  last->print(kOneHour);
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ class TwoHosts(RanksTest):
         told = {"WORLD_SIZE": 2, "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": free_port(), "LOCAL_WORLD_SIZE": 2}
         ranks = [self.start_on(rank, *self.training(), RANK=rank, LOCAL_RANK=rank, **told) for rank in range(2)]
         self.assertEqual([rank.end() for rank in ranks], [69, 69])
-        says = r"rank 0 \(alpha.*\) was told that its host has 2 ranks \(LOCAL_WORLD_SIZE\), and from alpha came rank 0"
+        says = r"rank 0 \(alpha.*\) has LOCAL_WORLD_SIZE=2, but of its host alpha only rank 0 joined"
         self.assertRegex(ranks[0].text(), says)
 
 

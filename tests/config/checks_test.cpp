@@ -31,7 +31,7 @@ TEST(Checks, what_goes_together_has_nothing_against_it) {
   }
 }
 
-TEST(Checks, a_problem_that_a_later_check_tells_in_full_is_told_once) {
+TEST(Checks, a_problem_that_a_later_check_reports_in_full_is_reported_once) {
   const ConfigCheck fuller = [](const JobConfig&, const Origins& origins) {
     const std::string what =
         "training.global_batch_size = 20 is no multiple of training.local_batch_size = 8 on 3 ranks";

@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t kMutantsPerConfig = 150;
 
 /// A problem of a file has a place in it, a sentence and a remedy.
-void expect_well_told(const LoadedConfig& loaded, const std::string& edit) {
+void expect_clear_problems(const LoadedConfig& loaded, const std::string& edit) {
   for (const Problem& problem : loaded.problems) {
     EXPECT_EQ(problem.where.kind, Place::Kind::file) << format_problem(problem) << " after " << edit;
     EXPECT_GT(problem.where.line, 0) << format_problem(problem) << " after " << edit;
@@ -31,7 +31,7 @@ TEST(Mutants, a_damaged_config_is_refused_with_places_or_means_exactly_what_it_s
       LoadedConfig loaded = load_config_text(schema, damaged.text, "m.toml");
       ++tried;
       refused += loaded.problems.empty() ? 0 : 1;
-      expect_well_told(loaded, damaged.edit);
+      expect_clear_problems(loaded, damaged.edit);
       if (!loaded.problems.empty()) continue;
       std::string shown = dump_toml(schema, loaded.config);
       LoadedConfig again = load_config_text(schema, shown, "shown.toml");

@@ -160,7 +160,7 @@ TEST(RankCheck, AHostWithFewerRanksThanALauncherSaysIsRefused) {
   const std::optional<Refusal> refusal = rank_check.settle();
   ASSERT_TRUE(refusal.has_value());
   EXPECT_EQ(refusal->code, 69);
-  expect_text(refusal->text, "rank 0 (a, process 100) was told that its host has 2 ranks");
+  expect_text(refusal->text, "rank 0 (a, process 100) has LOCAL_WORLD_SIZE=2");
   expect_text(refusal->text, "from a came rank 0 alone");
 }
 

@@ -1,4 +1,4 @@
-// cuDNN's graphs on the mock GPU: descriptors keep what they are told, every graph has one plan, and a plan that runs
+// cuDNN's graphs on the mock GPU: descriptors keep what they are given, every graph has one plan, and a plan that runs
 // is counted. What LibTorch demands of tensors before it hands them to cuDNN is its own code, and runs.
 #include <cudnn.h>
 
@@ -52,7 +52,7 @@ Descriptor* held(const Descriptor& by, int attribute, size_t place = 0) {
   return descriptor;
 }
 
-/// What a plan computes, told by the kinds of its operations.
+/// What a plan computes, found by the kinds of its operations.
 std::string name_of(const Descriptor& plan) {
   const Descriptor* config = held(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
   const Descriptor* engine = config ? held(*config, CUDNN_ATTR_ENGINECFG_ENGINE) : nullptr;
@@ -101,7 +101,7 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t) {
 }
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   Descriptor& it = *of(descriptor);
-  if (it.type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {  // one engine: the graph, told apart by its operations
+  if (it.type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {  // one engine: the graph, identified by its operations
     auto* engine = new Descriptor{CUDNN_BACKEND_ENGINE_DESCRIPTOR, {}, {}};
     engine->attributes[CUDNN_ATTR_ENGINE_OPERATION_GRAPH] = it.attributes[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH];
     it.attributes[-1].resize(sizeof engine);

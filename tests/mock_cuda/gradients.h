@@ -1,6 +1,6 @@
 // Products of the mock GPU compute nothing, but for this: with MOCK_CUDA_GRADIENTS set a product of bf16 operands into
 // fp32, which is what makes a weight's gradient, fills its result with a number that no other has. So who reads a
-// gradient can tell whether it is the one that was meant, and whether it was there yet.
+// gradient can check that it is the right one, and whether it was there yet.
 #pragma once
 
 #include <cstdint>

@@ -148,7 +148,7 @@ void add_copies(Shards& shards, bool one_block) {
   for (Parameter* parameter : shards.all) {
     const int64_t numel = parameter->spec().numel();
     const at::Tensor view = block.narrow(0, offset, numel).view(parameter->spec().shape);
-    parameter->send = one_block ? view : view.clone();
+    parameter->compute_copy = one_block ? view : view.clone();
     offset += numel;
   }
 }
@@ -167,9 +167,10 @@ TEST_P(Adam, AFusedStepAlsoWritesTheBf16CopiesAndChangesNoBitOfTheMasters) {
   for (size_t i = 0; i < with.all.size(); ++i) {
     const Parameter& parameter = *with.all[i];
     EXPECT_TRUE(same_bits(parameter.master, without.all[i]->master));
-    EXPECT_EQ(parameter.send_written, fused);
-    EXPECT_TRUE(same_bits(parameter.send, fused ? parameter.master.to(at::kBFloat16) : at::zeros_like(parameter.send)));
-    EXPECT_FALSE(without.all[i]->send_written);
+    EXPECT_EQ(parameter.compute_copy_written, fused);
+    EXPECT_TRUE(same_bits(parameter.compute_copy,
+                          fused ? parameter.master.to(at::kBFloat16) : at::zeros_like(parameter.compute_copy)));
+    EXPECT_FALSE(without.all[i]->compute_copy_written);
   }
 }
 
@@ -179,7 +180,7 @@ TEST_P(Adam, ASkippedStepDoesNotClaimToHaveWrittenCopies) {
   Optimizer optimizer(shards.all, one_group(kShapes.size()), options());
   shards.all[1]->gradient_shard.fill_(NAN);
   optimizer.step(1, 0.01, control(shards));
-  for (const Parameter* parameter : shards.all) EXPECT_FALSE(parameter->send_written);
+  for (const Parameter* parameter : shards.all) EXPECT_FALSE(parameter->compute_copy_written);
 }
 
 TEST(AdamWithCoupledDecay, KeepsWhatIsLeftWhereDecayAllButCancelsTheClippedGradient) {

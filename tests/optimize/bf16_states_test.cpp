@@ -272,13 +272,13 @@ TEST_P(Bf16Copies, OfFp32MastersAreWrittenInTheStep) {
   ParameterSpec spec{"w", {rows}, {}};
   Parameter parameter(spec);
   parameter.master = normal({rows}, 1);
-  parameter.send = at::zeros({rows}, at::kBFloat16);
+  parameter.compute_copy = at::zeros({rows}, at::kBFloat16);
   parameter.gradient_shard = normal({rows}, 2);
   Optimizer optimizer({&parameter}, {{"", 1, 1, {0}}}, {.state_type = at::kBFloat16});
   const at::TensorOptions scalar(at::kDouble);
   optimizer.step(1, 0.01, {at::ones({}, scalar), at::ones({}, scalar), at::zeros({}, at::kFloat)});
-  EXPECT_TRUE(parameter.send_written);
-  EXPECT_TRUE(same_bits(parameter.send, parameter.master.to(at::kBFloat16)));
+  EXPECT_TRUE(parameter.compute_copy_written);
+  EXPECT_TRUE(same_bits(parameter.compute_copy, parameter.master.to(at::kBFloat16)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, Bf16Copies, ::testing::Values(1000, 0));  // of one rank all, of another none

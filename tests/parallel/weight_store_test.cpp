@@ -296,17 +296,17 @@ TEST(ResidentWeights, CopiesThatTheirWriterMadeAreNotMadeAgainButTheNextChangeMa
     return output.weight()[0][0].item<float>();
   };
   first_weight();
-  for (const auto& parameter : small.model->parameter_handles()) parameter->send_written = true;
+  for (const auto& parameter : small.model->parameter_handles()) parameter->compute_copy_written = true;
   output.master.fill_(2.0);
-  output.send.fill_(3.0);  // what a copy of the master would not hold
+  output.compute_copy.fill_(3.0);  // what a copy of the master would not hold
   small.executor->weights_changed();
   EXPECT_EQ(first_weight(), 3.0f);
-  EXPECT_FALSE(output.send_written) << "said once, believed once";
+  EXPECT_FALSE(output.compute_copy_written) << "valid for one refresh";
   small.executor->weights_changed();
   EXPECT_EQ(first_weight(), 2.0f);
 
   output.master.fill_(4.0);
-  output.send_written = true;  // but its neighbours in the group were not written
+  output.compute_copy_written = true;  // but its neighbours in the group were not written
   small.executor->weights_changed();
   EXPECT_EQ(first_weight(), 4.0f);
 }
@@ -316,7 +316,7 @@ TEST(ResidentWeights, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
   plan.compute = ElementType::bfloat16;
   SmallModel small(small_request(), plan);
   Parameter& output = small.model->parameter("output.weight");
-  for (const auto& parameter : small.model->parameter_handles()) parameter->send_written = true;
+  for (const auto& parameter : small.model->parameter_handles()) parameter->compute_copy_written = true;
   output.master.fill_(5.0);
   small.executor->weights_changed();  // no copy was ever made
   small.executor->infer(small.batch(), UnitMode::evaluate);
@@ -498,12 +498,12 @@ TEST(ShardedWeights, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
   Sharded sharded(request);
   for (Parameter* parameter : sharded.assembly.parameters) {
     parameter->master.fill_(5.0);
-    parameter->send_written = true;
+    parameter->compute_copy_written = true;
   }
   sharded.assembly.executor->weights_changed();  // no copy was ever made
   sharded.assembly.executor->infer(sharded.batch(), UnitMode::evaluate);
   for (const Parameter* parameter : sharded.assembly.parameters) {
-    EXPECT_TRUE(parameter->send.eq(5.0).all().item<bool>()) << parameter->name();
+    EXPECT_TRUE(parameter->compute_copy.eq(5.0).all().item<bool>()) << parameter->name();
   }
 }
 

@@ -107,13 +107,13 @@ TEST(Page, ARunThatContinuesIsLoadedAgainAndOneThatHasEndedIsNot) {
   RunView run = a_run(history);
   run.written = 1e9;
   run.eta_seconds = 3600;
-  run.standing = RunStatus::going_on;
+  run.status = RunStatus::going_on;
   EXPECT_NE(render_page({run}).find("http-equiv=\"refresh\""), std::string::npos);
   EXPECT_NE(data_of(render_page({run}))["runs"][0]["eta"], "");
   for (const auto& [status, words] :
        {std::pair(RunStatus::finished, "finished"), std::pair(RunStatus::stopped, "stopped"),
         std::pair(RunStatus::broken_off, "ended by an error")}) {
-    run.standing = status;
+    run.status = status;
     const std::string page = render_page({run});
     EXPECT_EQ(page.find("http-equiv=\"refresh\""), std::string::npos);
     EXPECT_EQ(data_of(page)["runs"][0]["status"][1], words);

@@ -23,7 +23,7 @@ std::string shown(const StageSplit& split) {
   return join(stages, " ");
 }
 
-std::string told(const std::vector<PipelineProblem>& problems) {
+std::string text(const std::vector<PipelineProblem>& problems) {
   std::vector<std::string> lines;
   for (const PipelineProblem& one : problems)
     lines.push_back(fmt::format("{}: {}; {}", one.option, one.what, one.remedy));
@@ -171,7 +171,7 @@ class RefusedSplit : public ::testing::TestWithParam<Refused> {};
 
 TEST_P(RefusedSplit, NamesTheOptionOfEveryProblem) {
   const StageSplit split = split_stages(chain(GetParam().layers), GetParam().request);
-  EXPECT_EQ(options_of(split.problems), GetParam().options) << told(split.problems);
+  EXPECT_EQ(options_of(split.problems), GetParam().options) << text(split.problems);
   EXPECT_TRUE(split.stages.empty());
 }
 
@@ -190,7 +190,7 @@ PipelineRequest pipeline(std::string schedule, int ranks, int layers, int batch,
 
 TEST(PipelinePlan, NamesModulesRanksAndOrderOfEveryStage) {
   const PipelinePlan plan = plan_pipeline(pipeline("zbvzerobubble", 2, 6, 8, 2));
-  EXPECT_EQ(told(plan.problems), "");
+  EXPECT_EQ(text(plan.problems), "");
   EXPECT_EQ(plan.microbatches, 4);
   EXPECT_EQ(plan.rank_of_stage, (std::vector<int>{0, 1, 1, 0}));
   EXPECT_EQ(plan.stages.size(), 4u);
@@ -202,7 +202,7 @@ TEST(PipelinePlan, StagesPerRankFollowFromTheSplit) {
   PipelineRequest request = pipeline("Interleaved1F1B", 2, 6, 8, 1);
   request.split.layers_per_stage = 1;
   const PipelinePlan plan = plan_pipeline(request);
-  EXPECT_EQ(told(plan.problems), "");
+  EXPECT_EQ(text(plan.problems), "");
   EXPECT_EQ(plan.rank_of_stage, (std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1}));
 }
 
@@ -224,7 +224,7 @@ TEST(PipelinePlan, ACustomTableDecidesStagesRanksAndMicrobatches) {
   PipelineRequest request = pipeline("PipelineScheduleMulti", 2, 6, 8, 1);
   request.custom = generated("LoopedBFS", 2, 2, 8);
   const PipelinePlan plan = plan_pipeline(request);
-  EXPECT_EQ(told(plan.problems), "");
+  EXPECT_EQ(text(plan.problems), "");
   EXPECT_EQ(plan.stages.size(), 4u);
   EXPECT_EQ(plan.compute, *request.custom);
   request.ranks = 4;

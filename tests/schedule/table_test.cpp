@@ -193,11 +193,12 @@ TEST(ScheduleCheck, TablesBrokenByARandomHandAreRejectedWithTheBrokenActionNamed
       const Break hand = broken(split_overlapped(generate(family, shape)), draw);
       const std::vector<std::string> problems =
           table_problems(hand.table, {shape.ranks, shape.stages(), shape.microbatches});
-      const std::string told = fmt::format("{}: {} {}\n{}", family.name, hand.touched[0], hand.what, listed(problems));
-      ASSERT_EQ(problems.empty(), can_run(hand.table, shape)) << told;
+      const std::string message =
+          fmt::format("{}: {} {}\n{}", family.name, hand.touched[0], hand.what, listed(problems));
+      ASSERT_EQ(problems.empty(), can_run(hand.table, shape)) << message;
       if (problems.empty()) continue;
       ++rejected;
-      ASSERT_TRUE(names(problems, hand)) << told;
+      ASSERT_TRUE(names(problems, hand)) << message;
     }
   }
   EXPECT_GT(rejected, 1200);

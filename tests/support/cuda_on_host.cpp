@@ -361,7 +361,7 @@ void note_shared(SharedMark& mark, Touch touch, size_t index, const char* name) 
     mark.writer_warp_epoch = warp_epoch;
     return;
   }
-  // Readers of several warps can be told apart from a later writer by a barrier of the block only.
+  // Only a barrier of the block orders readers of several warps before a later writer.
   if (mark.reader_block_epoch != m.block_epoch || mark.reader < 0) {
     mark.many_readers = false;
   } else if (mark.reader / kWarp != self / kWarp) {

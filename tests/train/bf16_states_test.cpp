@@ -111,7 +111,7 @@ TEST(Bf16Runs, RoundInEveryLayoutAsOneProcessDoes) {
   }
 }
 
-TEST(Bf16Runs, ChangeNoBitWhereActivationsAndMomentsWaitOnTheHost) {
+TEST(Bf16Runs, ChangeNoBitWithActivationsAndMomentsOffloaded) {
   for (const char* layout : {"single", "fsdp2xtp2", "pp2"}) {
     LayoutRow row = bf16_row(layout);
     row.recompute = "full";
@@ -129,7 +129,7 @@ TEST(Bf16Runs, ChangeNoBitWhereActivationsAndMomentsWaitOnTheHost) {
   }
 }
 
-TEST(Bf16Runs, GoOnFromTheirCheckpointsAndAreToldWhyTheyCannotFromOthers) {
+TEST(Bf16Runs, ResumeFromTheirCheckpointsAndRefuseOthersWithTheReason) {
   const TestFolder folder;
   const auto words = [&](const std::string& steps, std::vector<std::string> more) {
     more.insert(more.end(), {"--checkpoint.enable", "--checkpoint.interval=2", "--training.steps=" + steps,

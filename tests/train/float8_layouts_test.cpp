@@ -200,7 +200,7 @@ TEST(Float8TensorParallel, GathersHiddenStatesInOneByteAnElement) {
   EXPECT_EQ(gathered(wide).bytes - gathered(narrow).bytes, 3 * 6 * blocks * hidden_elements);
 }
 
-/// Ranks that do not tell each other the amaxes of what they share.
+/// Ranks that do not exchange the amaxes of what they share.
 class Secretive : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;

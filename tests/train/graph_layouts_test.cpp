@@ -96,7 +96,7 @@ TEST(GraphRanges, AMicrobatchThatIsOneGraphIsOneRangeOfATrace) {
     row.graphs = graphs;
     const RangeCounts ranges;
     train_ranks(row, kSteps);
-    EXPECT_EQ(ranges.of("microbatch"), graphs ? kSteps * row.accumulation : 0) << "else the units' own tell it all";
+    EXPECT_EQ(ranges.of("microbatch"), graphs ? kSteps * row.accumulation : 0) << "else the units' own ranges show it";
     EXPECT_GT(ranges.of("forward layers.0"), 0);
   }
 }

@@ -30,7 +30,7 @@ const std::map<std::string, std::vector<std::string>> kModifiers{
     {"offload", {"no", "yes"}},   {"recompute", {"none", "op", "full"}}, {"tied", {"no", "yes"}},
     {"async_tp", {"no", "yes"}},  {"transport", {"memory", "sockets"}}};
 
-/// Whether a layout can tell the settings of a modifier apart.
+/// Whether a layout distinguishes the settings of a modifier.
 bool can_vary(const std::string& modifier, const LayoutRow& layout) {
   if (modifier == "reshard" || modifier == "offload") return layout.shard > 1;
   return modifier != "async_tp" || layout.tensor > 1;
@@ -252,8 +252,8 @@ TEST(LayoutMatrix, NoticesOneCallThatThePlanHasAndTheRunHasNot) {
       const std::string begin = fmt::format("{} {}: ", skipped.name, name(skipped.kind));
       const std::string found = traffic_difference(rank);
       if (skipped.kind != Collective::permute) {
-        const std::string told = fmt::format("{}{} calls of ", begin, planned.calls - 1);
-        EXPECT_TRUE(found.starts_with(told)) << skipped.layout << ": " << found;
+        const std::string expected = fmt::format("{}{} calls of ", begin, planned.calls - 1);
+        EXPECT_TRUE(found.starts_with(expected)) << skipped.layout << ": " << found;
       }
       if (skipped.kind == Collective::permute && rank.plan.request.place.coordinate(MeshAxis::pp) == 1) continue;
       EXPECT_TRUE(found.starts_with(begin)) << skipped.layout << ": " << found;

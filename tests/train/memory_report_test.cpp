@@ -21,7 +21,7 @@ std::unique_ptr<Parameter> a_parameter(const std::string& name, std::vector<int6
   ParameterSpec spec{name, shape, {}};
   auto parameter = std::make_unique<Parameter>(spec);
   parameter->master = at::empty(shape, at::kFloat);
-  parameter->send = own_copy ? at::empty(shape, at::kBFloat16) : parameter->master;
+  parameter->compute_copy = own_copy ? at::empty(shape, at::kBFloat16) : parameter->master;
   return parameter;
 }
 
@@ -53,7 +53,7 @@ TEST(MemoryRows, AddUpToThePeakAndStandBesideThePlan) {
   EXPECT_EQ(by_name["optimizer state"].planned, 592);
   EXPECT_EQ(by_name["optimizer state"].actual, 600);
   EXPECT_EQ(by_name["gradients"].actual, 70);
-  EXPECT_EQ(by_name["activations and the rest"].planned, 850) << "what cannot be told apart is one sum";
+  EXPECT_EQ(by_name["activations and the rest"].planned, 850) << "what cannot be measured apart is one sum";
 }
 
 TEST(MemoryRows, OnADeviceLeaveOutWhatLiesOnTheHost) {

@@ -9,8 +9,8 @@
 namespace titan {
 namespace {
 
-/// What a run with a pipeline of two ranks is told about `words`; sentences: tests/golden/launch.txt.
-std::string told(std::vector<std::string> words) {
+/// The problems of a run with a pipeline of two ranks and `words`; sentences: tests/golden/launch.txt.
+std::string problems_of(std::vector<std::string> words) {
   words.emplace_back("--parallelism.pipeline_parallel_degree=2");
   return said(words);
 }
@@ -24,8 +24,8 @@ TEST(PipelineOfAJob, MicrobatchesAreNoConcernOfAJobWithoutOne) {
 TEST(PipelineOfAJob, AFileWithAScheduleIsRead) {
   const TestFolder folder;
   const std::string file = folder.write("mine.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
-  EXPECT_EQ(told({"--parallelism.pipeline_parallel_schedule=PipelineScheduleSingle", "--training.local_batch_size=2",
-                  "--parallelism.pipeline_parallel_schedule_csv=" + file}),
+  EXPECT_EQ(problems_of({"--parallelism.pipeline_parallel_schedule=PipelineScheduleSingle",
+                         "--training.local_batch_size=2", "--parallelism.pipeline_parallel_schedule_csv=" + file}),
             "");
 }
 
@@ -61,16 +61,16 @@ TEST(PipelineOfAJob, EveryRankKnowsWhichStagesHoldWhichParameter) {
     const ModelFamily& family = *find_model_family(config.model.name);
     const ModelDescription model = family.describe(make_model_request(config, 1));
     std::map<std::string, std::vector<int64_t>> holders;  // as the ranks' plans have it
-    std::vector<std::vector<ParameterPlace>> told;
+    std::vector<std::vector<ParameterPlace>> places_of_ranks;
     for (int64_t rank : {0, 1}) {
       PlanRequest request = make_plan_request(config, {make_mesh(config, 2), rank});
       add_pipeline(request, config, model);
       for (const WeightGroupPlan& group : make_plan(model, family, request).groups) {
         for (const ParameterPlan& parameter : group.parameters) holders[parameter.spec.name].push_back(rank);
       }
-      told.push_back(place_parameters(model, request));
+      places_of_ranks.push_back(place_parameters(model, request));
     }
-    for (const std::vector<ParameterPlace>& places : told) {
+    for (const std::vector<ParameterPlace>& places : places_of_ranks) {
       EXPECT_EQ(places.size(), holders.size());
       for (const ParameterPlace& place : places)
         EXPECT_EQ(place.stages, holders.at(place.spec.name)) << place.spec.name;

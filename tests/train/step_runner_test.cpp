@@ -116,19 +116,19 @@ TEST(StepRunner, TheLossIsTheOneThatPlainTorchComputesOverAllValidTokens) {
 TEST(StepRunner, BeforeWeightsAndMomentsChangeItSaysSo) {
   for (const StepOptions& options : {StepOptions{}, StepOptions{.step_in_backward = true}}) {
     Steps steps(options);
-    std::map<std::string, at::Tensor> told;
+    std::map<std::string, at::Tensor> saved;
     steps.runner->before_change([&] {
-      EXPECT_TRUE(told.empty()) << "once a step";
-      told = steps.state();
+      EXPECT_TRUE(saved.empty()) << "once a step";
+      saved = steps.state();
     });
     for (int64_t step = 1; step <= 3; ++step) {
       const std::map<std::string, at::Tensor> before = steps.state();
-      told.clear();
+      saved.clear();
       const std::vector<BatchContext> batches{steps.small.batch(2 * step), steps.small.batch(2 * step + 1)};
       steps.runner->run(batches, step, kRate);
       const std::map<std::string, at::Tensor> after = steps.state();
-      ASSERT_EQ(told.size(), before.size());
-      for (const auto& [name, tensor] : told) {
+      ASSERT_EQ(saved.size(), before.size());
+      for (const auto& [name, tensor] : saved) {
         EXPECT_TRUE(at::equal(tensor, before.at(name))) << name << " had changed by then, step " << step;
         EXPECT_FALSE(at::equal(tensor, after.at(name))) << name;
       }

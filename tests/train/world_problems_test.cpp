@@ -8,20 +8,21 @@
 namespace titan {
 namespace {
 
-std::string told(int64_t world, const std::vector<std::string>& words) {
+std::string problems_of(int64_t world, const std::vector<std::string>& words) {
   const std::vector<ConfigCheck> checks{
       [world](const JobConfig& config, const Origins& origins) { return world_problems(config, origins, world); }};
   return format_problems(load_config_text(Schema(), "", "job.toml", words, checks).problems);
 }
 
 TEST(WorldProblems, DegreesThatMultiplyToTheRanksHaveNothingAgainstThem) {
-  EXPECT_EQ(told(8, {"--parallelism.pipeline_parallel_degree=2", "--parallelism.tensor_parallel_degree=2"}), "");
-  EXPECT_EQ(told(3, {"--training.local_batch_size=2", "--training.global_batch_size=12"}), "");
+  EXPECT_EQ(problems_of(8, {"--parallelism.pipeline_parallel_degree=2", "--parallelism.tensor_parallel_degree=2"}), "");
+  EXPECT_EQ(problems_of(3, {"--training.local_batch_size=2", "--training.global_batch_size=12"}), "");
 }
 
 TEST(WorldProblems, ADryRunHasAsManyRanksAsItSays) {
-  EXPECT_EQ(told(1, {"--parallelism.pipeline_parallel_degree=4", "--comm.mode=fake_backend", "--comm.world_size=4"}),
-            "");
+  EXPECT_EQ(
+      problems_of(1, {"--parallelism.pipeline_parallel_degree=4", "--comm.mode=fake_backend", "--comm.world_size=4"}),
+      "");
 }
 
 std::vector<std::string> notes(int64_t world, const std::vector<std::string>& words, const std::string& toml = "") {
@@ -41,7 +42,7 @@ TEST(WorldProblems, KeepingWeightsThatNoRankShardsIsToldToHaveNoEffect) {
   EXPECT_EQ(notes(8, {always, replicated}).size(), 0u) << "two shards";
   EXPECT_EQ(notes(4, {always, replicated, "--training.enable_cpu_offload"}).size(), 0u);
   const std::string unsharded = "--parallelism.data_parallel_shard_degree=1";
-  EXPECT_EQ(notes(4, {always, replicated, unsharded}).size(), 1u) << "told once";
+  EXPECT_EQ(notes(4, {always, replicated, unsharded}).size(), 1u) << "reported once";
   EXPECT_EQ(notes(4, {always, replicated, unsharded, "--training.enable_cpu_offload"}).size(), 0u);
   EXPECT_EQ(notes(1, {always}).size(), 1u);
   EXPECT_EQ(notes(1, {always, "--training.enable_cpu_offload"}).size(), 0u) << "they come from the host";
@@ -63,7 +64,7 @@ TEST(WorldProblems, DegreesThatMultiplyToMoreRanksThanAnyRunHasAreToldAndNeverWr
     const bool is_whole = std::string(degree).starts_with("data");
     words.push_back(fmt::format("--parallelism.{}{}_degree=65536", degree, is_whole ? "" : "_parallel"));
     if (words.size() < 2) continue;
-    EXPECT_NE(told(8, words), "");
+    EXPECT_NE(problems_of(8, words), "");
     EXPECT_EQ(fewest_ranks(load_config_text(Schema(), "", "job.toml", words).config), 1 << 20);
   }
 }

@@ -18,7 +18,7 @@ class FinalMessage {
   /// Runs the callback on a new thread; returns when it is done, at the latest after `limit` or the rest of an earlier
   /// call's limit, so that several failures together wait once. The callback runs at most once; without a callback, or
   /// when no thread can be started, does nothing. Never throws; drops exceptions of the callback.
-  void say(std::chrono::milliseconds limit = kLimit) const;
+  void print(std::chrono::milliseconds limit = kLimit) const;
 
  private:
   friend class FinalMessagePart;
@@ -26,16 +26,16 @@ class FinalMessage {
   std::shared_ptr<State> state_;
 };
 
-/// Scoped registration of `words` as the callback of `last` (may be null). The destructor waits for a running callback.
+/// Scoped registration of `print` as the callback of `last` (may be null). The destructor waits for a running callback.
 class FinalMessagePart {
  public:
-  FinalMessagePart(std::shared_ptr<FinalMessage> last, std::function<void()> words);
+  FinalMessagePart(std::shared_ptr<FinalMessage> last, std::function<void()> print);
   ~FinalMessagePart();
   FinalMessagePart(const FinalMessagePart&) = delete;
   FinalMessagePart& operator=(const FinalMessagePart&) = delete;
 
  private:
-  void set(std::function<void()> words) const;
+  void set(std::function<void()> print) const;
 
   std::shared_ptr<FinalMessage> last_;
 };

@@ -46,7 +46,7 @@ class Log {
   void painted(std::string_view line) const;
   void warning(std::string_view message) const;
   void error(std::string_view message) const;
-  /// What all ranks find alike: a warning of rank 0 (without error_prefix), a mere line of the others' logs.
+  /// A warning that every rank would print: rank 0 warns (without error_prefix), the others log it as info.
   void shared_warning(std::string_view message) const { speaks_for_all_ ? warning(message) : info(message); }
 
   template <class First, class... Rest>

@@ -6,7 +6,11 @@
 #include <cstdint>
 #include <string_view>
 
-#include "titan/base/host_device.h"
+#ifdef __CUDACC__
+#define TITAN_HOST_DEVICE __host__ __device__
+#else
+#define TITAN_HOST_DEVICE
+#endif
 
 namespace titan {
 

@@ -16,8 +16,8 @@ int64_t resident_bytes();
 int64_t peak_resident_bytes();
 /// Memory of the machine, or of this process's control group where that is smaller.
 int64_t total_memory_bytes();
-/// What this process may still take before the machine, its control group or a limit on it says no, when `sharers`
-/// processes share the first two evenly. None where the system does not tell.
+/// Bytes that this process can still allocate within the memory of the machine, its control group and its own limits,
+/// when `sharers` processes share the first two evenly. None where the system reports no limit.
 std::optional<int64_t> memory_left_bytes(int64_t sharers = 1);
 std::string processor_name();
 std::string host_name();
@@ -35,25 +35,25 @@ double wall_time();
 /// `seconds` since 1970 as this machine's local time, in strftime's `format`.
 std::string local_time(double seconds, const char* format = "%Y-%m-%d %H:%M:%S");
 
-// Which cores a process may run on, and which lie near a device. A launcher may have bound it to a single core (mpirun
-// does so for two ranks), or to none of those whose memory its GPU reaches without a detour.
+// CPU affinity. A launcher may have bound the process to a single core (mpirun does so for two ranks), or to cores of
+// another NUMA node than its GPU's.
 
-/// Numbers of the cores that this process may run on, rising.
+/// Numbers of the cores that this process may run on, ascending.
 std::vector<int> allowed_cores();
-/// All cores of this machine that are switched on, whatever this process may use of them.
+/// Number of online cores of this machine, whatever this process may use of them.
 int machine_cores();
 
-/// {0, 1, 2, 5} ↔ "0-2,5", as taskset, /proc and /sys write it. What is no such list gives no cores.
+/// {0, 1, 2, 5} ↔ "0-2,5", the format of taskset, /proc and /sys. Malformed text gives no cores.
 std::string core_list(const std::vector<int>& cores);
 std::vector<int> parse_core_list(std::string_view text);
 
-/// The cores of the NUMA node that PCI device `pci_id` ("0000:3b:00.0") hangs on, as `sys` (/sys) knows them; none when
-/// the machine has one node or does not say.
+/// The cores of the NUMA node of PCI device `pci_id` ("0000:3b:00.0"), read from `sys` (/sys); none when the machine
+/// has one node or does not report it.
 std::vector<int> cores_near(const std::filesystem::path& sys, const std::string& pci_id);
 
-/// Where a process that may run on `allowed` is better off when its device is near the cores `near`; none: where it is.
-/// Two or more of the near cores and nothing else are left as they are: somebody chose them. Of cores of several nodes,
-/// the near ones; for a single core, or cores of other nodes alone, all near ones.
+/// The cores to bind a process to that may run on `allowed` and whose device is close to `near`; none: no change.
+/// `allowed` with two or more cores, all near, is a deliberate choice: no change. Cores of several nodes: the near ones
+/// of them. A single core, or only cores of other nodes: all near ones.
 std::vector<int> better_cores(const std::vector<int>& allowed, const std::vector<int>& near);
 
 /// Binds this thread, and the threads it starts from here on, to `cores`; false where the system does not let it.

@@ -1,6 +1,6 @@
-// A former or foreign spelling of an option, and how its value becomes one of today's.
-// Owned by the schema (alias.cpp describes all of them). A mere renaming needs two keys; a change of meaning brings a
-// conversion, which runs after everything plain has its value and may look at that.
+// An alias: a former name of an option, or its name in another program, and the conversion of its value. alias.cpp
+// declares all of them. A renaming needs two keys only. Conversions run after all other options have their values and
+// may read them.
 #pragma once
 
 #include <functional>
@@ -13,14 +13,14 @@
 
 namespace titan {
 
-/// What a conversion may look at: the values as they stand after everything plain has been read.
+/// What a conversion may read: the values of all options that need no conversion.
 class Settings;
 
 /// One option that a converted spelling sets.
 struct Assignment {
   std::string key;
   Value value;
-  bool extends = false;  ///< adds to what is there (a list that grew); never in conflict with a value given for `key`
+  bool extends = false;  ///< appends to the list; never conflicts with a value given for `key`
 };
 
 /// Result of a conversion: assignments, or what is wrong.
@@ -34,10 +34,10 @@ struct Alias {
   std::string key;     ///< the former spelling
   std::string target;  ///< the option that took its place (the main one, when it sets several)
   Era era = Era::early;
-  std::string change;                  ///< for a reader: "inverted", "true means fused"; empty for a mere renaming
-  ValueType type{};                    ///< of the former spelling; for a mere renaming that of the target
+  std::string change;                  ///< shown to users: "inverted", "true means fused"; empty for a renaming
+  ValueType type{};                    ///< of the former spelling; of the target for a renaming
   std::vector<std::string> choices{};  ///< of the former spelling
-  std::function<Conversion(const Value&, const Settings&)> convert{};  ///< empty: the value is taken over as it is
+  std::function<Conversion(const Value&, const Settings&)> convert{};  ///< empty: the value is used unchanged
 };
 
 }  // namespace titan

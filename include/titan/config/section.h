@@ -1,6 +1,5 @@
-// What the files that describe options share: limits, of which kMostRanks is for other parts too; Section, which binds
-// options to the fields of one section of JobConfig; the functions that describe them all; and the options of
-// torchtitan's data loader, which training and validation have.
+// For the files that declare options (schema_*.cpp): limits, Section, which binds options to the fields of one section
+// of JobConfig, and the data loader's options, which training and validation share. Other parts use kMostRanks only.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +13,17 @@
 
 namespace titan {
 
-/// Of a run. Ranks and sequences are multiplied with each other three at a time, in 64 bits.
+/// Most ranks of a run: products of three such numbers fit in 64 bits.
 inline constexpr int64_t kMostRanks = int64_t{1} << 20;
 
 }  // namespace titan
 
 namespace titan::detail {
 
-// Binds options to the fields of one section of JobConfig. Private to config: used by the files that describe options.
-// A Section's `add` takes a pointer to the field, from which type, reader and writer follow, so that a description says
-// each thing once. The limits that several sections share stand here too.
+// Private to config. Section::add takes a pointer to the field; type, reader and writer follow from it.
 
-// Upper limits stand only where more would break something; each says what.
-/// Multiplied with ranks (kMostRanks), three at a time, in 64 bits.
+// Upper limits exist only where a larger value would break something.
+/// Multiplied with ranks; see kMostRanks.
 inline constexpr double kMostSequences = 1 << 20;
 /// Positions are whole numbers up to here in the float32 of the rotary tables.
 inline constexpr double kLongestSequence = 1 << 24;

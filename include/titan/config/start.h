@@ -22,7 +22,7 @@ std::vector<Problem> check_inputs(const LoadedConfig& loaded);
 /// the three above it; one from the command line in the current folder only.
 std::vector<std::string> locate_inputs(LoadedConfig& loaded);
 
-/// More CPU threads than `processors` can run without standing in each other's way.
+/// Reports CPU thread counts above `processors`.
 std::vector<Problem> check_threads(const LoadedConfig& loaded, int64_t processors);
 
 /// Everything that keeps `loaded` from being trained here.

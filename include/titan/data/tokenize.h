@@ -51,8 +51,8 @@ struct NamedOutput {
 };
 
 /// Throws Error(bad_config) when writing one of `outputs` would change the corpus that `path` (a file, a folder or a
-/// glob) names: it is one of its files, under whatever name or link, or whatever reads `path` next would read it as
-/// well. Throws as find_text_files does, which looks through the corpus once for all outputs.
+/// glob) names: the output is one of its files (also by a link), or `path` would match the output afterwards. Throws as
+/// find_text_files does, which looks through the corpus once for all outputs.
 void refuse_outputs_in_corpus(const std::string& path, const std::vector<NamedOutput>& outputs);
 
 // Whether what `tokenizer train` is to write can be written, judged before hours of learning. Private to data.

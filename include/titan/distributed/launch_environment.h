@@ -16,7 +16,7 @@
 
 namespace titan {
 
-/// What launchers tell a process.
+/// What a launcher passes to a process.
 struct LaunchContext {
   /// The value of an environment variable; nothing when it is unset.
   std::function<std::optional<std::string>(std::string_view name)> variable;

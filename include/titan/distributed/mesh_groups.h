@@ -61,8 +61,7 @@ struct MeshGroups {
   std::shared_ptr<Communicator> tied;       // the two ranks of pp with tied embeddings; null on the others
   std::shared_ptr<Communicator> model;      // pp × dp_shard × cp × tp: ranks that hold one copy of the model
   std::shared_ptr<Communicator> world;
-  /// Memory that the ranks of `tensor` share, `capacity` bytes each; empty where there is none to be had. All of them
-  /// call it alike.
+  /// Collective over `tensor`: allocates peer memory of `capacity` bytes a rank. Empty where the device has none.
   std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> make_peer_memory;
 
   std::vector<Communicator*> all() const;

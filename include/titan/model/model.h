@@ -107,7 +107,7 @@ struct ModelStrategies {
   std::shared_ptr<const TensorParallel> tensor_parallel = nullptr;    // null: matrices are not sharded
   std::shared_ptr<const ContextParallel> context_parallel = nullptr;  // null: sequences are not sharded
   AttentionKernel attention_kernel = AttentionKernel::cudnn;          // preferred on CUDA in half precision
-  std::function<void(const std::string&)> tell = {};                  // receives messages that a run prints once
+  std::function<void(const std::string&)> warn = {};                  // called once with each warning
 
   std::shared_ptr<const SequenceParallel> exchange() const {
     return tensor_parallel ? tensor_parallel->exchange : nullptr;

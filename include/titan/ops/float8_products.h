@@ -25,7 +25,7 @@ struct Float8Options {
   /// Ranks that share every matrix agree on tensorwise scales; null: a single rank.
   std::shared_ptr<Communicator> tensor = nullptr;
   /// Called once when hardware float8 does not support a product's shape and it is emulated.
-  std::function<void(const std::string&)> tell = {};
+  std::function<void(const std::string&)> warn = {};
 };
 
 std::shared_ptr<const LinearProducts> make_float8_products(Float8Options options);

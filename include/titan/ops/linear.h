@@ -52,7 +52,7 @@ class LinearProducts {
 
   /// The tensor to communicate for a sharded operand; its inverse rebuilds an operand from received rows.
   virtual at::Tensor message(const Operand& operand, const Weights& weights) const = 0;
-  virtual Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const = 0;
+  virtual Operand received(const at::Tensor& rows, const Operand& mine, const Weights& weights) const = 0;
   /// The operand in the form that `forward` and `input_gradient` read.
   virtual Operand ready(Operand operand, const Weights& weights) const = 0;
   /// x [N, in] · weightᵀ [in, rows] → [N, rows]. `columns`, if not null, may receive the matrix that `input_gradient`
@@ -80,7 +80,7 @@ class DenseProducts : public LinearProducts {
   std::vector<Operand> prepare_gradients(std::vector<at::Tensor> gradients, const Weights& weights,
                                          UnitContext& context) const override;
   at::Tensor message(const Operand& operand, const Weights& weights) const override;
-  Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const override;
+  Operand received(const at::Tensor& rows, const Operand& mine, const Weights& weights) const override;
   Operand ready(Operand operand, const Weights& weights) const override;
   at::Tensor forward(const Operand& x, const Parameter& weight, at::Tensor* columns) const override;
   void input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor& columns,

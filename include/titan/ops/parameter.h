@@ -74,15 +74,15 @@ class Parameter {
   /// This rank's shard in training.dtype: the optimizer steps it and the checkpoint stores it.
   at::Tensor master;
   /// This rank's shard in the compute dtype, which is all-gathered; aliases the master if the dtypes agree.
-  at::Tensor send;
-  /// Set by a writer that updated the whole master and `send` together, so `send` is not stale. Read and reset by the
-  /// weight store after weights change.
-  bool send_written = false;
+  at::Tensor compute_copy;
+  /// Set by a writer that updated the whole master together with `compute_copy`, so the copy is not stale. Read and
+  /// reset by the weight store after weights change.
+  bool compute_copy_written = false;
   /// Tensorwise scale of the whole weight, over all ranks, one number on the weight's device; undefined without float8
   /// and for rowwise recipes, whose products find their scales.
   Float8Scale float8_scale;
-  /// This rank's shard in float8 if that is what is all-gathered; `send` is then the master.
-  at::Tensor float8_send;
+  /// This rank's shard in float8 if that is what is all-gathered; `compute_copy` is then the master.
+  at::Tensor float8_copy;
   /// This rank's shard of the reduced gradient, fp32; undefined until the step's last reduction.
   at::Tensor gradient_shard;
 

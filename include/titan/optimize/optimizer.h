@@ -45,7 +45,7 @@ class Optimizer {
 
   /// Applies step `step` (1-based) to the parameters that have a gradient shard. `lr`: the scheduled rate, before the
   /// groups' multipliers. The clip factor and the skip flag are read on the device. A fused step of fp32 masters also
-  /// writes the bf16 send shards and marks them (Parameter::send_written).
+  /// writes the bf16 compute copies and marks them (Parameter::compute_copy_written).
   void step(int64_t step, double lr, const StepControl& control);
   /// The same for the parameters of one weight group (optimizer step in backward).
   void step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control);

@@ -34,10 +34,9 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
                   const MeshGroups& groups, const at::Device& device, std::optional<uint64_t> seed,
                   ExecutorOptions options = {}, std::unique_ptr<GraphCapture> recorder = nullptr);
 
-/// The whole logical tensor of which this rank's `shard` is its part of `parameter` (a master, a gradient, a moment),
-/// on every rank, bit for bit. `world` null: the shard is everything. An undefined `shard`, fp32, is that of a rank
-/// which has nothing of it: another stage's. `device` is that of the ranks' messages, wherever the shard is. For
-/// debugging: every rank holds the whole tensor.
+/// Gathers the whole logical tensor of `parameter` (master, gradient or moment) on every rank, bit for bit, from each
+/// rank's `shard`. `world`: null for a single rank. `shard`: undefined on ranks of other stages. `device`: of the
+/// messages. For debugging only: every rank holds the whole tensor.
 at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world,
                           const at::Device& device);
 

@@ -114,7 +114,7 @@ class Executor {
   /// (UnitMode::logits), undefined on those.
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
 
-  /// Masters were written from outside (initialisation, load): whatever was made of them is stale.
+  /// Call after masters were written from outside (initialisation, load): their copies and scales are stale.
   void weights_changed();
   /// Drops the gradients as the optimizer's ZERO_GRADIENT does; the next pass begins a step.
   void zero_gradient();

@@ -241,8 +241,8 @@ struct Plan {
   int64_t peer_bytes() const;
   /// Whether this rank runs the stage of that number.
   bool has_stage(int64_t number) const;
-  /// Each microbatch is one CUDA graph: nothing runs between the units of a rank that is alone and whose weights are
-  /// resident. With cuda_graphs but without this, graphs are of blocks.
+  /// Whether each microbatch is one CUDA graph: on a single rank with resident weights nothing runs between units.
+  /// Otherwise cuda_graphs captures each block.
   bool records_microbatches() const;
   /// The memory table added up, without what is on the host if `device_only`: of a step, of a validation (0: there
   /// is none), and of whichever takes more.

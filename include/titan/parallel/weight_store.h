@@ -58,8 +58,8 @@ class WeightStore {
               Float8Casts casts = make_aten_float8_casts());
 
   /// REFRESH: makes the compute copies of this rank's shard, unless the optimizer has written them
-  /// (Parameter::send_written), and float8 scales: those of resident weights, and those that a float8 shard is cast
-  /// with.
+  /// (Parameter::compute_copy_written), and float8 scales: those of resident weights, and those that a float8 shard is
+  /// cast with.
   void refresh();
   /// UNSHARD: starts to gather the weights into their slot.
   void unshard();

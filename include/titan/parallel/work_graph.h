@@ -19,8 +19,8 @@ class CapturedGraph {
   virtual HiddenStates run() = 0;
 };
 
-/// Records work that is to run again and again in the order of recording. Memory that the work frees is used by work
-/// recorded later, so running some of it out of order, or recording more between, would overwrite what is in use.
+/// Records CUDA graphs that share one memory pool. They must run in the order of recording: memory that one graph frees
+/// is used by later ones, so another order, or recording more in between, would overwrite memory in use.
 class GraphCapture {
  public:
   virtual ~GraphCapture() = default;

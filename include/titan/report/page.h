@@ -19,7 +19,7 @@ struct RunView {
   std::string name;              // shown where there are several
   nlohmann::ordered_json facts;  // of run.json; null when it is not known
   const RunHistory* history = nullptr;
-  RunStatus standing = RunStatus::unknown;
+  RunStatus status = RunStatus::unknown;
   double written = 0;      // when this was known, seconds since 1970; 0: unknown
   double eta_seconds = 0;  // of a run that continues
 };

@@ -44,7 +44,7 @@ class ReportFile {
   void add(const std::string& line, double now);
   /// The time left that the page shows.
   void set_eta(double seconds) { eta_seconds_ = seconds; }
-  void finish(RunStatus standing, double now);
+  void finish(RunStatus status, double now);
 
   static constexpr double kPause = 5;
   static constexpr double kShare = 100;
@@ -52,7 +52,7 @@ class ReportFile {
  private:
   /// Writes run.json if it is missing or `anew`.
   void write_facts(bool anew) const;
-  void write(RunStatus standing, double now);
+  void write(RunStatus status, double now);
   bool is_due(double now) const;
 
   std::filesystem::path folder_;
@@ -87,7 +87,7 @@ class RunRecord {
   void add(const SpikeReport& report);
   void add(const SampleReport& report);
   /// The run ends here, finally or to be resumed. Without this call the destructor records an error.
-  void finish(RunStatus standing);
+  void finish(RunStatus status);
   ~RunRecord();
   RunRecord(const RunRecord&) = delete;
   RunRecord& operator=(const RunRecord&) = delete;

@@ -25,7 +25,7 @@ struct TableFacts {
 
 TableFacts facts_of(const ScheduleTable& table);
 
-/// What the table has to be for; -1: whatever it is.
+/// The pipeline that a table must match; -1: any.
 struct ExpectedPipeline {
   int ranks = -1;
   int stages = -1;
@@ -53,8 +53,8 @@ ScheduleTable add_gradient_reductions(const ScheduleTable& table);
 
 /// Adds a send directly after every action whose result another rank needs, and the receive where that rank is when it
 /// is sent, by a simulation with `times` (all above 0; messages free). Two stages of one rank need none. The table
-/// needs to be one without transfers and problems. The result cannot deadlock whatever the real times: sends and
-/// receives are in one global order, that of the simulated times, and every wait is for something earlier in it.
+/// must have no transfers and no problems. The result cannot deadlock, for any real times: sends and receives are in
+/// one global order, that of the simulated times, and every wait is for something earlier in it.
 ScheduleTable add_transfers(const ScheduleTable& table, const ActionTimes& times = {});
 
 /// A BATCH in place of neighbouring transfers.

@@ -19,10 +19,10 @@ struct LaunchRequest {
   std::set<int64_t> shown_ranks;
   /// Where the standard output of the others goes: rank-NNNN.out, made when there is any.
   std::filesystem::path output_folder;
-  /// Rank 0 has this process's standard output, untouched: what it prints is a result. What several ranks say alike on
-  /// standard error is shown once.
+  /// Rank 0 inherits this process's standard output, because what it prints is a result. Lines that several ranks print
+  /// to standard error are shown once.
   bool output_is_result = false;
-  /// Said when the ranks end saved, to be started again (75).
+  /// Printed when the ranks stopped after a save (exit code 75).
   std::string how_to_resume = "run the same command to resume";
 };
 

@@ -27,8 +27,8 @@ struct DumpRanks {
 
 class DebugDump {
  public:
-  /// Collects "param.NAME" (copies) and the batch. Every rank makes one and calls it alike; `ranks` says how their
-  /// parts become whole.
+  /// Collects "param.NAME" (copies) and the batch. All calls are collective; `ranks` gathers
+  /// the ranks' parts to full tensors.
   DebugDump(std::span<Parameter* const> parameters, std::span<const BatchContext> microbatches, DumpRanks ranks = {});
   void add_logits(const std::vector<at::Tensor>& logits);
   /// "grad.NAME", "loss" and "grad_norm": after the last reduction, before the optimizer.

@@ -82,7 +82,7 @@ class Generator {
 
 /// Throws Error(bad_config) if the run cannot write the texts of metrics.sample_freq.
 void check_samples(const Run& run);
-/// What the model of a run writes after `step` steps, as `metrics.sample_*` ask. All ranks call alike.
+/// Collective: generates the texts of `metrics.sample_*` after `step` steps.
 SampleReport write_sample(const Run& run, int64_t step);
 
 }  // namespace titan

@@ -1,6 +1,6 @@
-// From a checked config to what the other parts ask for: model request, plan request, data options. Pure translation.
-// The parts below do not know the config's sections; here alone is written which option means what to them, and which
-// option a model's refusal is about.
+// Translates a checked config into the requests of other parts: ModelRequest, PlanRequest, data options. The lower
+// parts do not know the config's sections; only this file maps options to their requests, and a model's error to its
+// option.
 #pragma once
 
 #include <optional>

@@ -41,10 +41,10 @@ struct MemoryRow {
   int64_t actual = 0;
 };
 
-/// Rows of purposes that take any of the measured memory; `planned` is the plan's table of what went on. What cannot be
-/// told apart afterwards, all that comes and goes within a step or a validation, is the last row, planned as one sum.
-/// On a CPU memory that nothing was written to yet is no part of the peak: where what is known is more than the peak,
-/// the last row has no bytes.
+/// One row for each purpose with memory, planned or measured. `planned`: the plan's table of a step or of a validation.
+/// Memory that is allocated and freed within it cannot be measured by purpose: the last row holds its sum.
+/// On a CPU, pages that were never written are not part of the peak: where the known purposes exceed the peak, the last
+/// row has zero bytes.
 std::vector<MemoryRow> memory_rows(std::span<const MemoryPurpose> planned, std::span<Parameter* const> parameters,
                                    const MeasuredMemory& measured);
 /// The same as lines with a head, and the sums as "together".

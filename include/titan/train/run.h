@@ -68,8 +68,8 @@ struct Run {
   std::unique_ptr<RunReporter> reporter;
 };
 
-/// Opens device, mesh, tokenizer and corpus; plans, builds and initialises the model. `world`: which rank of how many
-/// this process is; all ranks call alike. `config` and `log` outlive the run. Throws Error with the exit code.
+/// Collective: opens device, mesh, tokenizer and corpus; plans, builds and initialises the model. `world`: this
+/// process's rank and the number of ranks. `config` and `log` must outlive the run. Throws Error with the exit code.
 std::unique_ptr<Run> build_run(const JobConfig& config, const World& world, const Log& log);
 
 /// The model alone, with the weights that `checkpoint.initial_load_*` name: nothing that trains, no folder, no data.

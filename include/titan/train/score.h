@@ -15,9 +15,9 @@ struct ScoredText {
   int64_t first = 1;  // tokens[first] and what follows is scored; what is before is given
 };
 
-/// The sum of each text's −log p, fp64. A text of more than `window` + 1 tokens is read in windows of `window` inputs
-/// that follow each other: the first token that each scores sees one token. Data-parallel ranks score different texts;
-/// all ranks call alike and get all sums.
+/// Collective: each text's negative log likelihood, summed in fp64, on every rank. A text of more than `window` + 1
+/// tokens is split into consecutive windows of `window` inputs; the first target of a window has one token of context.
+/// Data-parallel ranks score different texts.
 std::vector<double> negative_log_likelihoods(const Run& run, std::span<const ScoredText> texts, int64_t window);
 
 }  // namespace titan

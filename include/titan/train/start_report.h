@@ -37,9 +37,8 @@ std::vector<std::string> precision_lines(const Plan& plan);
 /// Every linear layer with the precision of its products (model.print_after_conversion).
 std::vector<std::string> converted_lines(const Plan& plan);
 
-/// What a run's first loss says of its weights, or nothing when it is as it should be. Weights that know nothing give
-/// ln V, V being the vocabulary: those of a fresh start do, and those of a load that loaded nothing. `is_trained`: they
-/// were loaded; `is_fresh`: they were drawn.
+/// A warning if the first loss does not fit the weights. Untrained weights give about ln(`vocabulary`): expected for
+/// freshly initialised weights (`is_fresh`), a failed load for loaded ones (`is_trained`).
 std::optional<std::string> explain_first_loss(double loss, int64_t vocabulary, bool is_trained, bool is_fresh);
 
 /// `text` as part of one line of a terminal: nothing in it moves the cursor or changes colours, and it ends with "…"

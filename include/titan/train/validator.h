@@ -33,7 +33,7 @@ class Validator {
 
  private:
   std::unique_ptr<BatchStream> open() const;
-  void tell(const DataCounters& counters);
+  void report_bad_data(const DataCounters& counters);
 
   const JobConfig& config_;
   std::shared_ptr<const Tokenizer> tokenizer_;
@@ -41,7 +41,7 @@ class Validator {
   MeshPlace place_;
   std::shared_ptr<Communicator> loss_;  // ranks that read different samples; null where this process is alone
   const Log& log_;
-  bool told_ = false;
+  bool reported_ = false;
 };
 
 }  // namespace titan
