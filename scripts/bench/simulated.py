@@ -83,10 +83,10 @@ Four shares of the hardware's rates (products, float8 products, attention, every
 rows marked * (`simulated.py fit`). So the other rows are predictions, but not blind ones: that `h100-95` has the attention
 rate of FlashAttention 2, and how strongly the fit pulls shares to 0.8, were decided with all rows in sight.
 
-"GiB" is what upstream reserved; "its logits" is this plan with the logits whole, 12 bytes each, as upstream holds them;
-"ours" is the plan as it is, with the loss in chunks.
+Memory in GiB: "reserved" is what upstream published; "planned, whole logits" is this plan with logits of 12 bytes each, as
+upstream holds them; "planned" is the plan as it is, with the loss in chunks.
 
-| row | published tokens/s | simulated | ratio | GiB | its logits | ours |
+| row | published tokens/s | simulated | ratio | reserved | planned, whole logits | planned |
 |---|---:|---:|---:|---:|---:|---:|
 """
 ROWS_TAIL = """
@@ -102,7 +102,7 @@ What the misses have in common:
   counted against them.
 * **Order** within the tables is that of the published rows, but S1f is faster than S1b here, and S2b than S2c.
 * **B1**: unexplained; B2 and B3, the same layout in float8, are within 10 %.
-* **GiB** with tensor parallelism (T4, T5a, T6): 10 to 26 % less than published; the targets, 8 % in the mean and 15 % at
+* **Memory** with tensor parallelism (T4, T5a, T6): 10 to 26 % less than published; the targets, 8 % in the mean and 15 % at
   most, are missed. What else upstream holds is not known here.
 """
 
@@ -114,7 +114,7 @@ The fastest layout that `--search` finds for the same model, GPUs, global batch,
 published layout; the first row of each table. Both are simulated. A row is faster where memory that upstream left free, or
 took for whole logits, lets it recompute less, where fewer ranks share a sequence, and where no pipeline waits.
 
-| row | as published | fastest found | ratio | GiB | its layout |
+| row | as published | fastest found | ratio | GiB needed | its layout |
 |---|---:|---:|---:|---:|---|
 """
 
@@ -156,7 +156,7 @@ def rows_page():
     mean, most = (f"{100 * error:.0f} %" for error in (sum(errors) / len(errors), max(errors)))
     summary = f"""
 {near} of {predicted} predicted rows are within 15 % of the published throughput; {near_lean} if partial sums moved no more
-bytes than upstream's do (asynchronous tensor parallelism, below). GiB with upstream's logits is {mean} off in the mean,
+bytes than upstream's do (asynchronous tensor parallelism, below). Memory with whole logits is {mean} off in the mean,
 {most} at most.
 """
     return ROWS_HEAD + "".join(lines) + summary + ROWS_TAIL + best_table()
@@ -218,6 +218,33 @@ of it that published steps on H100s reached ([simulated.md](simulated.md)). "At 
 """
 
 
+OTHERS = (  # trainer, tokens/s per GPU that its authors published, config, GPUs, options
+    ("torchtitan, float8, 32 GPUs, batch of 2 (assumed), selective recomputation (assumed)", 10938, "bench/T3c", 32,
+     ("--parallelism.data_parallel_shard_degree=32",)),
+    ("DeepSpeed ZeRO-2, bf16, 8 GPUs, nothing recomputed, batch of 1 (assumed)", 8700, "llama3_8b", 8,
+     ("--training.seq_len=8192", "--compile.enable", "--activation_checkpoint.mode=none",
+      "--parallelism.fsdp_reshard_after_forward=never")),
+    ("KempnerForge, bf16 states, sequences of 4,096, all recomputed, batch of 2 (assumed)", 10471, "llama3_8b", 1,
+     (*JOB, "--training.seq_len=4096", "--training.local_batch_size=2", "--activation_checkpoint.mode=full")),
+)  # fmt: skip
+OTHERS_HEAD = """
+## Beside what others published on H200
+
+Llama 3 8B, tokens/s per GPU. What the authors do not say is assumed, so these rows check the rates and not the layouts.
+
+| trainer | published | simulated | ratio |
+|---|---:|---:|---:|
+"""
+
+
+def others_table():
+    lines = []
+    for what, published, config, gpus, options in OTHERS:
+        speed = json.loads(plan(config, gpus, "h200", "--json", *options))["tokens_per_second_per_gpu"]
+        lines.append(f"| {what} | {published} | {speed:.0f} | {speed / published:.2f} |\n")
+    return OTHERS_HEAD + "".join(lines)
+
+
 def expected_page():
     with (ROOT / "src/tools/hardware.toml").open("rb") as file:
         gpu = tomllib.load(file)["h200"]
@@ -247,7 +274,7 @@ def expected_page():
             )
             if float8["seconds"][purpose] >= 5e-6:
                 tables += f"| {purpose} | {' | '.join(cells)} |\n"
-    return text + summary + tables
+    return text + summary + others_table() + tables
 
 
 # ---- from 8 to 16,384 GPUs
@@ -257,8 +284,13 @@ MODELS = {"8B": ("llama3_8b", 8), "70B": ("llama3_70b", 64), "405B": ("llama3_40
 SCALING_HEAD = f"""# Scaling
 
 Written by `scripts/bench/simulated.py`: simulated ([estimate.md](estimate.md)), not measured. Each row is the fastest layout that
-fits GPUs of the kind `h100-sxm`, 8 to a host, found by `titan_train plan CONFIG --world N --gpu h100-sxm --search` for a global
-batch of {SEQUENCES:,} sequences of 8,192 tokens, bf16, fused kernels, 1F1B where there is a pipeline.
+fits GPUs of the kind `h100-sxm`, 8 to a host, for a global batch of {SEQUENCES:,} sequences of 8,192 tokens in bf16 with fused
+kernels:
+
+    titan_train plan configs/llama3_70b.toml --world 512 --gpu h100-sxm --search --model.name=llama3_1 --compile.enable \\
+      --training.global_batch_size={SEQUENCES} --training.local_batch_size=1
+
+![tokens/s per GPU over GPUs, relative to each model's best](scaling.svg)
 """
 SCALING_TAIL = """
 ## What the tables say
@@ -266,23 +298,84 @@ SCALING_TAIL = """
 * **Shards alone** carry a model as far as every GPU has a sequence of its own and the model's activations fit.
 * **Tensor parallelism** is faster than recomputing where activations do not fit, and divides a sequence where there are more
   GPUs than sequences. The last doubling costs most: 43 % of the tokens/s for 70B, 30 % for 405B.
-* **A pipeline** wins only with few GPUs for a large model, with many microbatches for each stage: shards without one keep
-  whole gradients while they accumulate.
+* **A pipeline** wins where a model is large for its GPUs: with a zero-bubble schedule for 70B up to 2,048 GPUs, interleaved
+  for 405B up to 1,024, always with many microbatches for each stage. Shards without one keep whole gradients while they
+  accumulate.
 * **Not in these numbers**: slow hosts, other jobs on the network, failures, and what NCCL loses in rings over hundreds of
   hosts. Where a search shows shards over thousands of GPUs, replicas of a few hundred (HSDP) ask less of the network.
 """
 
 
+LAYOUTS = {  # of the table of where they break: tensor and pipeline parallel degrees
+    "shards alone": (1, 1),
+    "tensor 8": (8, 1),
+    "tensor 8, pipeline 8": (8, 8),
+}
+
+
+def scaling_words(tensor):
+    return ("--model.name=llama3_1", "--compile.enable", f"--training.global_batch_size={SEQUENCES}",
+            "--training.local_batch_size=1", f"--parallelism.tensor_parallel_degree={tensor}")  # fmt: skip
+
+
+def speed_of(config, world, tensor, pipeline):
+    """Most tokens/s per GPU over recomputation and local batch; None: nothing fits, or the ranks cannot share the batch."""
+    data = world // (tensor * pipeline)
+    if not data or SEQUENCES % data:
+        return None
+    best = None
+    for local in {min(SEQUENCES // data, batch * pipeline) for batch in (1, 2, 8)}:
+        for mode in ("none", "selective", "full"):
+            words = [*scaling_words(tensor), f"--training.local_batch_size={local}", f"--activation_checkpoint.mode={mode}"]
+            words += [f"--parallelism.pipeline_parallel_degree={pipeline}"] if pipeline > 1 else []
+            found = json.loads(plan(config, world, "h100-sxm", "--json", *words))
+            if found["fits"]:
+                best = max(best or 0, found["tokens_per_second_per_gpu"])
+                break
+    return best
+
+
+def breaks(config, best):
+    """Rows of the table: from how many GPUs on a layout fits, and up to how many it is within 10 % of the best."""
+    lines = []
+    for name, (tensor, pipeline) in LAYOUTS.items():
+        speeds = {world: speed_of(config, world, tensor, pipeline) for world in best}
+        fits = [world for world, speed in speeds.items() if speed]
+        near = [world for world in fits if speeds[world] >= 0.9 * best[world]]
+        last = f"{speeds[fits[-1]] / best[fits[-1]]:.2f} on {fits[-1]:,}" if fits else ""
+        cells = [f"{fits[0]:,} to {fits[-1]:,}" if fits else "never", ", ".join(f"{w:,}" for w in near) or "never", last]
+        lines.append(f"| {name} | {' | '.join(cells)} |\n")
+    return "".join(lines)
+
+
+def curve(speeds):
+    """An SVG of each model's tokens/s per GPU relative to its best, over GPUs on a logarithmic axis."""
+    left, top, width, height = 56, 16, 560, 240
+    x = lambda world: left + width * math.log2(world / 8) / 11
+    y = lambda share: top + height * (1 - share)
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 300" font-family="sans-serif" font-size="12">\n'
+             '<rect width="720" height="300" fill="white"/>\n']  # fmt: skip
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        parts.append(f'<path d="M{left} {y(share):.1f}h{width}" stroke="#ddd"/><text x="{left - 6}" y="{y(share) + 4:.1f}" '
+                     f'text-anchor="end">{100 * share:.0f} %</text>\n')  # fmt: skip
+    for i in range(12):
+        parts.append(f'<text x="{x(8 * 2**i):.1f}" y="{top + height + 18}" text-anchor="middle">{8 * 2**i:,}</text>\n')
+    for (model, found), colour in zip(speeds.items(), ("#1f77b4", "#d62728", "#2ca02c")):
+        points = [(x(world), y(speed / max(found.values()))) for world, speed in found.items()]
+        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="'
+                     + " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+                     + f'"/><text x="{points[-1][0] + 8:.1f}" y="{points[-1][1] + 4:.1f}" fill="{colour}">{model}</text>\n')  # fmt: skip
+    return "".join(parts) + f'<text x="{left}" y="{top + height + 36}">GPUs</text>\n</svg>\n'
+
+
 def scaling_page():
-    text = SCALING_HEAD
+    text, speeds = SCALING_HEAD, {}
     for model, (config, fewest) in MODELS.items():
         found = []
         worlds = [8 * 2**i for i in range(12) if 8 * 2**i >= fewest]
         for world in worlds:
             tensor = 8 if world > SEQUENCES else 1  # so that the config itself is valid; the search tries all degrees
-            output = plan(config, world, "h100-sxm", "--search", "--model.name=llama3_1", "--compile.enable",
-                          f"--training.global_batch_size={SEQUENCES}", "--training.local_batch_size=1",
-                          f"--parallelism.tensor_parallel_degree={tensor}")  # fmt: skip
+            output = plan(config, world, "h100-sxm", "--search", *scaling_words(tensor))
             best = re.search(r"fastest first:\n +(\d+) tokens/s per GPU, +([\d.]+) GiB: (.*)", output)
             found.append((world, best and best.groups()))
         most = max(int(best[0]) for _, best in found if best)
@@ -291,6 +384,10 @@ def scaling_page():
             speed, gib, layout = best or ("", "", "none of the layouts tried fits")
             share = f"{100 * int(speed) / most:.0f} %" if best else ""
             text += f"| {world:,} | {speed} | {share} | {gib} | {layout} |\n"
+        speeds[model] = {world: int(best[0]) for world, best in found if best}
+        text += "\n| layout | fits on | within 10 % of the fastest on | of the fastest at the end |\n|---|---|---|---|\n"
+        text += breaks(config, speeds[model])
+    (ROOT / "docs/scaling.svg").write_text(curve(speeds))
     return text + SCALING_TAIL
 
 

@@ -13,6 +13,7 @@
 #include "titan/checkpoint/load.h"
 #include "titan/config/start.h"
 #include "titan/model/model.h"
+#include "titan/tools/convert.h"
 #include "titan/train/job.h"
 #include "titan/train/run_state.h"
 
@@ -25,24 +26,6 @@ using Json = nlohmann::ordered_json;
 bool is_hugging_face(const fs::path& folder) {
   std::error_code unknown;
   return fs::exists(folder / "config.json", unknown);
-}
-
-/// The folder itself where it holds a model, else the newest of a run's.
-fs::path find_model(Storage& storage, const fs::path& folder) {
-  std::error_code unknown;
-  if (!fs::is_directory(folder, unknown)) {
-    throw Error(ExitCode::storage, fmt::format("there is no folder {}", folder.string()));
-  }
-  if (is_hugging_face(folder) || holds_checkpoint(storage, folder)) return folder;
-  for (const fs::path& root : {folder, folder / "checkpoint"}) {
-    for (const FoundCheckpoint& found : find_checkpoints(storage, root)) {
-      if (!found.is_unseen) return root / step_folder(found.step);
-    }
-  }
-  throw Error(ExitCode::storage,
-              fmt::format("{} holds no model: name a checkpoint (step-N), the folder of a run, or a folder with "
-                          "config.json and safetensors",
-                          folder.string()));
 }
 
 /// Options that the run of a checkpoint recorded, as words of a command line.
@@ -89,7 +72,10 @@ StoredModel stored_model(Storage& storage, const fs::path& folder) {
   const Json facts = recorded_facts(storage, folder);
   const Json config = facts.value("config", Json::object());
   if (!config.contains("model")) {  // converted weights
-    add_request(facts.value("model", Json::object()).value("request", Json::object()), words);
+    add_request(facts.value(kModelFacts, Json::object()).value("request", Json::object()), words);
+    if (const std::string tokenizer = facts.value(kTokenizerFact, ""); !tokenizer.empty()) {
+      words.push_back("--model.tokenizer_path=" + tokenizer);
+    }
     return stored;
   }
   const Json training = config.value("training", Json());
@@ -108,9 +94,32 @@ StoredModel stored_model(Storage& storage, const fs::path& folder) {
 
 }  // namespace
 
+fs::path newest_checkpoint(const fs::path& folder) {
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  std::error_code unknown;
+  if (!fs::is_directory(folder, unknown) || holds_checkpoint(*storage, folder)) return folder;
+  for (const fs::path& root : {folder, folder / "checkpoint"}) {
+    for (const FoundCheckpoint& found : find_checkpoints(*storage, root)) {
+      if (!found.is_unseen) return root / step_folder(found.step);
+    }
+  }
+  return folder;
+}
+
+fs::path find_model(const fs::path& folder) {
+  expect_folder(folder);
+  if (is_hugging_face(folder)) return folder;
+  fs::path checkpoint = newest_checkpoint(folder);
+  if (holds_checkpoint(*make_posix_storage(), checkpoint)) return checkpoint;
+  throw Error(ExitCode::storage,
+              fmt::format("{} holds no model: name a checkpoint (step-N), the folder of a run, or a folder with "
+                          "config.json and safetensors",
+                          folder.string()));
+}
+
 LoadedConfig load_checkpoint_job(const Schema& schema, const fs::path& checkpoint, std::span<const std::string> words) {
   const std::unique_ptr<Storage> storage = make_posix_storage();
-  const fs::path folder = find_model(*storage, checkpoint);
+  const fs::path folder = find_model(checkpoint);
   const auto given = [&](std::string_view key) {
     return std::any_of(words.begin(), words.end(),
                        [&](const std::string& word) { return word.find(key) != word.npos; });
@@ -138,7 +147,9 @@ LoadedConfig load_checkpoint_job(const Schema& schema, const fs::path& checkpoin
     loaded.config.training.dtype = "bfloat16";  // no optimizer needs more of the weights
   }
   if (loaded.problems.empty() && !loaded.config.checkpoint.initial_load_path) {
-    throw Error(ExitCode::storage, fmt::format("{} holds no weights (*.safetensors)", folder.string()));
+    throw Error(
+        ExitCode::storage,
+        fmt::format("{} holds no weights; put the model's *.safetensors beside its config.json", folder.string()));
   }
   locate_inputs(loaded);
   const int64_t most = loaded.config.model.max_seq_len;

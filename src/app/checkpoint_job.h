@@ -15,10 +15,15 @@
 
 namespace titan {
 
-/// The config for the model in `checkpoint`: a folder that transformers loads, a checkpoint, or the folder of a run or
-/// of its checkpoints, of which the newest is taken. `words`: options of the user, which win. Throws Error(storage) for
-/// a folder that holds no model, Error(bad_config) for weights that no run of this program recorded and no option
-/// names.
+/// The newest checkpoint in the folder of a run or of its checkpoints; any other `folder` unchanged.
+std::filesystem::path newest_checkpoint(const std::filesystem::path& folder);
+
+/// `folder` if transformers can load it, else its newest_checkpoint. Throws Error(storage) for a folder that holds no
+/// model.
+std::filesystem::path find_model(const std::filesystem::path& folder);
+
+/// The config for the model at find_model(`checkpoint`). `words`: options of the user, which win. Throws as find_model,
+/// and Error(bad_config) for weights that no run of this program recorded and no option names.
 /// training.seq_len is that of the run, or 2048 where none is recorded.
 LoadedConfig load_checkpoint_job(const Schema& schema, const std::filesystem::path& checkpoint,
                                  std::span<const std::string> words);

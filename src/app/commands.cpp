@@ -129,10 +129,16 @@ void refuse_mistyped_command(const std::string& word) {
 
 std::vector<ConfigCheck> config_checks() { return {check_model, check_sources}; }
 
+int64_t ranks_of_launch(const JobConfig& config) {
+  const Launch launch = detect_launch(config.comm, process_context());
+  const bool alone = launch.launcher.empty() && !launch.fake;
+  return config.memory_estimation.enable && alone ? fewest_ranks(config) : launch.size;
+}
+
 ConfigCheck world_check(std::optional<int64_t> ranks) {
   return [ranks](const JobConfig& config, const Origins& origins) {
     try {
-      return world_problems(config, origins, ranks ? *ranks : detect_launch(config.comm, process_context()).size);
+      return world_problems(config, origins, ranks ? *ranks : ranks_of_launch(config));
     } catch (const Error&) {
       return std::vector<Problem>();  // bad launcher variables: reported by the rendezvous
     }

@@ -117,7 +117,9 @@ Evaluation texts_of(const EvaluateOptions& options, const DataSection& config, c
     bytes.push_back(std::ssize(document.text));
   }
   if (evaluation.texts.empty()) {
-    throw Error(ExitCode::bad_data, fmt::format("evaluate: there is no document in {}", source->description()));
+    throw Error(ExitCode::bad_data,
+                fmt::format("evaluate: there is no document in {}; give texts that are not empty with --data",
+                            source->description()));
   }
   evaluation.report = [texts = evaluation.texts, bytes, json = options.json](const std::vector<double>& sums) {
     double sum = 0;
@@ -175,7 +177,7 @@ Question parse_question(const std::string& place, const std::string& line) {
     if (!json.contains(key)) fail(fmt::format("{} is missing", key));
   }
   if (!json["context"].is_string()) fail("context is no text");
-  if (!json["choices"].is_array() || json["choices"].empty()) fail("choices is no list of texts");
+  if (!json["choices"].is_array() || json["choices"].empty()) fail("choices is no list of texts, or an empty one");
   question.context = json["context"].get<std::string>();
   for (const nlohmann::json& choice : json["choices"]) {
     if (!choice.is_string()) fail("choices is no list of texts");
@@ -247,7 +249,9 @@ Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokeniz
     }
   }
   if (questions.empty()) {
-    throw Error(ExitCode::bad_data, fmt::format("evaluate: there is no question in {}", options.data));
+    throw Error(
+        ExitCode::bad_data,
+        fmt::format("evaluate: there is no question in {}; give a .jsonl file with one question a line", options.data));
   }
   evaluation.report = [questions, json = options.json](const std::vector<double>& sums) {
     size_t next = 0, right = 0, right_normalised = 0;

@@ -130,8 +130,17 @@ std::vector<std::string> prompts_of(const GenerateOptions& options) {
                 "generate: give a text to continue with --prompt, or --file FILE (- for standard "
                 "input)");
   }
+  std::error_code unknown;
+  if (std::filesystem::is_directory(options.file, unknown)) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("generate: --file {} is a folder; name a file with one prompt", options.file));
+  }
   std::string text = options.file != "-" ? read_file(options.file, ExitCode::bad_data)
                                          : std::string(std::istreambuf_iterator<char>(std::cin), {});
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
+    throw Error(ExitCode::bad_data,
+                "generate: the prompt is in UTF-16; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)");
+  }
   // An editor's mark at the beginning and the end of the last line are none of the text.
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   if (text.ends_with('\n')) text.pop_back();
@@ -157,7 +166,25 @@ std::vector<std::vector<int32_t>> encode_prompts(const std::vector<std::string>&
   return encoded;
 }
 
-/// The end of text, and what the user and the tokenizer's folder add to it.
+/// Ids that end a text: eos_token_id, one or a list, of generation_config.json, or of config.json where that has none.
+std::vector<int32_t> end_ids(const std::filesystem::path& folder) {
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    std::error_code unknown;
+    if (!std::filesystem::exists(folder / name, unknown)) continue;
+    const nlohmann::json settings =
+        parse_json(read_file(folder / name, ExitCode::bad_data), /*allow_exceptions=*/false);
+    if (!settings.is_object() || !settings.contains("eos_token_id")) continue;
+    const nlohmann::json& ids = settings["eos_token_id"];
+    std::vector<int32_t> found;
+    for (const nlohmann::json& id : ids.is_array() ? ids : nlohmann::json::array({ids})) {
+      if (id.is_number_integer()) found.push_back(id.get<int32_t>());
+    }
+    if (!found.empty()) return found;
+  }
+  return {};
+}
+
+/// Adds the tokenizer's end of text and the ids of the model's folder to those of the user.
 void add_stop_ids(GenerationOptions& generation, const Tokenizer& tokenizer, const JobConfig& config) {
   for (const int32_t id : generation.stop_ids) {
     if (id >= 0 && id < tokenizer.vocabulary_size()) continue;
@@ -165,15 +192,7 @@ void add_stop_ids(GenerationOptions& generation, const Tokenizer& tokenizer, con
                                                   tokenizer.vocabulary_size() - 1));
   }
   if (tokenizer.eos_id() != Tokenizer::kNoId) generation.stop_ids.push_back(tokenizer.eos_id());
-  const std::filesystem::path file = std::filesystem::path(tokenizer_location(config)) / "generation_config.json";
-  std::error_code unknown;
-  if (!std::filesystem::exists(file, unknown)) return;
-  const nlohmann::json settings = parse_json(read_file(file, ExitCode::bad_data), /*allow_exceptions=*/false);
-  if (!settings.is_object() || !settings.contains("eos_token_id")) return;
-  const nlohmann::json& ids = settings["eos_token_id"];
-  for (const nlohmann::json& id : ids.is_array() ? ids : nlohmann::json::array({ids})) {
-    if (id.is_number_integer()) generation.stop_ids.push_back(id.get<int32_t>());
-  }
+  for (const int32_t id : end_ids(tokenizer_location(config))) generation.stop_ids.push_back(id);
 }
 
 std::string_view name(GeneratedText::End end) {
@@ -217,7 +236,10 @@ class Conversation {
   void answer(const std::string& said) {
     messages_.push_back({"user", said});
     const EncodedChat prompt = form_.prompt(messages_);
-    if (!prompt.problem.empty()) throw Error(ExitCode::bad_data, "generate: " + prompt.problem);
+    if (!prompt.problem.empty()) {
+      throw Error(ExitCode::bad_data, fmt::format("generate: {}{}", prompt.problem,
+                                                  options_.system.empty() ? "" : "; try it without --system"));
+    }
     const std::vector<int32_t>& ids = prompt.ids;
     if (std::ssize(ids) >= context_) {
       throw Error(ExitCode::bad_data, fmt::format("generate: the conversation makes {} tokens, and the context holds "

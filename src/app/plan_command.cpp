@@ -188,7 +188,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
                            with_thousands(plan.parameter_count));
   if (const std::optional<std::string> idle = precision_warning(plan)) std::cout << "warning: " << *idle << '\n';
   for (const std::string& line : precision_lines(plan)) std::cout << line << '\n';
-  std::cout << "\nmemory of this rank:\n";
+  std::cout << fmt::format("\nmemory of rank {}:\n", options->rank);
   for (const std::string& line : memory_table(plan)) std::cout << line << '\n';
   std::cout << "\nper step:\n";
   for (const std::string& line : parallelism_lines(plan)) std::cout << line << '\n';

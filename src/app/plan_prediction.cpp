@@ -7,17 +7,19 @@
 #include "planned_job.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/report/step_report.h"
 #include "titan/train/job.h"
 #include "titan/train/memory_report.h"
+#include "titan/train/pipeline_job.h"
 #include "titan/train/world_problems.h"
 
 namespace titan {
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 /// What an allocator reserves beyond the tensors that it holds: a GPU's was seen to take up to 4 % more
 /// (mock_gpu_test).
 constexpr double kReserved = 1.04;
+constexpr const char* kLastRank = "waiting for the last rank";
 constexpr double kContextBytes = 1.2 * kGiB;  // CUDA's context, libraries and the buffers of communicators
 
 /// The rank that computes longest: its time by purpose, waits included.
@@ -36,9 +38,26 @@ std::vector<std::pair<double, std::string>> time_by_purpose(const SimulatedStep&
   std::vector<std::pair<double, std::string>> parts;
   double sum = 0;
   for (const auto& [purpose, seconds] : busiest(step).seconds) parts.emplace_back(seconds, purpose), sum += seconds;
-  parts.emplace_back(std::max(0.0, step.seconds - sum), "waiting for the last rank");
+  parts.emplace_back(std::max(0.0, step.seconds - sum), kLastRank);
   std::sort(parts.rbegin(), parts.rend());
   return parts;
+}
+
+/// Seconds in which the rank that computes longest waits: for other stages (the pipeline bubble) or for messages and
+/// copies.
+struct Waits {
+  double bubble = 0;
+  double communication = 0;
+};
+
+Waits waits_of(const SimulatedStep& step) {
+  Waits waits;
+  for (const auto& [seconds, purpose] : time_by_purpose(step)) {
+    if (!purpose.starts_with("waiting")) continue;
+    const bool is_bubble = purpose == kWaitForStages || (step.ranks.size() > 1 && purpose == kLastRank);
+    (is_bubble ? waits.bubble : waits.communication) += seconds;
+  }
+  return waits;
 }
 
 }  // namespace
@@ -48,29 +67,59 @@ double Prediction::reserved_bytes() const {
 }
 double Prediction::needed_bytes() const { return reserved_bytes() + kContextBytes; }
 
-Prediction predict(const JobConfig& config, const ModelDescription& model, int64_t world, const Hardware& hardware,
-                   bool keep_events) {
+namespace {
+
+/// Everything but the time.
+Prediction predict_memory(const JobConfig& config, const ModelDescription& model, int64_t world,
+                          const Hardware& hardware) {
   Prediction result;
   result.hardware = hardware;
   result.world = world;
-  const MeshAxis pipeline[] = {MeshAxis::pp};
-  for (const int64_t rank : make_mesh(config, world).group(0, pipeline)) {
-    result.plans.push_back(plan_rank(config, model, world, rank, /*on_gpu=*/true));
+  const DeviceMesh mesh = make_mesh(config, world);
+  const MeshAxis along[] = {MeshAxis::pp};
+  const bool is_pipeline = mesh.size(MeshAxis::pp) > 1;
+  const PipelinePlan pipeline = is_pipeline ? make_pipeline(config, model) : PipelinePlan();
+  for (const int64_t rank : mesh.group(0, along)) {
+    PlanRequest request = make_plan_request(config, {mesh, rank}, /*on_gpu=*/true);
+    if (is_pipeline) add_pipeline(request, pipeline, model);
+    result.plans.push_back(make_plan(model, *find_model_family(config.model.name), request));
     const bool needs_more = result.plans.back().predicted_bytes(true) > result.plans[result.peak].predicted_bytes(true);
     if (needs_more) result.peak = result.plans.size() - 1;
   }
-  result.step = simulate_step(result.plans, hardware, keep_events);
-  const PlanRequest& request = result.plans[0].request;
-  const int64_t tokens =
-      request.samples * request.sequence_length * request.accumulation * request.place.mesh.data_parallel_degree();
-  result.tokens_per_second = static_cast<double>(tokens) / result.step.seconds / static_cast<double>(world);
   return result;
 }
 
+void predict_time(Prediction& prediction, bool keep_events) {
+  prediction.step = simulate_step(prediction.plans, prediction.hardware, keep_events);
+  const PlanRequest& request = prediction.plans[0].request;
+  const int64_t tokens =
+      request.samples * request.sequence_length * request.accumulation * request.place.mesh.data_parallel_degree();
+  prediction.tokens_per_second =
+      static_cast<double>(tokens) / prediction.step.seconds / static_cast<double>(prediction.world);
+}
+
+}  // namespace
+
+Prediction predict(const JobConfig& config, const ModelDescription& model, int64_t world, const Hardware& hardware,
+                   bool keep_events) {
+  Prediction result = predict_memory(config, model, world, hardware);
+  predict_time(result, keep_events);
+  return result;
+}
+
+double Prediction::flops() const {
+  return tokens_per_second * step.seconds * static_cast<double>(world * plans[0].flops_per_token);
+}
+std::optional<double> Prediction::mfu() const {
+  const std::optional<double> peak = peak_flops_of(hardware.name);
+  if (!peak) return std::nullopt;
+  return flops() / step.seconds / static_cast<double>(world) / *peak;
+}
+
 std::string speed_line(const Prediction& prediction) {
-  const double flops = prediction.tokens_per_second * static_cast<double>(prediction.plans[0].flops_per_token);
+  const double each = prediction.flops() / prediction.step.seconds / static_cast<double>(prediction.world);
   return fmt::format("a step takes {:.3f} s: {:.0f} tokens/s per GPU, {:.0f} TFLOP/s in torchtitan's convention",
-                     prediction.step.seconds, prediction.tokens_per_second, flops / 1e12);
+                     prediction.step.seconds, prediction.tokens_per_second, each / 1e12);
 }
 
 std::vector<std::string> prediction_lines(const Prediction& prediction, const JobConfig& config,
@@ -97,6 +146,13 @@ std::vector<std::string> prediction_lines(const Prediction& prediction, const Jo
     if (settings.empty()) lines.emplace_back("no setting that was tried would do; --search tries other layouts");
   }
   lines.push_back(speed_line(prediction));
+  const std::optional<double> mfu = prediction.mfu();
+  lines.push_back(fmt::format("model FLOPs of a step: {:.3g}; MFU: {}", prediction.flops(),
+                              mfu ? fmt::format("{:.1f} %", 100 * *mfu) : "n/a"));
+  const Waits waits = waits_of(prediction.step);
+  lines.push_back(fmt::format("exposed communication: {:.1f} %; pipeline bubble: {:.1f} %",
+                              100 * waits.communication / prediction.step.seconds,
+                              100 * waits.bubble / prediction.step.seconds));
   for (const auto& [seconds, purpose] : time_by_purpose(prediction.step)) {
     const double share = seconds / prediction.step.seconds;
     if (share >= 0.0005)
@@ -116,7 +172,12 @@ nlohmann::json prediction_json(const Prediction& prediction, const Plan& plan) {
                       {"peak_rank", prediction.plans[prediction.peak].request.place.rank},
                       {"peak", prediction.plans[prediction.peak].peak},
                       {"step_seconds", prediction.step.seconds},
-                      {"tokens_per_second_per_gpu", prediction.tokens_per_second}};
+                      {"tokens_per_second_per_gpu", prediction.tokens_per_second},
+                      {"flops_per_step", prediction.flops()}};
+  if (const std::optional<double> mfu = prediction.mfu()) json["mfu"] = *mfu;
+  const Waits waits = waits_of(prediction.step);
+  json["exposed_communication_seconds"] = waits.communication;
+  json["pipeline_bubble_seconds"] = waits.bubble;
   for (const MemoryPurpose& purpose : plan.memory) {
     json["memory"].push_back({{"purpose", purpose.name}, {"bytes", purpose.bytes}, {"on_host", purpose.on_host}});
   }
@@ -139,6 +200,7 @@ nlohmann::json prediction_json(const Prediction& prediction, const Plan& plan) {
 namespace {
 
 struct Candidate {
+  JobConfig config;
   std::string words;
   double tokens_per_second = 0;
   double bytes = 0;
@@ -158,8 +220,9 @@ std::optional<Candidate> tried(const JobConfig& config, const ModelDescription& 
                                const Hardware& hardware) {
   try {
     if (!world_problems(config, {}, world).empty() || !check_degrees(&model, config, {}).empty()) return std::nullopt;
-    const Prediction prediction = predict(config, model, world, hardware);
+    Prediction prediction = predict_memory(config, model, world, hardware);
     if (!prediction.fits()) return std::nullopt;
+    predict_time(prediction, /*keep_events=*/false);
     const DeviceMesh& mesh = prediction.plans[0].request.place.mesh;
     const std::string pipeline =
         mesh.size(MeshAxis::pp) > 1
@@ -167,7 +230,8 @@ std::optional<Candidate> tried(const JobConfig& config, const ModelDescription& 
             : "";
     const std::string replicas =
         mesh.size(MeshAxis::dp_replicate) > 1 ? fmt::format("{} replicas, ", mesh.size(MeshAxis::dp_replicate)) : "";
-    return Candidate{fmt::format("{}shards {}, tensor {}{}, recompute {}, local batch {}", replicas,
+    return Candidate{config,
+                     fmt::format("{}shards {}, tensor {}{}, recompute {}, local batch {}", replicas,
                                  mesh.size(MeshAxis::dp_shard), mesh.size(MeshAxis::tp), pipeline,
                                  config.activation_checkpoint.mode, config.training.local_batch_size),
                      prediction.tokens_per_second, prediction.needed_bytes()};
@@ -207,8 +271,25 @@ std::vector<std::string> search_lines(const JobConfig& config, const ModelDescri
       }
     }
   }
-  std::sort(found.begin(), found.end(),
-            [](const Candidate& a, const Candidate& b) { return a.tokens_per_second > b.tokens_per_second; });
+  const auto sort = [&] {
+    std::stable_sort(found.begin(), found.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.tokens_per_second > b.tokens_per_second; });
+  };
+  sort();
+  // Other schedules of the fastest pipelines.
+  std::vector<JobConfig> pipelines;
+  for (const Candidate& candidate : found) {
+    const bool is_pipeline = candidate.config.parallelism.pipeline_parallel_degree > 1;
+    if (is_pipeline && pipelines.size() < kShown) pipelines.push_back(candidate.config);
+  }
+  for (JobConfig& trial : pipelines) {
+    for (const char* schedule : {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"}) {
+      if (schedule == config.parallelism.pipeline_parallel_schedule) continue;
+      trial.parallelism.pipeline_parallel_schedule = schedule;
+      if (const auto candidate = tried(trial, model, world, hardware)) found.push_back(*candidate);
+    }
+  }
+  sort();
   const auto same = [](const Candidate& a, const Candidate& b) { return a.words == b.words; };
   found.erase(std::unique(found.begin(), found.end(), same), found.end());
   if (found.size() > kShown) found.resize(kShown);

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/data/tokenizer.h"
 #include "titan/train/device.h"
@@ -14,13 +15,21 @@
 namespace titan {
 namespace {
 
-/// The tokenizer's size where its file is there; some flavors' vocabulary follows it.
-int64_t vocabulary_of(const JobConfig& config) {
+/// The vocabulary of some flavors is the tokenizer's; without the tokenizer's file it is the smallest possible.
+ModelDescription describe_model(const JobConfig& config) {
+  const ModelFamily& family = *find_model_family(config.model.name);
+  const auto describe = [&](int64_t vocabulary) { return family.describe(make_model_request(config, vocabulary)); };
   const std::string place = tokenizer_location(config);
-  if (std::filesystem::exists(place)) return open_tokenizer(place)->vocabulary_size();
-  std::cerr << fmt::format(
-      "the tokenizer {} is not there: a vocabulary that follows it is taken as small as it may be\n", place);
-  return 1;
+  if (std::filesystem::exists(place)) return describe(open_tokenizer(place)->vocabulary_size());
+  ModelDescription model = describe(1);
+  try {
+    describe(model.vocabulary + 1);  // throws where the flavor has a vocabulary of its own
+    std::cerr << fmt::format(
+        "the tokenizer {} does not exist: the plan is for a vocabulary of {}, and this model's is the tokenizer's\n",
+        place, model.vocabulary);
+  } catch (const Error&) {
+  }
+  return model;
 }
 
 std::string size_words(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
@@ -59,16 +68,11 @@ std::vector<std::string> unit_table(const Plan& plan) {
 }  // namespace
 
 PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu) {
-  PlannedJob job{{make_mesh(config, world), rank}, {}, {}};
-  job.model = find_model_family(config.model.name)->describe(make_model_request(config, vocabulary_of(config)));
-  job.plan = plan_rank(config, job.model, world, rank, on_gpu);
+  PlannedJob job{{make_mesh(config, world), rank}, describe_model(config), {}};
+  PlanRequest request = make_plan_request(config, job.place, on_gpu);
+  add_pipeline(request, config, job.model);
+  job.plan = make_plan(job.model, *find_model_family(config.model.name), request);
   return job;
-}
-
-Plan plan_rank(const JobConfig& config, const ModelDescription& model, int64_t world, int64_t rank, bool on_gpu) {
-  PlanRequest request = make_plan_request(config, {make_mesh(config, world), rank}, on_gpu);
-  add_pipeline(request, config, model);
-  return make_plan(model, *find_model_family(config.model.name), request);
 }
 
 std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, int64_t rank, int64_t host_ranks) {

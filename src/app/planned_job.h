@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 
 #include "titan/config/job_config.h"
 #include "titan/tools/simulate.h"
@@ -15,13 +16,10 @@ struct PlannedJob {
   Plan plan;
 };
 
-/// Rank `rank` of `world`; what is planned of validation is that of a GPU or of a CPU (make_plan_request). A vocabulary
-/// that follows the tokenizer is asked of its file, or taken as small as it may be where that is not there, which is
-/// said. Throws Error(bad_config) for degrees that do not fit.
+/// Rank `rank` of `world`. `on_gpu`: as for make_plan_request. A vocabulary that is the tokenizer's is read from its
+/// file; without the file it is the smallest possible, with a line on standard error. Throws Error(bad_config) for
+/// degrees that do not fit.
 PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu);
-
-/// The plan of another rank of a planned job, or of a job with other settings and the same model. Throws as plan_job.
-Plan plan_rank(const JobConfig& config, const ModelDescription& model, int64_t world, int64_t rank, bool on_gpu);
 
 /// memory_estimation.enable: what one rank takes by purpose and by unit, and what to change when it is more than is
 /// left to one of `host_ranks` ranks of this machine. Bytes are those of `rank`.
@@ -37,8 +35,10 @@ struct Prediction {
   SimulatedStep step;
   double tokens_per_second = 0;  // of each GPU
 
-  double reserved_bytes() const;  // by the allocator on that rank
-  double needed_bytes() const;    // with what is beside it
+  double flops() const;               // of the model in a step, torchtitan's convention, all GPUs
+  std::optional<double> mfu() const;  // none: the GPU's peak is unknown (peak_flops_of)
+  double reserved_bytes() const;      // by the allocator on that rank
+  double needed_bytes() const;        // with what is beside it
   bool fits() const { return needed_bytes() <= hardware.memory_bytes; }
 };
 
@@ -53,8 +53,8 @@ std::vector<std::string> prediction_lines(const Prediction& prediction, const Jo
 /// `plan`: of the rank that was asked for.
 nlohmann::json prediction_json(const Prediction& prediction, const Plan& plan);
 
-/// Tensor and pipeline parallel degrees, replicas, recomputation and local batch sizes are tried; the global batch,
-/// context parallelism and precision stay. The fastest that fit, and the config as it is.
+/// The fastest layouts that fit. Tensor and pipeline parallel degrees, schedules, replicas, recomputation and local
+/// batch sizes vary; the global batch, context parallelism and precision do not.
 std::vector<std::string> search_lines(const JobConfig& config, const ModelDescription& model, int64_t world,
                                       const Hardware& hardware);
 

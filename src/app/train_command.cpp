@@ -58,7 +58,8 @@ int estimate_memory(const JobConfig& config) {
   if (launch.rank != 0 && !launch.fake) return 0;
   const Log log;
   const int64_t host_ranks = launch.fake ? 1 : std::max(launch.local_size.value_or(1), int64_t{1});
-  for (const std::string& line : estimate_lines(config, launch.size, launch.rank, host_ranks)) log.info(line);
+  for (const std::string& line : estimate_lines(config, ranks_of_launch(config), launch.rank, host_ranks))
+    log.info(line);
   return 0;
 }
 

@@ -241,7 +241,9 @@ void MetaWeights::open_files() {
     files_.push_back(std::move(file));
   }
   if (files_.empty() || files_.front().tensors.empty()) {
-    throw Error(ExitCode::storage, fmt::format("{} holds no weights in files consolidated.NN.pth", folder_.string()));
+    throw Error(ExitCode::storage,
+                fmt::format("{} holds no weights in files consolidated.NN.pth; name the folder that holds them",
+                            folder_.string()));
   }
 }
 

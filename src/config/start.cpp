@@ -63,7 +63,7 @@ StartCheck check_start(const LoadedConfig& loaded, int64_t processors) {
   };
   if (!loaded.problems.empty()) start.code = ExitCode::bad_config;
   add(check_threads(loaded, processors), ExitCode::bad_config);
-  add(check_inputs(loaded), ExitCode::bad_data);
+  if (!loaded.config.memory_estimation.enable) add(check_inputs(loaded), ExitCode::bad_data);
   sort_by_place(start.problems);
   return start;
 }

@@ -21,7 +21,8 @@ int64_t count(DocumentSource& source, const std::string& why) {
                             source.description(), why));
   }
   if (*documents == 0) {
-    throw Error(ExitCode::bad_data, fmt::format("corpus {}: there is no document in it", source.description()));
+    throw Error(ExitCode::bad_data,
+                fmt::format("corpus {}: there is no document in it; give one with text", source.description()));
   }
   return *documents;
 }

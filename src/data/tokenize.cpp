@@ -94,7 +94,8 @@ class TokenizeRun {
     }
     print_notices();
     if (progress_.tokens == 0) {
-      throw Error(ExitCode::bad_data, fmt::format("there is no document in {}", source_->description()));
+      throw Error(ExitCode::bad_data, fmt::format("there is no document in {}; give a --dataset-path with text in it",
+                                                  source_->description()));
     }
     file_.finish(progress_, facts_);
     report();

@@ -197,13 +197,13 @@ std::optional<double> peak_flops_of(const std::string& device_name) {
     double flops;
   };
   // The first row that fits counts; dense bf16, from the makers' data sheets.
-  static constexpr Row rows[] = {{"A100", "", 312e12},  {"H100", "NVL", 835e12}, {"H100", "PCIe", 756e12},
-                                 {"H100", "", 989e12},  {"H200", "", 989e12},    {"H20", "", 148e12},
-                                 {"GB200", "", 2.5e15}, {"GB300", "", 2.5e15},   {"B200", "", 2.25e15},
-                                 {"B300", "", 2.25e15}, {"L40S", "", 362e12},    {"A6000", "", 154.85e12}};
+  static constexpr Row rows[] = {{"a100", "", 312e12},  {"h100", "nvl", 835e12}, {"h100", "pcie", 756e12},
+                                 {"h100", "", 989e12},  {"h200", "", 989e12},    {"h20", "", 148e12},
+                                 {"gb200", "", 2.5e15}, {"gb300", "", 2.5e15},   {"b200", "", 2.25e15},
+                                 {"b300", "", 2.25e15}, {"l40s", "", 362e12},    {"a6000", "", 154.85e12}};
+  const std::string device = to_lower(device_name);
   for (const Row& row : rows) {
-    if (device_name.find(row.contains) != std::string::npos &&
-        device_name.find(row.and_contains) != std::string::npos) {
+    if (device.find(row.contains) != std::string::npos && device.find(row.and_contains) != std::string::npos) {
       return row.flops;
     }
   }

@@ -47,6 +47,13 @@ std::string named(const Fit& fit) {
   return fmt::format("{}; {} parameters", fit.counts(), human_count(static_cast<double>(fit.parameters)));
 }
 
+/// The tokenizer that the user named, or that of the imported folder; empty: neither is there.
+std::string tokenizer_of(const WeightConversion& conversion) {
+  const fs::path place = conversion.names_tokenizer ? fs::path(tokenizer_location(conversion.config)) : conversion.from;
+  std::error_code unknown;
+  return tokenizer_at(place) ? fs::absolute(place, unknown).lexically_normal().string() : "";
+}
+
 /// Both imports: everything is checked, then written.
 void import_all(const WeightConversion& conversion, TensorSource& theirs, const ForeignModel& model,
                 const ModelRequest& request, const fs::path& target, const char* source, std::ostream& out) {
@@ -54,8 +61,9 @@ void import_all(const WeightConversion& conversion, TensorSource& theirs, const 
   const Fit fit = check_fit(model, theirs);
   out << fmt::format("{} holds {}: {}", conversion.from.string(), shown(request), named(fit)) << std::endl;
   const at::ScalarType type = scalar_type_named(conversion.config.training.dtype);
-  import_weights(*storage, theirs, model, type, target,
-                 {{"tokens", 0}, {"converted_from", source}, {kModelFacts, model_facts(request)}});
+  nlohmann::ordered_json facts{{"tokens", 0}, {"converted_from", source}, {kModelFacts, model_facts(request)}};
+  if (const std::string tokenizer = tokenizer_of(conversion); !tokenizer.empty()) facts[kTokenizerFact] = tokenizer;
+  import_weights(*storage, theirs, model, type, target, std::move(facts));
   out << fmt::format("{} written in {} and read back; a run begins from it with checkpoint.initial_load_path\n",
                      target.string(), conversion.config.training.dtype);
 }

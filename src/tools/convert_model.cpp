@@ -76,9 +76,12 @@ std::string shown(const ModelRequest& request) { return request.name + " " + req
 void expect_folder(const std::filesystem::path& folder) {
   std::error_code unknown;
   if (std::filesystem::is_directory(folder, unknown)) return;
-  throw Error(ExitCode::storage, std::filesystem::exists(folder, unknown)
-                                     ? fmt::format("{} is a file; name the folder that contains it", folder.string())
-                                     : fmt::format("there is no folder {}", folder.string()));
+  throw Error(ExitCode::storage,
+              std::filesystem::exists(folder, unknown)
+                  ? fmt::format("{} is a file; name the folder that contains it", folder.string())
+                  : fmt::format("there is no folder {}; name a checkpoint (step-N), the folder of a run, "
+                                "or a folder with config.json and safetensors",
+                                folder.string()));
 }
 
 OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder) {

@@ -39,8 +39,6 @@ ModelRequest model_of(const WeightConversion& conversion, const std::optional<Ma
 /// Its parameters under our names.
 std::vector<LogicalTensor> parameters_of(const ModelRequest& request);
 
-/// Throws Error(storage) if it is not an existing folder.
-void expect_folder(const std::filesystem::path& folder);
 /// Both name the folder in their errors.
 OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder);
 SafetensorsFolder open_safetensors(Storage& storage, const std::filesystem::path& folder);

@@ -148,7 +148,7 @@ class RankClock {
       case wait_backward: {
         const auto found = arrivals.find(key_of(carried_by(action)));
         if (found == arrivals.end()) return false;
-        wait(found->second, "waiting for other stages");
+        wait(found->second, kWaitForStages);
         return true;
       }
       case close_gradient:

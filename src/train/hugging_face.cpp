@@ -42,15 +42,6 @@ std::vector<CompanionFile> tokenizer_files(const fs::path& place) {
   return files;
 }
 
-/// Null where there is none that can be opened.
-std::shared_ptr<const Tokenizer> tokenizer_at(const fs::path& place) {
-  try {
-    return open_tokenizer(place);
-  } catch (const Error&) {
-    return nullptr;
-  }
-}
-
 /// What `transformers` needs besides a tokenizer.model to know its special tokens.
 Json tokenizer_config(const Tokenizer& tokenizer) {
   Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
@@ -96,6 +87,14 @@ const StateDictAdapter& adapter_of(const ModelRequest& request) {
     throw Error(ExitCode::bad_config, fmt::format("no other program has a form for model {}", request.name));
   }
   return *adapter;
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_at(const fs::path& place) {
+  try {
+    return open_tokenizer(place);
+  } catch (const Error&) {
+    return nullptr;
+  }
 }
 
 std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelRequest& request, at::ScalarType type,

@@ -335,6 +335,41 @@ Ladder lengths(const JobConfig& config) {
   return ladder;
 }
 
+// Other layouts of as many ranks.
+
+/// Fewer replicas (HSDP) that shard the weights over more ranks.
+Ladder replicas(const JobConfig& config) {
+  Ladder ladder;
+  const int64_t now = config.parallelism.data_parallel_replicate_degree;
+  for (int64_t times = 2; times <= now; ++times) {
+    if (now % times != 0) continue;
+    ladder.push_back([now, times](Trial& trial) {
+      ParallelismSection& section = trial.config.parallelism;
+      trial.set("parallelism.data_parallel_replicate_degree", section.data_parallel_replicate_degree, now / times);
+      trial.set("parallelism.data_parallel_shard_degree", section.data_parallel_shard_degree,
+                section.data_parallel_shard_degree * times);
+    });
+  }
+  return ladder;
+}
+
+Ladder tensor_parallel(const JobConfig& config) {
+  constexpr int64_t kMost = 8;  // within a host
+  Ladder ladder;
+  const ParallelismSection& now = config.parallelism;
+  for (int64_t times = 2; now.tensor_parallel_degree * times <= kMost; times *= 2) {
+    if (now.data_parallel_shard_degree % times != 0) break;
+    ladder.push_back([times](Trial& trial) {
+      ParallelismSection& section = trial.config.parallelism;
+      trial.set("parallelism.tensor_parallel_degree", section.tensor_parallel_degree,
+                section.tensor_parallel_degree * times);
+      trial.set("parallelism.data_parallel_shard_degree", section.data_parallel_shard_degree,
+                section.data_parallel_shard_degree / times);
+    });
+  }
+  return ladder;
+}
+
 void validation_batch(Trial& trial, int64_t size) {
   trial.set("validation.local_batch_size", trial.config.validation.local_batch_size, size);
 }
@@ -350,6 +385,7 @@ std::vector<MemoryLadder> training_ladders(const JobConfig& config, bool other_m
   all.push_back({[](Trial& trial) {
     trial.set("training.loss_chunks", trial.config.training.loss_chunks, 4 * trial.config.training.loss_chunks);
   }});
+  all.push_back(replicas(config));
   if (config.activation_checkpoint.mode == "none") {
     all.push_back({[](Trial& trial) { recompute(trial, "selective", "norm,swiglu"); }});
   }
@@ -363,7 +399,9 @@ std::vector<MemoryLadder> training_ladders(const JobConfig& config, bool other_m
       trial.set("activation_checkpoint.offload", trial.config.activation_checkpoint.offload, true, "true");
     }});
   }
+  all.push_back({narrow_weights});
   all.push_back({[](Trial& trial) { narrow_states(trial), narrow_weights(trial); }});
+  all.push_back(tensor_parallel(config));
   if (other_memory) {
     all.push_back({[](Trial& trial) {
       trial.set("training.enable_cpu_offload", trial.config.training.enable_cpu_offload, true, "true");

@@ -75,8 +75,10 @@ std::vector<Problem> check_pipeline(const JobConfig& config, const ModelDescript
 }
 
 void add_pipeline(PlanRequest& request, const JobConfig& config, const ModelDescription& model) {
-  if (request.place.mesh.size(MeshAxis::pp) == 1) return;
-  const PipelinePlan pipeline = make_pipeline(config, model);
+  if (request.place.mesh.size(MeshAxis::pp) > 1) add_pipeline(request, make_pipeline(config, model), model);
+}
+
+void add_pipeline(PlanRequest& request, const PipelinePlan& pipeline, const ModelDescription& model) {
   if (!pipeline.problems.empty()) {
     const PipelineProblem& problem = pipeline.problems[0];
     throw Error(ExitCode::bad_config,

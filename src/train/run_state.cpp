@@ -60,6 +60,7 @@ std::vector<double> numbers(const nlohmann::json& list) {
 
 void take_recorded_tokenizer(const nlohmann::ordered_json& facts, JobConfig& config) {
   try {
+    if (facts.contains(kTokenizerFact)) config.model.tokenizer_path = facts.at(kTokenizerFact).get<std::string>();
     const nlohmann::ordered_json& recorded = facts.at(kConfig).at("model");
     const nlohmann::ordered_json& path = recorded.at("tokenizer_path");
     const auto assets = recorded.at("hf_assets_path").get<std::string>();

@@ -133,7 +133,7 @@ class Layouts(BehaviourTest):
         short = self.titan(*words)
         self.expect(short, OK)
         head = short.output.split("\n\n")
-        self.assertEqual([part.splitlines()[0] for part in head[1:]], ["memory of this rank:", "per step:"])
+        self.assertEqual([part.splitlines()[0] for part in head[1:]], ["memory of rank 0:", "per step:"])
         gathers = r"fsdp_gather +all-gather .* calls per step, \S+ \S+ of tensors; in a ring each rank sends \S+ \S+\n"
         self.assertRegex(short.output, gathers)
         self.assertNotIn("attention.wq.weight", short.output)

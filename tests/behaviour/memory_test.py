@@ -7,7 +7,7 @@ import re
 import resource
 import unittest
 
-from program import OUT_OF_MEMORY, BehaviourTest
+from program import OUT_OF_MEMORY, ROOT, BehaviourTest
 from rank_processes import PEER_FAILURE, RanksTest, free_port
 
 MIB = 1 << 20
@@ -121,6 +121,12 @@ class Estimate(BehaviourTest):
         self.assertRegex(run.output, r"Peak of tensors: \S+ \S+; this machine's .* has \S+ \S+, \S+ \S+ of it for this rank")
         self.assertNotIn("step: ", run.output)
         self.assertFalse((folder / "metrics.jsonl").exists())
+
+    def test_the_guides_example_needs_no_launcher_tokenizer_or_corpus(self):
+        run = self.titan(ROOT / "configs/examples/llama3_8b_estimate.toml", cwd=self.fresh_folder())
+        self.expect(run, 0)
+        self.assertRegex(run.output, r"memory of rank 0 of 8, llama3 8B, predicted by purpose:")
+        self.assertNotIn("does not exist", run.output)
 
 
 if __name__ == "__main__":

@@ -152,6 +152,13 @@ class LossCompare(ScriptTest):
         self.assertIn("they differ from step 2 on", other.stdout)
         self.assertEqual(self.compare(f"--import-result={kept}", "--test-options=--optimizer.lr=0.01").returncode, 0)
 
+    def test_torchtitans_other_options_are_taken_and_curves_have_their_own_help(self):
+        run = self.compare("--baseline-train-file=train", "--job-dump-folder", "outputs")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        for option in ("--baseline-train-file", "--job-dump-folder"):
+            self.assertIn(f"{option} has no effect: the program is titan_train", run.stderr)
+        self.assertIn("scripts/bench/loss_curves.sh [OPTION", self.script("bench/loss_curves.sh", "--help").stdout)
+
     def test_what_cannot_be_compared_is_refused(self):
         for words, said in (
             ([".", "no-such-commit"], "no-such-commit is no commit"),
@@ -182,8 +189,8 @@ class SimulatedTest(ScriptTest):
 
     def test_presets_say_what_the_plan_says(self) -> None:
         said = re.compile(r"^# (Planned: .* \(titan_train plan --world (\d+) --gpu ([\w-]+)\)\.)$", re.M)
-        presets = [*(ROOT / "configs").glob("llama*.toml"), *(ROOT / "configs/examples").glob("*_gpus.toml")]
-        self.assertGreaterEqual(len(presets), 10)
+        presets = [path for path in sorted((ROOT / "configs").rglob("llama*.toml")) if "bench" not in path.parts]
+        self.assertGreaterEqual(len(presets), 20)
         for path in presets:
             with self.subTest(preset=path.name):
                 line, world, gpu = said.search(path.read_text()).groups()
@@ -213,6 +220,25 @@ class SimulatedTest(ScriptTest):
         made = json.loads(self.plan(*job, "--json").stdout)
         self.assertEqual(round(made["tokens_per_second_per_gpu"]), own)
         self.assertAlmostEqual(sum(made["seconds"].values()), made["step_seconds"], places=6)
+        tokens = made["tokens_per_second_per_gpu"] * made["step_seconds"] * 8
+        # torchtitan's 6 N + 12 L H D T with N without embeddings, over the data sheet's 989 TFLOP/s.
+        flops = tokens * (6 * (8_030_261_248 - 128_256 * 4096) + 12 * 32 * 4096 * 8192)
+        self.assertAlmostEqual(made["flops_per_step"] / flops, 1, places=4)
+        self.assertAlmostEqual(made["mfu"], flops / made["step_seconds"] / 8 / 989e12, places=4)
+        self.assertIn(f"MFU: {100 * made['mfu']:.1f} %", text)
+        self.assertEqual(made["pipeline_bubble_seconds"], 0)
+        waits = sum(seconds for purpose, seconds in made["seconds"].items() if purpose.startswith("waiting"))
+        self.assertAlmostEqual(made["exposed_communication_seconds"], waits, places=9)
+        self.assertIn(f"exposed communication: {100 * waits / made['step_seconds']:.1f} %; pipeline bubble: 0.0 %", text)
+
+    def test_a_pipelines_bubble_is_a_line_of_its_own(self) -> None:
+        job = ("configs/llama3_8b.toml", "--world", 8, "--gpu", "h100-sxm")
+        pipeline = ("--parallelism.pipeline_parallel_degree=4", "--training.local_batch_size=8")
+        few = json.loads(self.plan(*job, *pipeline, "--json").stdout)
+        many = json.loads(self.plan(*job, *pipeline, "--training.local_batch_size=32", "--json").stdout)
+        share = [made["pipeline_bubble_seconds"] / made["step_seconds"] for made in (few, many)]
+        self.assertGreater(share[0], 1.5 * share[1])
+        self.assertGreater(share[1], 0)
         self.assertTrue(made["fits"])
 
     def test_an_unknown_gpu_and_a_trace(self) -> None:

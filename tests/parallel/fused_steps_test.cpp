@@ -146,8 +146,8 @@ class Unaware : public LinearProducts {
   at::Tensor message(const Operand& operand, const Weights& weights) const override {
     return of_->message(operand, weights);
   }
-  Operand arrived(const at::Tensor& rows, const Operand& mine, const Weights& weights) const override {
-    return of_->arrived(rows, mine, weights);
+  Operand received(const at::Tensor& rows, const Operand& mine, const Weights& weights) const override {
+    return of_->received(rows, mine, weights);
   }
   Operand ready(Operand operand, const Weights& weights) const override {
     return of_->ready(std::move(operand), weights);

@@ -43,8 +43,8 @@ class ModelTest(unittest.TestCase):
 
     def model(self, case: str, name: str = "model"):
         theirs = make(case, vocab_size=257)
+        theirs.config.eos_token_id = theirs.generation_config.eos_token_id = 256  # by default Llama's 2, a letter here
         theirs.save_pretrained(self.folder / name)
-        (self.folder / name / "generation_config.json").unlink()  # it ends texts at Llama's id 2, a letter here
         byte_tokenizer().save_pretrained(self.folder / name)
         return theirs
 
@@ -80,6 +80,40 @@ class GenerateTest(ModelTest):
                     self.assertEqual(got["end"], "length" if len(new) == 64 else "stop token")
                     for i, (token, ours_is) in enumerate(zip(new, got["log_probabilities"], strict=True)):
                         self.assertAlmostEqual(ours_is, logits[ids.shape[1] - 1 + i, token].item(), delta=2e-5)
+
+    def test_the_models_own_ids_end_a_text(self):
+        theirs = self.model("llama")
+        ids = byte_tokenizer()(PROMPTS[0], return_tensors="pt").input_ids
+        folder = self.folder / "model"
+
+        def both() -> int:
+            (ours,) = self.generate("--prompt", PROMPTS[0], "--max-new-tokens", 20, "--json")
+            again = type(theirs).from_pretrained(folder).generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0)
+            new = again[0, ids.shape[1]:].tolist()
+            ended = ours["end"] == "stop token"
+            self.assertEqual(ours["tokens"], new[:-1] if ended else new)
+            return len(new)
+
+        self.assertEqual(both(), 20)
+        end = self.generate("--prompt", PROMPTS[0], "--max-new-tokens", 20, "--json")[0]["tokens"][7]
+
+        def end_at(name: str, value: object) -> None:
+            path = folder / name
+            path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": value}))
+
+        end_at("generation_config.json", [256, end])
+        self.assertLess(both(), 9)
+        end_at("generation_config.json", 256)
+        self.assertEqual(both(), 20)
+        (folder / "generation_config.json").unlink()
+        end_at("config.json", [256, end])
+        self.assertLess(both(), 9)
+
+    def test_imported_weights_know_their_tokenizer(self):
+        self.model("llama")
+        subprocess.run([binary(), "convert", "from-hf", "model", "ours"], cwd=self.folder, capture_output=True, check=True)
+        words = ["--prompt", PROMPTS[0], "--max-new-tokens", 20]
+        self.assertEqual(self.generate(*words, model="ours"), self.generate(*words))
 
     def test_every_layout_gives_the_same_text(self):
         self.model("qwen2")
@@ -129,8 +163,8 @@ class GenerateTest(ModelTest):
     def test_what_is_shown_is_whole_characters_and_stays(self):
         """With bytes as tokens, text at the end may become another one with the next byte."""
         theirs = make("llama", vocab_size=300)
+        theirs.config.eos_token_id = theirs.generation_config.eos_token_id = None
         theirs.save_pretrained(self.folder / "model")
-        (self.folder / "model" / "generation_config.json").unlink()
         letters = "".join(map(chr, range(ord("a"), ord("z") + 1))) + " äöüß€"
         words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
         tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(
@@ -209,6 +243,12 @@ class GenerateTest(ModelTest):
     def test_bad_input_is_one_sentence(self):
         self.model("llama")
         hello = ["--prompt", "hello"]
+        (self.folder / "utf16.txt").write_text("Once", encoding="utf-16")
+        (self.folder / "model" / "chat_template.jinja").write_text(
+            "{% if messages[0]['role'] == 'system' %}{{ raise_exception('there is no system role') }}{% endif %}"
+            "{% for turn in messages %}<{{ turn['role'] }}>{{ turn['content'] }}</>{% endfor %}"
+            "{% if add_generation_prompt %}<assistant>{% endif %}"
+        )
         for words, code, said in (
             ([], 64, "--prompt"),
             (["--prompt", " "], 65, "a prompt is empty"),
@@ -224,6 +264,9 @@ class GenerateTest(ModelTest):
             ([*hello, "--temperature", 1, "--seed", -1], 64, "--seed"),
             (["--chat", "--prompt", " ", "--data.chat_template=custom", "--data.chat.assistant_suffix=!"], 65, "a turn is empty"),
             (["--file", "nowhere.txt"], 65, "nowhere.txt"),
+            (["--file", "model"], 64, "--file model is a folder; name a file"),
+            (["--file", "utf16.txt"], 65, "the prompt is in UTF-16; convert it to UTF-8"),
+            (["--chat", *hello, "--system", "Be brief."], 65, "there is no system role; try it without --system"),
         ):
             with self.subTest(words):
                 self.assertIn(said, self.generate(*words, code=code))

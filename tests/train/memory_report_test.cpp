@@ -328,6 +328,31 @@ bool offers(const std::vector<MemorySetting>& settings, const std::string& words
                      [&](const MemorySetting& setting) { return setting.words.find(words) == 0; });
 }
 
+TEST_F(SettingsThatFit, AreOtherLayoutsOfAsManyRanks) {
+  const std::string replicas =
+      "parallelism.data_parallel_replicate_degree = 1 with parallelism.data_parallel_shard_degree = 4";
+  const std::string tensor = "parallelism.tensor_parallel_degree = 2 with parallelism.data_parallel_shard_degree = 2";
+  const auto found = [&](const std::vector<std::string>& degrees) {
+    const JobConfig config = job(degrees);
+    const int64_t allowed = predicted_bytes(question(config, 0, 4)) * 5 / 4;
+    const std::vector<MemorySetting> settings = settings_that_fit(question(config, allowed, 4), 20);
+    for (const MemorySetting& setting : settings) {
+      const int64_t world = 4 * setting.times_ranks;
+      EXPECT_EQ(predicted_bytes(question(setting.config, 0, world)), setting.bytes) << setting.words;
+    }
+    return settings;
+  };
+  const std::vector<std::string> heavy{"--training.local_batch_size=1", "--training.seq_len=128"};
+  std::vector<std::string> replicated = heavy, sharded = heavy;
+  replicated.insert(replicated.end(),
+                    {"--parallelism.data_parallel_replicate_degree=2", "--parallelism.data_parallel_shard_degree=2"});
+  sharded.insert(sharded.end(), {"--parallelism.data_parallel_shard_degree=4", "--training.local_batch_size=8"});
+  EXPECT_TRUE(offers(found(replicated), replicas));
+  EXPECT_TRUE(offers(found(sharded), tensor));
+  EXPECT_FALSE(offers(found(sharded), "parallelism.data_parallel_replicate_degree"));
+  EXPECT_FALSE(offers(found({"--parallelism.tensor_parallel_degree=4"}), "parallelism.tensor_parallel_degree"));
+}
+
 TEST_F(SettingsThatFit, NarrowTheStatesOrShareThemWhereWeightsAreTheMatter) {
   const std::vector<std::string> heavy{"--training.local_batch_size=1", "--training.seq_len=128",
                                        "--model.override.n_layers=2", "--activation_checkpoint.mode=full"};

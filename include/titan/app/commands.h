@@ -28,7 +28,10 @@ void refuse_mistyped_command(const std::string& word);
 
 /// The checks of a whole config that every command which loads one applies.
 std::vector<ConfigCheck> config_checks();
-/// Whether so many ranks can run the config; none: as many as a launcher says to this process.
+/// The number of ranks that a launcher started. A memory estimate without a launcher is for the fewest ranks that the
+/// config's degrees allow. Throws Error(launcher).
+int64_t ranks_of_launch(const JobConfig& config);
+/// Whether `ranks` ranks, by default those of the launch, can run the config.
 ConfigCheck world_check(std::optional<int64_t> ranks = std::nullopt);
 
 int run_train(const Schema& schema, std::span<const std::string> arguments);

@@ -103,7 +103,7 @@ std::string json_line(const SampleReport& report);
 std::vector<TaggedValue> tagged_values(const StepReport& report);
 std::vector<TaggedValue> tagged_values(const ValidationReport& report);
 
-/// Dense bf16 peak by device name, none for a device the table does not know.
+/// Dense bf16 peak by device name (in any case); none for a device that is not in the table.
 std::optional<double> peak_flops_of(const std::string& device_name);
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;

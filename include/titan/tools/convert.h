@@ -12,6 +12,9 @@
 
 namespace titan {
 
+/// Throws Error(storage) with what to name instead, unless `folder` is a folder.
+void expect_folder(const std::filesystem::path& folder);
+
 struct WeightConversion {
   std::filesystem::path from, to;  // `to`: what must not be there yet
   const JobConfig& config;         // names the model, training.dtype, the tokenizer

@@ -36,6 +36,7 @@ struct TimedEvent {
   double begin = 0, end = 0;
 };
 inline constexpr const char* kComputeTrack = "compute";
+inline constexpr const char* kWaitForStages = "waiting for other stages";  // a purpose of SimulatedRank::seconds
 
 struct SimulatedRank {
   int64_t rank = 0;

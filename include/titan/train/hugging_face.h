@@ -18,9 +18,11 @@ namespace titan {
 /// Throws Error(bad_config) for a family that no other program knows.
 const StateDictAdapter& adapter_of(const ModelRequest& request);
 
-/// config.json, generation_config.json and the tokenizer's files, copied from where the config says they are; a
-/// generation_config.json beside them is copied, too. A chat template that the config names is written beside them.
-/// `notes` hears of a tokenizer that is not there.
+/// The tokenizer at `place`, a file or a folder; null where there is none that can be opened.
+std::shared_ptr<const Tokenizer> tokenizer_at(const std::filesystem::path& place);
+
+/// The files beside exported weights: config.json, generation_config.json, the tokenizer's files from the place that
+/// the config names, and the chat template that it names. A missing tokenizer adds a line to `notes`.
 std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelRequest& request, at::ScalarType type,
                                            std::vector<std::string>& notes);
 

@@ -21,5 +21,7 @@ std::vector<Problem> check_pipeline(const JobConfig& config, const ModelDescript
 /// Cuts what `request` asks for into the pipeline's microbatches and gives it the stages of its place. Does nothing
 /// without a pipeline. Throws Error(bad_config) with the first problem.
 void add_pipeline(PlanRequest& request, const JobConfig& config, const ModelDescription& model);
+/// The same with the job's pipeline, which is one for all its ranks.
+void add_pipeline(PlanRequest& request, const PipelinePlan& pipeline, const ModelDescription& model);
 
 }  // namespace titan

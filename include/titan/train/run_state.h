@@ -118,6 +118,8 @@ void check_stream_options(const nlohmann::json& position, const JobConfig& confi
 
 /// Member of a manifest's facts: {"flavor": "llama3 8B", "n_heads": "32", …, "request": {"name": "llama3", …}}.
 inline constexpr const char* kModelFacts = "model";
+/// Member of the facts of imported weights: the path of their tokenizer. A run records it with its config.
+inline constexpr const char* kTokenizerFact = "tokenizer";
 nlohmann::ordered_json model_facts(const ModelRequest& model);
 /// The model that such facts were made of, with a vocabulary of one word where that follows the tokenizer; nothing when
 /// they do not say it.
