@@ -123,7 +123,7 @@ class Estimate(BehaviourTest):
         self.assertFalse((folder / "metrics.jsonl").exists())
 
     def test_the_guides_example_needs_no_launcher_tokenizer_or_corpus(self):
-        run = self.titan(ROOT / "configs/examples/llama3_8b_estimate.toml", cwd=self.fresh_folder())
+        run = self.titan(ROOT / "configs/examples/llama3_8b_estimate.toml", cwd=self.folder)
         self.expect(run, 0)
         self.assertRegex(run.output, r"memory of rank 0 of 8, llama3 8B, predicted by purpose:")
         self.assertNotIn("does not exist", run.output)
