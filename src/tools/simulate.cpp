@@ -56,10 +56,112 @@ double collective_seconds(const Link& link, Collective kind, const Traffic& traf
 /// Seconds of work by purpose, in the order of operations.
 using Seconds = std::map<std::string, double>;
 
+std::string waiting_for(std::string_view track) { return "waiting for " + std::string(track); }
+
+/// Seconds that the work and the messages of a rank's plan take on the hardware.
+class Costs {
+ public:
+  Costs(const Plan& plan, const Hardware& hardware) : plan_(plan), hardware_(hardware) {}
+
+  double collective(std::string_view communicator, Collective kind, const Traffic& traffic) {
+    return collective_seconds(link(communicator), kind, traffic);
+  }
+  /// Hidden states, or their gradient, to the next stage.
+  double stage_message() {
+    const double bytes = static_cast<double>(plan_.stream_rows * plan_.stream_width * size_of(plan_.request.compute));
+    const Link& pipeline = link(group_names::kPipeline);
+    const double rate = pipeline.hosts > 1 ? hardware_.network_rate : hardware_.nvlink_rate;
+    return bytes / rate + kLaunch + (pipeline.hosts > 1 ? kHostHop : kHop);
+  }
+  double moving(double bytes) const { return bytes / (hardware_.memory_rate * kMemoryShare); }
+  double of(const TracedWork& work) const {
+    const double memory = moving(work.bytes);
+    switch (work.kind) {
+      case WorkKind::product:
+        return std::max(memory, work.operations / (hardware_.product_rate * kProductShare));
+      case WorkKind::float8_product:
+        return std::max(memory, work.operations / (hardware_.float8_rate * kFloat8Share));
+      case WorkKind::attention:
+        return std::max(memory, work.operations / (hardware_.attention_rate * kAttentionShare));
+      case WorkKind::memory:
+        break;
+    }
+    return memory;
+  }
+  /// The kind of product; work that only moves memory has its operation's name.
+  static std::string purpose_of(const TracedWork& work, const TracedOperation& operation) {
+    constexpr std::string_view names[] = {"products", "float8 products", "attention"};
+    if (work.kind != WorkKind::memory) return std::string(names[static_cast<size_t>(work.kind)]);
+    return std::string(operation.name == "linear" ? "float8 casts" : operation.name);
+  }
+
+  /// Seconds by purpose of a unit's phase, computed once for all units with the same trace.
+  const Seconds& of(const UnitPlan& unit, UnitTrace::Phase phase) {
+    const auto [found, is_new] = phases_.try_emplace({unit.trace.get(), phase});
+    if (!is_new) return found->second;
+    Seconds& seconds = found->second;
+    for (const UnitTrace::Part& part : unit.trace->parts(phase, unit.policy)) {
+      double hides = 0;  // what messages can run beside
+      for (const TracedWork* work : part.work) {
+        if (work->is_weight_gradient && plan_.request.splits_backward()) continue;
+        const double each = of(*work);
+        seconds[purpose_of(*work, *part.operation)] += each;
+        if (work->kind != WorkKind::memory) hides += each;
+      }
+      for (const TracedMessage* message : part.messages) {
+        const double sent = collective(message->communicator, message->kind, message->traffic);
+        // Ring attention and async tensor parallelism send one part while they compute with another.
+        const bool overlaps = message->through_peer_memory || message->communicator == group_names::kContext;
+        const double hidden = overlaps ? std::min(hides, sent) : 0;
+        hides -= hidden;
+        seconds[waiting_for(message->communicator)] += sent - hidden;
+        if (message->through_peer_memory && message->kind == Collective::reduce_scatter) {
+          // Kernels add the ranks' parts in fp32, one after the other; a collective adds while it sends.
+          const double size = static_cast<double>(unit.trace->shape().element_size);
+          seconds["partial sums"] += moving(static_cast<double>(message->traffic.bytes) / size * (size + 2 * 4));
+        }
+      }
+    }
+    return seconds;
+  }
+
+ private:
+  const Link& link(std::string_view communicator) {
+    const auto found = links_.find(std::string(communicator));
+    if (found != links_.end()) return found->second;
+    return links_[std::string(communicator)] = link_of(plan_, communicator, hardware_);
+  }
+
+  const Plan& plan_;
+  const Hardware& hardware_;
+  std::map<std::string, Link> links_;
+  std::map<std::pair<const UnitTrace*, UnitTrace::Phase>, Seconds> phases_;
+};
+
+EventKind kind_of(ActionKind kind) {
+  using enum ActionKind;
+  switch (kind) {
+    case forward:
+      return EventKind::forward;
+    case backward:
+      return EventKind::backward;
+    case weight_gradient:
+      return EventKind::weight_gradient;
+    case close_gradient:
+    case squares:
+    case step:
+    case refresh:
+      return EventKind::optimizer;
+    default:
+      return EventKind::waiting;
+  }
+}
+
+/// Runs the programs of one pipeline rank in simulated time.
 class RankClock {
  public:
   RankClock(const Plan& plan, const Hardware& hardware, bool keep_events)
-      : plan_(plan), hardware_(hardware), keep_events_(keep_events) {
+      : plan_(plan), hardware_(hardware), costs_(plan, hardware), keep_events_(keep_events) {
     result.rank = plan.request.place.rank;
     step_ = step_programs(plan, step_programs(plan, stale_state(plan)).back().program.exit);
     for (const RepeatedProgram& repeated : step_) {
@@ -203,42 +305,17 @@ class RankClock {
     return {program_, message.backward, message.stage, message.microbatch};
   }
 
-  const Link& link(std::string_view communicator) {
-    const auto found = links_.find(std::string(communicator));
-    if (found != links_.end()) return found->second;
-    return links_[std::string(communicator)] = link_of(plan_, communicator, hardware_);
-  }
-
   void spend(double seconds, const std::string& purpose) {
     result.seconds[purpose] += seconds;
     clock_ += seconds;
   }
-  double moving(double bytes) const { return bytes / (hardware_.memory_rate * kMemoryShare); }
-  void move(double bytes, const std::string& purpose) { spend(moving(bytes), purpose); }
+  void move(double bytes, const std::string& purpose) { spend(costs_.moving(bytes), purpose); }
   void move_where_weights_are(double bytes, const std::string& purpose) {
     plan_.request.cpu_offload ? spend(bytes / hardware_.host_memory_rate, purpose + " on the host")
                               : move(bytes, purpose);
   }
   void wait(double until, const std::string& purpose) {
     if (until > clock_) spend(until - clock_, purpose);
-  }
-  static EventKind kind_of(ActionKind kind) {
-    using enum ActionKind;
-    switch (kind) {
-      case forward:
-        return EventKind::forward;
-      case backward:
-        return EventKind::backward;
-      case weight_gradient:
-        return EventKind::weight_gradient;
-      case close_gradient:
-      case squares:
-      case step:
-      case refresh:
-        return EventKind::optimizer;
-      default:
-        return EventKind::waiting;
-    }
   }
   void note(const Action& action, EventKind kind, const std::string& track, double begin, double end) {
     if (keep_events_ && end > begin) result.events.push_back({to_line(plan_, action), track, kind, begin, end});
@@ -261,7 +338,7 @@ class RankClock {
     }
     for (const Exchange& exchange : exchanges_of(plan_, action)) {
       const std::string communicator(exchange.communicator);
-      const double seconds = collective_seconds(link(communicator), exchange.kind, exchange.traffic);
+      const double seconds = costs_.collective(communicator, exchange.kind, exchange.traffic);
       if (seconds == 0) continue;
       const double begin = std::max(started.end, busy_[communicator]);
       busy_[communicator] = begin + seconds;
@@ -277,7 +354,6 @@ class RankClock {
     note(action, EventKind::communication, direction, begin, end);
     return {end, direction};
   }
-  static std::string waiting_for(std::string_view track) { return "waiting for " + std::string(track); }
   void wait_for(const Started& started) {
     if (!started.track.empty()) wait(started.end, waiting_for(started.track));
   }
@@ -296,78 +372,24 @@ class RankClock {
   void blocking(const Action& action) {
     for (const Exchange& exchange : exchanges_of(plan_, action)) {
       if (exchange.communicator == group_names::kPipeline) continue;
-      const double seconds = collective_seconds(link(exchange.communicator), exchange.kind, exchange.traffic);
+      const double seconds = costs_.collective(exchange.communicator, exchange.kind, exchange.traffic);
       note(action, EventKind::communication, std::string(exchange.communicator), clock_, clock_ + seconds);
       spend(seconds, waiting_for(exchange.communicator));
     }
   }
   /// When the message is there.
   double send(const Action& action) {
-    const double bytes = static_cast<double>(plan_.stream_rows * plan_.stream_width * size_of(plan_.request.compute));
-    const Link& pipeline = link(group_names::kPipeline);
-    const double rate = pipeline.hosts > 1 ? hardware_.network_rate : hardware_.nvlink_rate;
     double& busy = busy_[group_names::kPipeline];
     const double begin = std::max(clock_, busy);
-    busy = begin + bytes / rate + kLaunch + (pipeline.hosts > 1 ? kHostHop : kHop);
+    busy = begin + costs_.stage_message();
     note(action, EventKind::communication, group_names::kPipeline, begin, busy);
     return busy;
-  }
-
-  double seconds_of(const TracedWork& work) const {
-    const double memory = moving(work.bytes);
-    switch (work.kind) {
-      case WorkKind::product:
-        return std::max(memory, work.operations / (hardware_.product_rate * kProductShare));
-      case WorkKind::float8_product:
-        return std::max(memory, work.operations / (hardware_.float8_rate * kFloat8Share));
-      case WorkKind::attention:
-        return std::max(memory, work.operations / (hardware_.attention_rate * kAttentionShare));
-      case WorkKind::memory:
-        break;
-    }
-    return memory;
-  }
-  /// What only moves memory goes by the operation that moves it.
-  static std::string purpose_of(const TracedWork& work, const TracedOperation& operation) {
-    constexpr std::string_view names[] = {"products", "float8 products", "attention"};
-    if (work.kind != WorkKind::memory) return std::string(names[static_cast<size_t>(work.kind)]);
-    return std::string(operation.name == "linear" ? "float8 casts" : operation.name);
-  }
-
-  /// Seconds by purpose of a unit's phase; units that are alike are walked once.
-  const Seconds& seconds_of(const UnitPlan& unit, UnitTrace::Phase phase) {
-    const auto [found, is_new] = phases_.try_emplace({unit.trace.get(), phase});
-    if (!is_new) return found->second;
-    Seconds& seconds = found->second;
-    for (const UnitTrace::Part& part : unit.trace->parts(phase, unit.policy)) {
-      double hides = 0;  // what messages can run beside
-      for (const TracedWork* work : part.work) {
-        if (work->is_weight_gradient && plan_.request.splits_backward()) continue;
-        const double each = seconds_of(*work);
-        seconds[purpose_of(*work, *part.operation)] += each;
-        if (work->kind != WorkKind::memory) hides += each;
-      }
-      for (const TracedMessage* message : part.messages) {
-        const double sent = collective_seconds(link(message->communicator), message->kind, message->traffic);
-        // Ring attention and async tensor parallelism send one part while they compute with another.
-        const bool overlaps = message->through_peer_memory || message->communicator == group_names::kContext;
-        const double hidden = overlaps ? std::min(hides, sent) : 0;
-        hides -= hidden;
-        seconds[waiting_for(message->communicator)] += sent - hidden;
-        if (message->through_peer_memory && message->kind == Collective::reduce_scatter) {
-          // Kernels add the ranks' parts in fp32, one after the other; a collective adds while it sends.
-          const double size = static_cast<double>(unit.trace->shape().element_size);
-          seconds["partial sums"] += moving(static_cast<double>(message->traffic.bytes) / size * (size + 2 * 4));
-        }
-      }
-    }
-    return seconds;
   }
 
   void spend_weight_gradients(const UnitPlan& unit) {
     for (const UnitTrace::Part& part : unit.trace->parts(UnitTrace::Phase::backward, unit.policy)) {
       for (const TracedWork* work : part.work) {
-        if (work->is_weight_gradient) spend(seconds_of(*work), purpose_of(*work, *part.operation));
+        if (work->is_weight_gradient) spend(costs_.of(*work), Costs::purpose_of(*work, *part.operation));
       }
     }
   }
@@ -375,14 +397,15 @@ class RankClock {
   void compute(const Action& action, std::initializer_list<UnitTrace::Phase> phases) {
     const UnitPlan& unit = plan_.units[static_cast<size_t>(action.unit)];
     for (const UnitTrace::Phase phase : phases) {
-      for (const auto& [purpose, seconds] : seconds_of(unit, phase)) spend(seconds, purpose);
+      for (const auto& [purpose, seconds] : costs_.of(unit, phase)) spend(seconds, purpose);
     }
   }
 
   const Plan& plan_;
   const Hardware& hardware_;
+  Costs costs_;
   bool keep_events_;
-  /// Passes that are alike: the first ones are simulated, and the last of these stands for the others.
+  /// Passes of one program: the first ones are simulated, and the last of these stands for the others.
   static constexpr int64_t kSimulated = 3;
   struct ProgramRun {
     const Program* program;
@@ -398,8 +421,6 @@ class RankClock {
   std::map<std::pair<bool, int>, Started> pending_;  // of weight groups: gathers, and reductions
   std::map<std::pair<int, int>, Started> fetched_;   // of units and microbatches
   Started offloading_;
-  std::map<std::string, Link> links_;
-  std::map<std::pair<const UnitTrace*, UnitTrace::Phase>, Seconds> phases_;
 };
 
 }  // namespace

@@ -161,7 +161,7 @@ TEST(RankCheck, AHostWithFewerRanksThanALauncherSaysIsRefused) {
   ASSERT_TRUE(refusal.has_value());
   EXPECT_EQ(refusal->code, 69);
   expect_text(refusal->text, "rank 0 (a, process 100) has LOCAL_WORLD_SIZE=2");
-  expect_text(refusal->text, "from a came rank 0 alone");
+  expect_text(refusal->text, "of its host a only rank 0 joined");
 }
 
 TEST(RankCheck, ARankThatSeesSeveralGpusGetsTheOneOfItsPlace) {

@@ -350,7 +350,9 @@ TEST_F(SettingsThatFit, AreOtherLayoutsOfAsManyRanks) {
   EXPECT_TRUE(offers(found(replicated), replicas));
   EXPECT_TRUE(offers(found(sharded), tensor));
   EXPECT_FALSE(offers(found(sharded), "parallelism.data_parallel_replicate_degree"));
-  EXPECT_FALSE(offers(found({"--parallelism.tensor_parallel_degree=4"}), "parallelism.tensor_parallel_degree"));
+  // Two heads: no other degree divides them.
+  EXPECT_FALSE(offers(found({"--parallelism.tensor_parallel_degree=2", "--parallelism.data_parallel_shard_degree=2"}),
+                      "parallelism.tensor_parallel_degree"));
 }
 
 TEST_F(SettingsThatFit, NarrowTheStatesOrShareThemWhereWeightsAreTheMatter) {
