@@ -33,7 +33,7 @@ def as_shown(text: str) -> list[str]:
 
 
 class Terminal(BehaviourTest):
-    def run_on_terminal(self, *words, until="", signals=0, columns=110, kind="xterm") -> tuple[int, str]:
+    def run_on_terminal(self, *words, until="", signals=0, pause=0.0, columns=110, kind="xterm") -> tuple[int, str]:
         """The program with a terminal for its output: exit code, and everything written to it."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
@@ -49,6 +49,7 @@ class Terminal(BehaviourTest):
                 break
             text += got.decode(errors="replace")
             if until and until in text and signals:
+                time.sleep(pause)
                 for _ in range(signals):
                     process.send_signal(signal.SIGINT)
                     time.sleep(0.05)
@@ -126,7 +127,8 @@ class Terminal(BehaviourTest):
 
     def test_ctrl_c_twice_ends_at_once(self):
         long_step = ["--training.local_batch_size=256", "--training.seq_len=2048", self.long_corpus(2)]
-        code, text = self.run_on_terminal(ENDLESS, *long_step, until="Training starts", signals=2)
+        # The pause is for the step to begin: a signal before it ends the run without a step.
+        code, text = self.run_on_terminal(ENDLESS, *long_step, until="Training starts", signals=2, pause=0.5)
         self.assertEqual(code, INTERRUPTED)
         self.assertIn(ANNOUNCED, as_shown(text))
         self.assertNotIn("stopped by a signal", text)
