@@ -35,7 +35,7 @@ def plan(config, world, gpu, *options):
 
 def shares():
     """Of the hardware's rates, by group."""
-    found = re.findall(r"Share = ([\d.]+);", (ROOT / "src/tools/simulate.cpp").read_text())
+    found = re.findall(r"Share = ([\d.]+);", (ROOT / "src/tools/cost_model.cpp").read_text())
     return dict(zip(GROUPS, map(float, found), strict=True))
 
 
@@ -159,7 +159,7 @@ def rows_page():
 bytes than upstream's do (asynchronous tensor parallelism, below). Memory with whole logits is {mean} off in the mean,
 {most} at most.
 """
-    return ROWS_HEAD + "".join(lines) + summary + ROWS_TAIL + best_table()
+    return {"docs/benchmarks/simulated.md": ROWS_HEAD + "".join(lines) + summary + ROWS_TAIL + best_table()}
 
 
 def fit():
@@ -274,7 +274,7 @@ def expected_page():
             )
             if float8["seconds"][purpose] >= 5e-6:
                 tables += f"| {purpose} | {' | '.join(cells)} |\n"
-    return text + summary + others_table() + tables
+    return {"docs/benchmarks/h200_expected.md": text + summary + others_table() + tables}
 
 
 # ---- from 8 to 16,384 GPUs
@@ -368,7 +368,7 @@ def curve(speeds):
     return "".join(parts) + f'<text x="{left}" y="{top + height + 36}">GPUs</text>\n</svg>\n'
 
 
-def scaling_page():
+def scaling_pages():
     text, speeds = SCALING_HEAD, {}
     for model, (config, fewest) in MODELS.items():
         found = []
@@ -387,14 +387,13 @@ def scaling_page():
         speeds[model] = {world: int(best[0]) for world, best in found if best}
         text += "\n| layout | fits on | within 10 % of the fastest on | of the fastest at the end |\n|---|---|---|---|\n"
         text += breaks(config, speeds[model])
-    (ROOT / "docs/scaling.svg").write_text(curve(speeds))
-    return text + SCALING_TAIL
+    return {"docs/scaling.md": text + SCALING_TAIL, "docs/scaling.svg": curve(speeds)}
 
 
 PAGES = {
-    "rows": ("docs/benchmarks/simulated.md", rows_page),
-    "expected": ("docs/benchmarks/h200_expected.md", expected_page),
-    "scaling": ("docs/scaling.md", scaling_page),
+    "rows": rows_page,
+    "expected": expected_page,
+    "scaling": scaling_pages,
 }
 
 
@@ -407,12 +406,11 @@ def main():
     for name in names:
         if name not in PAGES:
             sys.exit(__doc__)
-        place, make = PAGES[name]
-        page = make()
-        if not checks:
-            (ROOT / place).write_text(page)
-        elif (ROOT / place).read_text() != page:
-            sys.exit(f"{place} is not what {sys.argv[0]} writes")
+        for place, text in PAGES[name]().items():
+            if not checks:
+                (ROOT / place).write_text(text)
+            elif (ROOT / place).read_text() != text:
+                sys.exit(f"{place} is not what {sys.argv[0]} writes")
 
 
 if __name__ == "__main__":

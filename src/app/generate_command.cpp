@@ -20,6 +20,7 @@
 #include "titan/config/start.h"
 #include "titan/data/chat.h"
 #include "titan/train/generate.h"
+#include "titan/train/hugging_face.h"
 #include "titan/train/job.h"
 
 namespace titan {
@@ -171,10 +172,8 @@ std::vector<int32_t> end_ids(const std::filesystem::path& folder) {
   for (const char* name : {"generation_config.json", "config.json"}) {
     std::error_code unknown;
     if (!std::filesystem::exists(folder / name, unknown)) continue;
-    const nlohmann::json settings =
-        parse_json(read_file(folder / name, ExitCode::bad_data), /*allow_exceptions=*/false);
-    if (!settings.is_object() || !settings.contains("eos_token_id")) continue;
-    const nlohmann::json& ids = settings["eos_token_id"];
+    const nlohmann::json settings = read_settings_file(folder / name);
+    const nlohmann::json ids = settings.value("eos_token_id", nlohmann::json::array());
     std::vector<int32_t> found;
     for (const nlohmann::json& id : ids.is_array() ? ids : nlohmann::json::array({ids})) {
       if (id.is_number_integer()) found.push_back(id.get<int32_t>());

@@ -3,140 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
-#include <set>
 
+#include "cost_model.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/parallel/program.h"
 
 namespace titan {
 namespace {
-
-// Shares of the hardware's rates that a step reaches: fitted on rows T1a, T1b, T1c and A1 of the published tables.
-constexpr double kProductShare = 0.77;
-constexpr double kFloat8Share = 0.72;
-constexpr double kAttentionShare = 0.71;
-constexpr double kMemoryShare = 0.81;
-
-// Seconds for one message to the next rank within a host, and to the next host.
-constexpr double kHop = 2e-6, kHostHop = 6e-6;
-constexpr double kLaunch = 6e-6;  // of a collective
-
-/// Where a communicator's ranks are, as far as its speed depends on it.
-struct Link {
-  int64_t ranks = 1;
-  int64_t hosts = 1;
-  double rate = 0;  // bytes a second that one rank sends in a ring
-};
-
-Link link_of(const Plan& plan, std::string_view communicator, const Hardware& hardware) {
-  Link link;
-  const std::vector<int64_t> members = members_of(plan, communicator);
-  std::set<int64_t> hosts;
-  for (const int64_t member : members) hosts.insert(member / hardware.gpus_per_host);
-  link.ranks = std::ssize(members);
-  link.hosts = std::ssize(hosts);
-  // A ring that leaves the host has as many network cards as ranks there.
-  const double together = hardware.network_rate * static_cast<double>(link.ranks) / static_cast<double>(link.hosts);
-  link.rate = link.hosts == 1 ? hardware.nvlink_rate : std::min(hardware.nvlink_rate, together);
-  return link;
-}
-
-double collective_seconds(const Link& link, Collective kind, const Traffic& traffic) {
-  if (link.ranks == 1 || traffic.calls == 0) return 0;
-  const double hops = kind == Collective::permute
-                          ? (link.hosts > 1 ? kHostHop : kHop)
-                          : kHostHop * std::log2(static_cast<double>(link.hosts)) +
-                                kHop * static_cast<double>(std::min<int64_t>(link.ranks, 8) - 1);
-  return sent_bytes(kind, traffic, link.ranks) / link.rate + static_cast<double>(traffic.calls) * (kLaunch + hops);
-}
-
-/// Seconds of work by purpose, in the order of operations.
-using Seconds = std::map<std::string, double>;
-
-std::string waiting_for(std::string_view track) { return "waiting for " + std::string(track); }
-
-/// Seconds that the work and the messages of a rank's plan take on the hardware.
-class Costs {
- public:
-  Costs(const Plan& plan, const Hardware& hardware) : plan_(plan), hardware_(hardware) {}
-
-  double collective(std::string_view communicator, Collective kind, const Traffic& traffic) {
-    return collective_seconds(link(communicator), kind, traffic);
-  }
-  /// Hidden states, or their gradient, to the next stage.
-  double stage_message() {
-    const double bytes = static_cast<double>(plan_.stream_rows * plan_.stream_width * size_of(plan_.request.compute));
-    const Link& pipeline = link(group_names::kPipeline);
-    const double rate = pipeline.hosts > 1 ? hardware_.network_rate : hardware_.nvlink_rate;
-    return bytes / rate + kLaunch + (pipeline.hosts > 1 ? kHostHop : kHop);
-  }
-  double moving(double bytes) const { return bytes / (hardware_.memory_rate * kMemoryShare); }
-  double of(const TracedWork& work) const {
-    const double memory = moving(work.bytes);
-    switch (work.kind) {
-      case WorkKind::product:
-        return std::max(memory, work.operations / (hardware_.product_rate * kProductShare));
-      case WorkKind::float8_product:
-        return std::max(memory, work.operations / (hardware_.float8_rate * kFloat8Share));
-      case WorkKind::attention:
-        return std::max(memory, work.operations / (hardware_.attention_rate * kAttentionShare));
-      case WorkKind::memory:
-        break;
-    }
-    return memory;
-  }
-  /// The kind of product; work that only moves memory has its operation's name.
-  static std::string purpose_of(const TracedWork& work, const TracedOperation& operation) {
-    constexpr std::string_view names[] = {"products", "float8 products", "attention"};
-    if (work.kind != WorkKind::memory) return std::string(names[static_cast<size_t>(work.kind)]);
-    return std::string(operation.name == "linear" ? "float8 casts" : operation.name);
-  }
-
-  /// Seconds by purpose of a unit's phase, computed once for all units with the same trace.
-  const Seconds& of(const UnitPlan& unit, UnitTrace::Phase phase) {
-    const auto [found, is_new] = phases_.try_emplace({unit.trace.get(), phase});
-    if (!is_new) return found->second;
-    Seconds& seconds = found->second;
-    for (const UnitTrace::Part& part : unit.trace->parts(phase, unit.policy)) {
-      double hides = 0;  // what messages can run beside
-      for (const TracedWork* work : part.work) {
-        if (work->is_weight_gradient && plan_.request.splits_backward()) continue;
-        const double each = of(*work);
-        seconds[purpose_of(*work, *part.operation)] += each;
-        if (work->kind != WorkKind::memory) hides += each;
-      }
-      for (const TracedMessage* message : part.messages) {
-        const double sent = collective(message->communicator, message->kind, message->traffic);
-        // Ring attention and async tensor parallelism send one part while they compute with another.
-        const bool overlaps = message->through_peer_memory || message->communicator == group_names::kContext;
-        const double hidden = overlaps ? std::min(hides, sent) : 0;
-        hides -= hidden;
-        seconds[waiting_for(message->communicator)] += sent - hidden;
-        if (message->through_peer_memory && message->kind == Collective::reduce_scatter) {
-          // Kernels add the ranks' parts in fp32, one after the other; a collective adds while it sends.
-          const double size = static_cast<double>(unit.trace->shape().element_size);
-          seconds["partial sums"] += moving(static_cast<double>(message->traffic.bytes) / size * (size + 2 * 4));
-        }
-      }
-    }
-    return seconds;
-  }
-
- private:
-  const Link& link(std::string_view communicator) {
-    const auto found = links_.find(std::string(communicator));
-    if (found != links_.end()) return found->second;
-    return links_[std::string(communicator)] = link_of(plan_, communicator, hardware_);
-  }
-
-  const Plan& plan_;
-  const Hardware& hardware_;
-  std::map<std::string, Link> links_;
-  std::map<std::pair<const UnitTrace*, UnitTrace::Phase>, Seconds> phases_;
-};
 
 EventKind kind_of(ActionKind kind) {
   using enum ActionKind;
@@ -309,7 +184,7 @@ class RankClock {
     result.seconds[purpose] += seconds;
     clock_ += seconds;
   }
-  void move(double bytes, const std::string& purpose) { spend(costs_.moving(bytes), purpose); }
+  void move(double bytes, const std::string& purpose) { spend(costs_.memory_seconds(bytes), purpose); }
   void move_where_weights_are(double bytes, const std::string& purpose) {
     plan_.request.cpu_offload ? spend(bytes / hardware_.host_memory_rate, purpose + " on the host")
                               : move(bytes, purpose);
@@ -338,7 +213,7 @@ class RankClock {
     }
     for (const Exchange& exchange : exchanges_of(plan_, action)) {
       const std::string communicator(exchange.communicator);
-      const double seconds = costs_.collective(communicator, exchange.kind, exchange.traffic);
+      const double seconds = costs_.collective_seconds(communicator, exchange.kind, exchange.traffic);
       if (seconds == 0) continue;
       const double begin = std::max(started.end, busy_[communicator]);
       busy_[communicator] = begin + seconds;
@@ -349,7 +224,7 @@ class RankClock {
   }
   /// Copies between host and device of one direction run one after the other, beside everything else.
   Started copy(const Action& action, const char* direction, double bytes) {
-    const double begin = std::max(clock_, busy_[direction]), end = begin + kLaunch + bytes / hardware_.host_link_rate;
+    const double begin = std::max(clock_, busy_[direction]), end = begin + costs_.host_copy_seconds(bytes);
     busy_[direction] = end;
     note(action, EventKind::communication, direction, begin, end);
     return {end, direction};
@@ -372,7 +247,7 @@ class RankClock {
   void blocking(const Action& action) {
     for (const Exchange& exchange : exchanges_of(plan_, action)) {
       if (exchange.communicator == group_names::kPipeline) continue;
-      const double seconds = costs_.collective(exchange.communicator, exchange.kind, exchange.traffic);
+      const double seconds = costs_.collective_seconds(exchange.communicator, exchange.kind, exchange.traffic);
       note(action, EventKind::communication, std::string(exchange.communicator), clock_, clock_ + seconds);
       spend(seconds, waiting_for(exchange.communicator));
     }
@@ -381,7 +256,7 @@ class RankClock {
   double send(const Action& action) {
     double& busy = busy_[group_names::kPipeline];
     const double begin = std::max(clock_, busy);
-    busy = begin + costs_.stage_message();
+    busy = begin + costs_.stage_message_seconds();
     note(action, EventKind::communication, group_names::kPipeline, begin, busy);
     return busy;
   }
@@ -389,7 +264,7 @@ class RankClock {
   void spend_weight_gradients(const UnitPlan& unit) {
     for (const UnitTrace::Part& part : unit.trace->parts(UnitTrace::Phase::backward, unit.policy)) {
       for (const TracedWork* work : part.work) {
-        if (work->is_weight_gradient) spend(costs_.of(*work), Costs::purpose_of(*work, *part.operation));
+        if (work->is_weight_gradient) spend(costs_.work_seconds(*work), CostModel::purpose_of(*work, *part.operation));
       }
     }
   }
@@ -397,13 +272,13 @@ class RankClock {
   void compute(const Action& action, std::initializer_list<UnitTrace::Phase> phases) {
     const UnitPlan& unit = plan_.units[static_cast<size_t>(action.unit)];
     for (const UnitTrace::Phase phase : phases) {
-      for (const auto& [purpose, seconds] : costs_.of(unit, phase)) spend(seconds, purpose);
+      for (const auto& [purpose, seconds] : costs_.phase_seconds(unit, phase)) spend(seconds, purpose);
     }
   }
 
   const Plan& plan_;
   const Hardware& hardware_;
-  Costs costs_;
+  CostModel costs_;
   bool keep_events_;
   /// Passes of one program: the first ones are simulated, and the last of these stands for the others.
   static constexpr int64_t kSimulated = 3;

@@ -39,6 +39,7 @@ struct ModelDescription {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   int64_t vocabulary = 0;
+  bool vocabulary_is_tokenizers = false;  // the flavor has none of its own
   int64_t max_sequence = 0;
   bool block_causal = false;  // attention stops at document boundaries, positions restart there
 

@@ -21,7 +21,7 @@ namespace titan {
 /// What a run does when its memory is asked for.
 enum class RunPhase { training, validation };
 
-/// What was known to be taken when the process stood at its peak.
+/// Memory by purpose at the moment of the process's peak.
 struct MeasuredMemory {
   int64_t before_bytes = 0;       // of the process before the job made anything; 0 where only the job's own is counted
   int64_t weight_slot_bytes = 0;  // where weights are gathered
@@ -50,11 +50,11 @@ std::vector<MemoryRow> memory_rows(std::span<const MemoryPurpose> planned, std::
 /// The same as lines with a head, and the sums as "together".
 std::vector<std::string> comparison_table(std::span<const MemoryRow> rows);
 
-/// Whether memory has run out, on the host or on a device: then the allocator's own words on the size, as far as it
-/// said any.
+/// If `error` says that memory ran out, on the host or on a device: the size in the allocator's words, empty where it
+/// names none.
 std::optional<std::string> out_of_memory_words(const std::exception_ptr& error);
 
-/// What oneDNN says when a product fails, which may be for want of memory or not; none: it is another failure.
+/// oneDNN's message for a failed product, whose cause may be a lack of memory; none: another failure.
 std::optional<std::string> vague_words(const std::exception_ptr& error);
 
 /// A setting to try, what the plan takes with it, and the job that it makes.

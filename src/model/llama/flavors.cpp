@@ -157,6 +157,7 @@ LlamaArguments llama_arguments(const ModelRequest& request) {
   int64_t usual =
       flavor.vocabulary > 0 ? flavor.vocabulary : std::max(-flavor.vocabulary, request.tokenizer_vocabulary);
   a.vocabulary = pick(request.sizes.vocab_size, usual);
+  a.vocabulary_is_tokenizers = request.sizes.vocab_size <= 0 && flavor.vocabulary <= 0;
   a.max_sequence = request.sequence_length;
   a.rope_theta = request.sizes.rope_theta > 0 ? request.sizes.rope_theta : flavor.rope_theta;
   if (request.sizes.norm_eps > 0) a.norm_epsilon = request.sizes.norm_eps;

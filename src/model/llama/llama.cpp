@@ -127,6 +127,7 @@ ModelDescription describe_llama(const ModelRequest& request, const LlamaArgument
   model.dim = a.dim, model.layers = a.layers, model.heads = a.heads, model.kv_heads = a.kv_heads;
   model.head_dim = a.head_dim, model.vocabulary = a.vocabulary, model.max_sequence = a.max_sequence;
   model.block_causal = a.block_causal;
+  model.vocabulary_is_tokenizers = a.vocabulary_is_tokenizers;
   model.summary = fmt::format(
       "dim {}, {} layers, {} heads ({} for keys and values) of {}, hidden {}, vocabulary {}, rope theta {:g}, scaling "
       "{}{}{}",

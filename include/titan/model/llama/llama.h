@@ -54,6 +54,7 @@ struct LlamaArguments {
   NormType norm = NormType::rmsnorm;
   bool tied = false;
   bool block_causal = false;
+  bool vocabulary_is_tokenizers = false;
   const LlamaVariant* variant = nullptr;  // null: Llama
 };
 
