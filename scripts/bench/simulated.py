@@ -106,13 +106,12 @@ What the misses have in common:
   most, are missed. What else upstream holds is not known here.
 """
 
-BEST = ("T1a", "T1b", "T2a", "T3a", "T4a", "T5a", "T6a", "A1", "A5", "B1")
 BEST_HEAD = """
 ## With other settings
 
 The fastest layout that `--search` finds for the same model, GPUs, global batch, context parallelism and precision, beside the
-published layout; the first row of each table. Both are simulated. A row is faster where memory that upstream left free, or
-took for whole logits, lets it recompute less, where fewer ranks share a sequence, and where no pipeline waits.
+published layout. Both are simulated. A row is faster where memory that upstream left free, or took for whole logits, lets it
+recompute less, where fewer ranks share a sequence, and where no pipeline waits.
 
 | row | as published | fastest found | ratio | GiB needed | its layout |
 |---|---:|---:|---:|---:|---|
@@ -122,8 +121,6 @@ took for whole logits, lets it recompute less, where fewer ranks share a sequenc
 def best_table():
     lines = []
     for row in all_rows():
-        if row.name not in BEST:
-            continue
         gpu = "a100-80" if row.name.startswith("A") else "h100-95"
         speed = row.predict()["tokens_per_second_per_gpu"]
         found = plan(f"bench/{row.name}", row.gpus, gpu, "--search").split("fastest first:\n")[1]

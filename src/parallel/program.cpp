@@ -162,13 +162,13 @@ class Expansion {
     if (number > 0 && !plan_.has_stage(number - 1)) add({wait_forward, number, microbatch});
     for (size_t u = stage.first; u < stage.last; ++u) {
       wait_unshard_of(u);
-      u + 1 < stage.last ? start_unshard(u + 1) : prefetch_next_stage(plan_.units[u].groups);
+      u + 1 < stage.last ? start_unshard(u + 1) : prefetch_next_action(plan_.units[u].groups);
       if (plan_.units[u].gradients_in_forward) open_gradients(u);
       add(unit_action(forward, u, microbatch));
       if (plan_.units[u].offloaded) add(unit_action(offload, u, microbatch));
       reshard_units(u);
     }
-    prefetch_next_stage();
+    prefetch_next_action();
     if (plan_.has_stage(number + 1)) add({handoff_forward, number, microbatch});
   }
 
@@ -181,7 +181,7 @@ class Expansion {
       const UnitPlan& unit = plan_.units[u];
       if (unit.weights_in_backward) wait_unshard_of(u);
       if (u > stage.first && plan_.units[u - 1].weights_in_backward) start_unshard(u - 1);
-      if (u == stage.first) prefetch_next_stage(unit.groups);
+      if (u == stage.first) prefetch_next_action(unit.groups);
       open_gradients(u);
       if (unit.offloaded) {
         fetch_once(u, microbatch);
@@ -192,7 +192,7 @@ class Expansion {
       if (unit.weights_in_backward) reshard_units(u);
       if (is_last && !plan_.request.pipeline) reduce_units(u, u + 1);
     }
-    prefetch_next_stage();
+    prefetch_next_action();
     finish_reductions();
   }
 
@@ -219,7 +219,7 @@ class Expansion {
   }
 
   /// Starts to gather the first unit of the next stage action, unless a group in `used` has its slot.
-  void prefetch_next_stage(std::span<const size_t> used = {}) {
+  void prefetch_next_action(std::span<const size_t> used = {}) {
     if (!next_unit_ || !plan_.gathers_weights()) return;
     for (size_t next : plan_.units[*next_unit_].groups) {
       for (size_t g : used) {

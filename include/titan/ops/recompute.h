@@ -58,8 +58,9 @@ class Recorder {
   void start(Phase phase) { phase_ = phase; }
   Phase phase() const { return phase_; }
 
-  /// Returns the results of `compute` (a std::array of tensors), or their substitutes under the policy. `shapes` are
-  /// the results' shapes; a replay that asks for another kind, ordinal or shape than was recorded throws.
+  /// Returns the results of `compute` (a std::array of tensors), or in a replay those that were kept. Throws if a replay
+  /// asks for another kind or ordinal than was recorded next. An operation whose result may be a placeholder asks
+  /// `skips` first.
   template <size_t N, class Compute>
   std::array<at::Tensor, N> once(ResultKind kind, int ordinal, const Compute& compute);
   template <class Compute>

@@ -1,6 +1,7 @@
 // A unit's forward without data: the same operations in the same order, each of which declares beside its code what it
 // computes, moves, sends and keeps for backward. Memory, traffic, FLOPs and time of a step are sums over traces, so a
-// new model needs no formula, and a new operation one declaration (`trace_...`, in its own file).
+// new model needs no formula. A new operation needs one declaration (`trace_...`, in its own file), which every unit that
+// uses it calls in its trace.
 #pragma once
 
 #include <cstdint>

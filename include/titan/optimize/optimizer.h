@@ -70,7 +70,7 @@ class Optimizer {
     at::Tensor copy;  // the bf16 copies, if the step also writes them
   };
   std::vector<Stretch> stretches(const std::vector<const State*>& states) const;
-  /// True if a bf16 send shard exists beside an fp32 master; a fused step writes both.
+  /// True if a bf16 compute copy exists beside an fp32 master; a fused step writes both.
   static bool writes_copy(const Parameter& parameter);
   static bool copies_join(const Parameter& before, const Parameter& after);
   /// step_states for offloaded moments.

@@ -1,5 +1,5 @@
 // The schedules that have a name, one entry each: how many stages a rank runs and which, which numbers of microbatches
-// fit, and the order of compute actions. A new schedule is its order and a line in families.cpp.
+// fit, and the order of compute actions. docs/architecture.md lists what a new schedule needs.
 #pragma once
 
 #include <optional>
