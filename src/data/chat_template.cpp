@@ -231,7 +231,7 @@ struct ChatTemplate::Form {
   bool all_count;
   std::map<std::string, std::string> names = {};
   std::string prompt_end = {};  // what a prompt writes after the user's content
-  std::string turn_end = {};    // what is a label after the assistant's content
+  std::string turn_end = {};    // label text after the content of the assistant
 };
 
 ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<const Tokenizer> tokenizer) {

@@ -175,7 +175,7 @@ class GzipReader : public ByteReader {
   }
 
  private:
-  /// Whether another member follows; its input is then available. Zeros after the last member are padding.
+  /// Whether there is more to decompress; input is then available. Zeros after the last member are padding.
   bool has_member() {
     while (true) {
       if (stream_.avail_in == 0 && !refill()) {

@@ -138,7 +138,7 @@ std::string read_content(const nlohmann::json& content, size_t number, std::stri
   return {};
 }
 
-/// Whether the key has a value that is not null.
+/// Whether the key has a value other than null or an empty array.
 bool has_any(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && !found->is_null() && !(found->is_array() && found->empty());
@@ -202,7 +202,7 @@ RecordText read_conversation(std::string_view line, const ChatTemplate& chat) {
 
 namespace {
 
-/// Appends the list under one key of the outermost object, up to its first invalid item.
+/// Appends the list under one key of the outermost object, and records its first problem.
 class IdsReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   IdsReader(const std::string& field, int64_t vocabulary, std::vector<int32_t>& ids)
