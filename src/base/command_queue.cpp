@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kNoShell = 127;
 
-/// `value` as it must be written where the quote `open` ('\0': none) precedes it.
+/// `value` escaped for the shell, where the quote `open` precedes it ('\0': no quote).
 std::string for_shell(std::string_view value, char open) {
   const bool is_plain =
       value.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+,=@%:") ==
@@ -113,7 +113,7 @@ bool CommandQueue::poll() {
       do {
         reaped = ::waitpid(process_, &status, WNOHANG);
       } while (reaped < 0 && errno == EINTR);
-      if (reaped == 0) return false;  // it still runs
+      if (reaped == 0) return false;  // still running
       code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     }
     ended_(commands_.front().words, code);

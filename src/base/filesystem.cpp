@@ -16,7 +16,7 @@
 namespace titan {
 namespace {
 
-/// A named pipe that is read must have a writer after this time.
+/// Timeout for a writer to open a named pipe that is being read.
 constexpr int kWriterLimitMilliseconds = 5000;
 
 [[noreturn]] void fail(ExitCode code, std::string_view what, const std::filesystem::path& path, int reason) {
@@ -30,7 +30,7 @@ struct Descriptor {
   }
 };
 
-/// Writes all of `bytes`, over short writes and interruptions; returns 0 or the error number.
+/// Writes all of `bytes`, retrying after short writes and EINTR; returns 0 or the error number.
 int write_all(int descriptor, std::string_view bytes) {
   while (!bytes.empty()) {
     ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
@@ -41,7 +41,7 @@ int write_all(int descriptor, std::string_view bytes) {
   return 0;
 }
 
-/// Whether bytes, or the end of them, come within `milliseconds`; without a limit below 0.
+/// Whether data or end of file arrives within `milliseconds`; negative: no timeout.
 bool becomes_readable(int descriptor, int milliseconds) {
   pollfd ready{descriptor, POLLIN, 0};
   return ::poll(&ready, 1, milliseconds) != 0;
@@ -55,8 +55,8 @@ void sync_folder(const std::filesystem::path& folder) {
 void put_in_place(const std::filesystem::path& path, std::string_view bytes, bool sync) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-    // Renaming over a device (/dev/null, a pipe) would put a file in its place for every program of the machine. Who
-    // does not wait for the disk does not wait for a pipe's reader either.
+    // Renaming over a device or pipe (/dev/null) would replace it with a regular file for every program of the machine.
+    // Without `sync`, opening a pipe does not block on its reader either.
     Descriptor place{::open(path.c_str(), O_WRONLY | O_CLOEXEC | (sync ? 0 : O_NONBLOCK))};
     if (place.value < 0) fail(ExitCode::storage, "write", path, errno);
     if (int reason = write_all(place.value, bytes)) fail(ExitCode::storage, "write", path, reason);
@@ -81,7 +81,7 @@ void put_in_place(const std::filesystem::path& path, std::string_view bytes, boo
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path, ExitCode code, size_t most) {
-  // Without O_NONBLOCK, opening a named pipe that nothing writes to would never return.
+  // Without O_NONBLOCK, opening a named pipe that has no writer would block forever.
   Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.value < 0) fail(code, "read", path, errno);
   struct stat status {};
@@ -151,7 +151,7 @@ AppendFile::~AppendFile() {
 bool AppendFile::append_line(std::string_view line) {
   if (descriptor_ < 0) return false;
   if (!is_file_at(descriptor_, path_)) {
-    std::error_code ignored;  // opening the file says it again
+    std::error_code ignored;  // open() reports the error
     std::filesystem::create_directories(path_.parent_path(), ignored);
     const int anew = open();
     if (anew < 0) return false;
@@ -174,13 +174,13 @@ std::string content_of(int descriptor) {
 
 }  // namespace
 
-// flock, not fcntl: it belongs to the open file, so that two holders in one process exclude each other, too. The child
-// of a fork does not keep it beyond exec.
+// flock, not fcntl: flock belongs to the open file, so two holders in one process also exclude each other. A child
+// process loses the lock at exec.
 LockFile::LockFile(const std::filesystem::path& path, std::string_view holder)
     : path_(path), descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
   if (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
     state_ = State::held;
-    // On a full disk the lock holds too; only the text in it is missing.
+    // On a full disk the lock is held, but the file lacks the holder's text.
     const std::string line = std::string(holder) + "\n";
     if (::ftruncate(descriptor_, 0) == 0) {
       [[maybe_unused]] const ssize_t written = ::pwrite(descriptor_, line.data(), line.size(), 0);

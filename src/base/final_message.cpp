@@ -17,7 +17,7 @@ struct FinalMessage::State {
   std::mutex mutex;  // held while the message is printed
   std::function<void()> print;
 
-  std::mutex timing;  // of what follows
+  std::mutex timing;  // guards `until`
   std::optional<Clock::time_point> until;
 
   Clock::time_point ends(std::chrono::milliseconds limit) {
@@ -42,7 +42,7 @@ void FinalMessage::print(std::chrono::milliseconds limit) const try {
   };
   std::thread(std::move(run)).detach();  // a thread that hangs cannot be joined
   printed->get_future().wait_until(until);
-} catch (const std::exception&) {  // no memory, no thread: the process ends without them
+} catch (const std::exception&) {  // out of memory or threads: the process ends without the message
 }
 
 FinalMessagePart::FinalMessagePart(std::shared_ptr<FinalMessage> last, std::function<void()> print)

@@ -24,8 +24,8 @@ void print_error(const std::string& prefix, const char* kind, std::string_view t
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
-/// Appends to a file that is made at the first line, so that a rank that never starts leaves none behind. A disk that
-/// is full costs lines and one warning, not the run.
+/// Appends to a file that is created with the first line: a rank that never starts leaves no file. A full disk causes
+/// lost lines and one warning; the run continues.
 class FileSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   FileSink(std::filesystem::path path, std::string prefix) : path_(std::move(path)), prefix_(std::move(prefix)) {}
@@ -39,7 +39,7 @@ class FileSink : public spdlog::sinks::base_sink<std::mutex> {
     }
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    // The formatter ends a line, and so does append_line.
+    // The formatter ends the line with a newline; append_line adds its own.
     if (file_->append_line({line.data(), line.size() - 1}) || warned_) return;
     warned_ = true;
     const std::string reason = no_folder ? no_folder.message() : file_->last_error();
@@ -56,7 +56,7 @@ class FileSink : public spdlog::sinks::base_sink<std::mutex> {
   bool warned_ = false;
 };
 
-/// For people, without time and level: what `main` prints of an error looks the same.
+/// Without time and level: the same format as errors printed by `main`.
 class ErrorSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit ErrorSink(std::string prefix) : prefix_(std::move(prefix)) { set_level(spdlog::level::warn); }
@@ -129,14 +129,14 @@ std::string_view colour_of(spdlog::level::level_enum level) {
   return level >= spdlog::level::err ? "\x1b[31m\x1b[1m" : "";
 }
 
-// Columns of the status line on this process's terminal.
+// Width of the status line currently on this process's terminal.
 std::atomic<size_t> shown_columns = 0;
 
-/// Blanks, not an escape code: without colours there are no escape codes at all. Two more for the ^C that a terminal
-/// shows.
+/// Overwrites with blanks, because output without colours must have no escape codes. Two more cover the ^C that a
+/// terminal echoes.
 std::string wiped(size_t columns) { return columns == 0 ? "" : "\r" + std::string(columns + 2, ' ') + "\r"; }
 
-/// At once, so that no other writer's text comes between.
+/// Flushes at once, so that other writers' text does not interleave.
 void put(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);

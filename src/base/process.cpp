@@ -57,7 +57,7 @@ int64_t total_memory_bytes() {
 
 namespace {
 
-/// A line "Name:  123 kB" of a file of /proc; 0 when it is not there.
+/// The value of a line "Name:  123 kB" in a /proc file; 0 if missing.
 int64_t kilobytes_line(const char* path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -66,7 +66,7 @@ int64_t kilobytes_line(const char* path, const std::string& name) {
   return 0;
 }
 
-/// What the group of processes this one is in may still take; file pages that can be dropped count as free.
+/// Bytes that this process's control group can still allocate; page cache that can be dropped counts as free.
 int64_t group_left_bytes() {
   const int64_t limit = read_limit("/sys/fs/cgroup/memory.max");
   if (limit == std::numeric_limits<int64_t>::max()) return limit;
@@ -134,10 +134,10 @@ std::string local_time(double seconds, const char* format) {
 
 namespace {
 
-/// A number of cores that no list of a real machine exceeds.
+/// Upper bound on the number of cores of any real machine.
 constexpr int kMostCores = 1 << 20;
 
-/// A mask as large as its last core needs: one of fixed size does not reach the last cores of the largest machines.
+/// A CPU mask sized for `cores`: the fixed-size cpu_set_t is too small for the largest machines.
 struct CoreMask {
   explicit CoreMask(int cores)
       : bytes(CPU_ALLOC_SIZE(cores)), mask(CPU_ALLOC(static_cast<size_t>(cores)), [](cpu_set_t* m) { CPU_FREE(m); }) {
@@ -160,7 +160,7 @@ std::string first_line(const std::filesystem::path& path) {
 std::vector<int> allowed_cores() {
   for (int most = CPU_SETSIZE; most <= kMostCores; most *= 2) {
     const CoreMask allowed(most);
-    if (::sched_getaffinity(0, allowed.bytes, allowed.mask.get()) != 0) continue;  // the machine has more
+    if (::sched_getaffinity(0, allowed.bytes, allowed.mask.get()) != 0) continue;  // mask too small: double it
     std::vector<int> cores;
     for (int core = 0; core < most; ++core) {
       if (CPU_ISSET_S(static_cast<size_t>(core), allowed.bytes, allowed.mask.get())) cores.push_back(core);

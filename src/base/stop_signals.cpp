@@ -23,26 +23,26 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Signals belong to the process, and so does what is known of them.
+// Signals belong to the process, so their state is global.
 std::atomic<int> received_signal = 0;
 std::atomic<bool> save_requested = false;
 std::atomic<bool> saves_now = false;
-/// When the first one that sets a limit came; the clock's zero: none has.
+/// When the first signal with a time limit arrived; the clock's zero: none yet.
 std::atomic<Clock::time_point> limited_since = Clock::time_point();
-/// The thread that takes them, for a handler that runs in another one.
+/// The thread that receives signals. A handler on another thread forwards to it.
 std::atomic<pthread_t> taker = 0;
 
-// A step, a read or a compilation may take minutes; Ctrl-C does not wait for it.
+// Ctrl-C does not wait for a step, a read or a compilation, which may take minutes.
 constexpr std::chrono::seconds kInterruptLimit{4};
-// Slurm and Kubernetes kill 30 s after SIGTERM: a step gets nearly all of that, and the closing line is still written.
+// Slurm and Kubernetes kill 30 s after SIGTERM: leaves most of that to a step, and time to write the closing line.
 constexpr std::chrono::seconds kTerminateLimit{25};
 
-// Of that, for the closing lines.
+// Part of the limit reserved for the closing lines.
 constexpr std::chrono::seconds kClosingTime{3};
 
 constexpr std::array kSignals{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
-/// On a terminal, in place of the status line that may stand there.
+/// Replaces the status line, if the terminal shows one.
 void print_line(std::string_view line) {
   const std::string text = line_start(STDERR_FILENO) + std::string(line);
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
@@ -54,7 +54,7 @@ void pass_on(int signal) {
   errno = kept;
 }
 
-/// The next signal that has arrived, or 0.
+/// The next pending signal, or 0.
 int next_signal(int signals) {
   signalfd_siginfo info{};
   return ::read(signals, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
@@ -88,7 +88,7 @@ StopSignals::~StopSignals() {
   ::eventfd_write(end_, 1);
   thread_.join();
   for (const int signal : kSignals) ::signal(signal, SIG_DFL);
-  while (next_signal(signals_) != 0) {  // what came before now was meant for this object
+  while (next_signal(signals_) != 0) {  // discard pending signals: they were meant for this object
   }
   ::close(signals_);
   ::close(end_);
@@ -112,7 +112,7 @@ bool StopSignals::was_sent() {
   for (const int signal : kSignals) {
     if (signal != SIGUSR2 && ::sigismember(&pending, signal) == 1) return true;
   }
-  // It may be on its way from the thread that has just taken it.
+  // The receiving thread may have read the signal but not stored it yet.
   const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(200);
   while (received_signal == 0 && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return received_signal != 0;
@@ -156,7 +156,7 @@ void StopSignals::watch() const {
       if (signal == SIGINT && received_signal != 0) end_now("");
       if (received_signal == 0) {
         received_signal = signal;
-        // A terminal gets an answer to Ctrl-C; in a log the line would say nothing new.
+        // Acknowledges Ctrl-C on a terminal; a log does not need the line.
         if (signal == SIGINT && ::isatty(STDERR_FILENO) != 0) {
           print_line(
               "Ctrl-C: this step is finished and what the config asks for is saved; Ctrl-C again ends at once\n");

@@ -95,7 +95,7 @@ std::string to_lower(std::string_view text) {
 
 namespace {
 
-/// The character at the front of `text` and its bytes; no bytes: it is not UTF-8.
+/// The first character of `text` and its length in bytes; length 0: invalid UTF-8.
 std::pair<char32_t, size_t> first_character(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[i])); };
   const char32_t lead = byte(0);

@@ -62,7 +62,7 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at)
 }
 
 void AddedTokenFinder::split(std::string_view text, std::vector<Part>& parts) const {
-  size_t settled = 0;  // all before it is in `parts`
+  size_t settled = 0;  // the text before it is in `parts`
   for (size_t at = 0; at < text.size();) {
     const AddedToken* token = longest_at(text, at);
     if (!token) {
@@ -75,7 +75,7 @@ void AddedTokenFinder::split(std::string_view text, std::vector<Part>& parts) co
     const bool in_a_word = (begin > 0 && is_word_character(text, previous_character(text, begin))) ||
                            (end < text.size() && is_word_character(text, end));
     if (token->single_word && in_a_word) continue;
-    if (begin < settled) continue;  // whitespace that the token before it took along
+    if (begin < settled) continue;  // whitespace already consumed by the previous token
     if (token->lstrip) begin = std::max(whitespace_before(text, begin), settled);
     if (token->rstrip) end = whitespace_after(text, end);
     if (settled < begin) parts.push_back({text.substr(settled, begin - settled), nullptr});

@@ -19,7 +19,7 @@ void check(const BatchPlan& plan, const BatchOptions& options) {
   TITAN_CHECK(options.queue_depth > 0, options.queue_depth);
 }
 
-/// Batches that came back, for their memory.
+/// Used batches, kept to reuse their memory.
 class Returned {
  public:
   void put(StepBatch&& batch) {
@@ -57,7 +57,7 @@ ChunkOptions chunk_options(const BatchPlan& plan, const BatchOptions& options) {
 }
 
 struct BatchStream::Worker {
-  // The thread holds the chunks too: see PrefetchThread on threads that are left behind.
+  // The thread shares ownership of the chunks: see PrefetchThread on detached threads.
   std::shared_ptr<ChunkSource> chunks;
   std::shared_ptr<Returned> returned = std::make_shared<Returned>();
   std::unique_ptr<PrefetchThread<StepBatch>> thread;
@@ -120,7 +120,7 @@ int64_t BatchStream::ready() const { return worker_->thread->ready(); }
 
 namespace {
 
-/// Gives `batch` the plan's shape. What was in it stays; every row is then filled or cleared.
+/// Gives `batch` the plan's shape. Keeps old contents; the caller then fills or clears every row.
 void reshape(MicroBatch& batch, const BatchPlan& plan) {
   batch.samples = plan.local_batch;
   batch.sequence_length = plan.sequence_length;
@@ -136,7 +136,7 @@ void reshape(MicroBatch& batch, const BatchPlan& plan) {
   }
 }
 
-/// A row that counts nowhere.
+/// Fills a padding row: all labels are ignored.
 void clear_row(MicroBatch& batch, int64_t row) {
   const int64_t offset = row * batch.sequence_length;
   std::fill_n(batch.tokens.begin() + offset, batch.sequence_length, 0);
@@ -146,7 +146,7 @@ void clear_row(MicroBatch& batch, int64_t row) {
   batch.document_bounds[static_cast<size_t>(row)] = {0};
 }
 
-/// The one list that positions, masks and uncounted labels follow: where a document, or the rest of one, begins.
+/// Sets the positions where a document, or the rest of one, starts; positions, masks and ignored labels follow them.
 void take_bounds(const Chunk& chunk, std::vector<int32_t>& bounds) {
   bounds.clear();
   if (chunk.begins_inside_document()) bounds.push_back(0);
@@ -178,7 +178,7 @@ void fill_row(MicroBatch& batch, int64_t row, const Chunk& chunk, const RowOptio
   }
 }
 
-/// Labels of a chunk that count.
+/// Number of labels in a chunk that are not ignored.
 int64_t valid_labels(const Chunk& chunk, int64_t length, const RowOptions& options) {
   if (!chunk.counts.empty()) return std::count(chunk.counts.begin() + 1, chunk.counts.end(), 1);
   if (!options.labels_end_with_document) return length;
@@ -200,7 +200,7 @@ std::optional<StepBatch> assemble_step(ChunkSource& chunks, const BatchPlan& pla
   const int64_t wanted = plan.local_batch * plan.accumulation * ranks;
   Chunk chunk;
   for (; step.samples < wanted && chunks.next(chunk); ++step.samples) {
-    const int64_t group = step.samples / plan.local_batch;  // the local batch it falls into: microbatch · ranks + rank
+    const int64_t group = step.samples / plan.local_batch;  // the local batch of this sample: microbatch · ranks + rank
     step.valid_tokens += valid_labels(chunk, plan.sequence_length, options);
     if (group % ranks != rank) continue;
     auto& microbatch = step.microbatches[static_cast<size_t>(group / ranks)];
@@ -215,7 +215,7 @@ std::optional<StepBatch> assemble_step(ChunkSource& chunks, const BatchPlan& pla
   step.notices = chunks.take_notices();
   step.state = chunks.state();
   if (step.samples == 0) return std::nullopt;
-  if (plan.own_stream) {  // every rank's stream gives as much: it has no end, and all labels count
+  if (plan.own_stream) {  // all ranks have the same counts: their streams are endless, and all labels count
     step.samples *= plan.dp_degree;
     step.valid_tokens *= plan.dp_degree;
   }

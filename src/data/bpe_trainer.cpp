@@ -30,7 +30,7 @@ struct PairHash {
   }
 };
 
-/// How often a pair occurs, and the words it was ever seen in (some may no longer hold it).
+/// A pair's count, and the words that ever contained it (some may no longer do).
 struct Occurrences {
   int64_t count = 0;
   std::vector<int32_t> words;
@@ -49,13 +49,13 @@ class Merger {
     changed_.clear();
   }
 
-  /// Merges the most frequent pair; false when none occurs twice.
+  /// Merges the most frequent pair; false if no pair occurs twice.
   bool merge_next() {
     while (!candidates_.empty()) {
       Candidate best = candidates_.top();
       candidates_.pop();
       auto found = pairs_.find(best.pair);
-      if (found == pairs_.end() || found->second.count != best.count) continue;  // a newer entry is in the heap
+      if (found == pairs_.end() || found->second.count != best.count) continue;  // stale: the heap has a newer entry
       if (best.count < 2) return false;
       merge(best.pair, std::move(found->second.words));
       return true;
@@ -69,20 +69,20 @@ class Merger {
   struct Candidate {
     int64_t count;
     Pair pair;
-    /// "Comes later": fewer occurrences, then higher ids.
+    /// Heap order: a candidate with fewer occurrences, then with higher ids, is smaller.
     bool operator<(const Candidate& other) const {
       return std::tuple(count, -pair.left, -pair.right) < std::tuple(other.count, -other.pair.left, -other.pair.right);
     }
   };
 
-  /// The id of these bytes. Two pairs may spell the same token ("a"+"bc", "ab"+"c"): it exists only once.
+  /// The id of the token `bytes`. Two pairs can spell the same token ("a"+"bc", "ab"+"c"): they share one id.
   int32_t add_token(std::string bytes) {
     auto [at, fresh] = ids_.try_emplace(bytes, static_cast<int32_t>(tokens_.size()));
     if (fresh) tokens_.push_back(std::move(bytes));
     return at->second;
   }
 
-  /// Adds `change` to the pair at parts[i], parts[i + 1] of a word.
+  /// Adds `change` to the count of the pair (parts[i], parts[i + 1]) of a word.
   void count(int32_t word, size_t i, int64_t change) {
     const auto& parts = words_[static_cast<size_t>(word)].parts;
     Pair pair{parts[i], parts[i + 1]};
@@ -108,7 +108,7 @@ class Merger {
     }
   }
 
-  /// Takes the word's pairs out of the counts, merges, and counts them anew: words are short, so this is cheap.
+  /// Subtracts the word's pairs from the counts, merges, and counts them again: words are short, so this is cheap.
   void merge_in_word(int32_t index, Pair pair, int32_t merged) {
     Word& word = words_[static_cast<size_t>(index)];
     auto& parts = word.parts;

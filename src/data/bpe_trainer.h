@@ -1,5 +1,5 @@
-// Learns a byte-pair vocabulary from text: words are counted once, then the most frequent pair is merged again and
-// again. Incremental: a merge touches only the words that hold the pair, and a heap gives the next one.
+// Learns a byte-pair vocabulary from text: counts words once, then repeatedly merges the most frequent pair.
+// Incremental: a merge updates only the words that contain the pair, and a heap gives the next pair.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ class BpeTrainer {
   int64_t text_bytes() const { return text_bytes_; }
   int64_t distinct_pieces() const { return static_cast<int64_t>(counts_.size()); }
 
-  /// The tokens by rank: the 256 single bytes, then `size` − 256 merges, the most frequent first. Depends only on the
-  /// counts: of pairs equally frequent, the one of the lower ids wins. Throws Error(bad_data) when size < 256 or when
-  /// the text runs out of pairs that occur at least twice.
+  /// The tokens by rank: the 256 single bytes, then `size` − 256 merges, most frequent first. Depends only on the
+  /// counts: among equally frequent pairs, the lower ids win. Throws Error(bad_data) if size < 256 or if too few pairs
+  /// occur at least twice.
   std::vector<std::string> train(int64_t size) const;
 
  private:

@@ -42,7 +42,7 @@ int32_t BytePairEncoder::rank_of(std::string_view bytes) const {
   return kNone;
 }
 
-/// Every part that merging can reach is a token, so the merges that matter are the tokens cut in two tokens.
+/// Every intermediate result of merging is a token, so the merges are all splits of a token into two tokens.
 void BytePairEncoder::build_merges() {
   std::vector<Merge> merges;
   for (int32_t rank = 0; rank < size(); ++rank) {
@@ -68,13 +68,13 @@ void BytePairEncoder::encode_piece(std::string_view piece, std::vector<int32_t>&
 
 namespace {
 
-/// Above this parts are merged with a heap: searching all pairs again after each merge would be quadratic.
+/// Longer sequences are merged with a heap: searching all pairs again after each merge would be quadratic.
 constexpr size_t kShort = 96;
 constexpr int32_t kNoRank = INT32_MAX;
 
 size_t hash_pair(int32_t left, int32_t right) {
   uint64_t key = uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
-  key *= 0x9E3779B97F4A7C15u;  // the golden ratio: neighbouring ids spread over all upper bits
+  key *= 0x9E3779B97F4A7C15u;  // the golden ratio: spreads neighbouring ids over all upper bits
   return static_cast<size_t>(key ^ key >> 32);
 }
 
@@ -109,7 +109,7 @@ size_t MergeTable::merge_short(std::span<int32_t> parts) const {
     int32_t rank;
     int32_t id;
   };
-  std::array<Union, kShort> unions;  // unions[i]: of parts[i] and parts[i + 1]
+  std::array<Union, kShort> unions;  // unions[i] merges parts[i] and parts[i + 1]
   size_t count = parts.size();
   auto consider = [&](size_t i) {
     const Merge* merge = find(parts[i], parts[i + 1]);
@@ -118,7 +118,7 @@ size_t MergeTable::merge_short(std::span<int32_t> parts) const {
   for (size_t i = 0; i + 1 < count; ++i) consider(i);
   while (count > 1) {
     size_t at = 0;
-    for (size_t i = 1; i + 1 < count; ++i) at = unions[i].rank < unions[at].rank ? i : at;  // the first of equals
+    for (size_t i = 1; i + 1 < count; ++i) at = unions[i].rank < unions[at].rank ? i : at;  // leftmost of equals
     if (unions[at].rank == kNoRank) break;
     parts[at] = unions[at].id;
     std::copy(parts.begin() + at + 2, parts.begin() + count, parts.begin() + at + 1);
@@ -131,12 +131,12 @@ size_t MergeTable::merge_short(std::span<int32_t> parts) const {
 }
 
 size_t MergeTable::merge_long(std::span<int32_t> parts) const {
-  struct Part {  // a doubly linked list in one array; a part is named by the place where it began
+  struct Part {  // a doubly linked list in one array; a part's index is that of its start
     int32_t previous;
     int32_t next;
     bool gone;
   };
-  // Entries are never removed: one whose parts have changed is skipped when it comes up.
+  // Entries are never removed: a stale entry, whose parts have changed, is skipped when popped.
   struct Candidate {
     int32_t rank, at, left, right, id;
     bool operator<(const Candidate& other) const { return std::tie(rank, at) > std::tie(other.rank, other.at); }

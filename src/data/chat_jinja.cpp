@@ -114,7 +114,7 @@ class Run {
     return {Kind::undefined, 0, TracedText(name)};
   }
 
-  /// Those of a call, filter or test; with names into `named`.
+  /// Evaluates the arguments of a call, filter or test; keyword arguments go to `named`.
   Items arguments(const Expression& expression, Members* named = nullptr) {
     Items values;
     for (size_t i = 1; i < expression.parts.size(); ++i) {
@@ -213,7 +213,7 @@ class Run {
   }
 
   std::vector<Members> frames_;
-  std::string left_;  // break or continue, until the loop's end
+  std::string left_;  // break or continue, until the end of the loop
   int64_t steps_ = 0;
   int nested_ = 0;
 };

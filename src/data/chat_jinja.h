@@ -1,6 +1,6 @@
-// Runs a chat template's Jinja source over a conversation and tells which bytes of the result are a message's: every
-// text that the template handles carries where each of its bytes is from, so that trimming, splitting and joining need
-// no marks in it. Owned by data; immutable.
+// Renders a chat template's Jinja source for a conversation and records which output bytes come from which message:
+// every text in the template carries the origin of its bytes, so trimming, splitting and joining need no markers in it.
+// Owned by data; immutable.
 #pragma once
 
 #include <map>
@@ -20,9 +20,8 @@ class Template {
   /// Throws TemplateError.
   explicit Template(std::string_view source) : statements_(parse_template(source)) {}
 
-  /// What `apply_chat_template` writes for these messages, which are valid UTF-8, without tools and with the texts
-  /// `names` (bos_token). strftime_now is undefined and, where it is called all the same, says one day. Throws
-  /// TemplateError.
+  /// The output of `apply_chat_template` for these messages (valid UTF-8), without tools and with the variables `names`
+  /// (bos_token). strftime_now is undefined; if called anyway, it returns a fixed day. Throws TemplateError.
   TracedText write(const std::vector<ChatMessage>& messages, bool generate,
                    const std::map<std::string, std::string>& names) const;
 

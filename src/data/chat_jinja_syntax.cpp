@@ -34,7 +34,7 @@ class Parser {
   }
 
  private:
-  /// Counts how deep the parser is in itself.
+  /// Counts the parser's recursion depth.
   struct Deeper {
     explicit Deeper(Parser* of) : parser(of) {
       if (++parser->depth_ > kDeepest) parser->fail("nesting of this depth is not supported");
@@ -57,7 +57,7 @@ class Parser {
     if (!found) unexpected();
   }
 
-  // What is next. Within a tag, after white space.
+  // The next characters of the source. Inside a tag, white space is skipped first.
 
   std::string_view character() const {
     return std::string_view(source_).substr(at_, utf8_length(static_cast<unsigned char>(source_[at_])));
@@ -86,7 +86,7 @@ class Parser {
     return found;
   }
 
-  // Tags and what is between them.
+  // Tags and the text between them.
 
   void end_tag(std::string_view end = "%}") {
     expect(ends(end));
@@ -103,7 +103,7 @@ class Parser {
     }
   }
 
-  /// Up to the next tag, and into it. Returns how that begins: {{, {%, or nothing at the end.
+  /// Adds the text up to the next tag and enters the tag. Returns its opening, {{ or {%; empty at the end.
   std::string_view data(std::vector<Statement>& statements) {
     const std::string_view source = source_;
     for (;;) {
@@ -112,7 +112,7 @@ class Parser {
       at_ = std::min(end + 2, source.size());
       if (take("-")) {
         while (end > begin && is_space(source[end - 1])) --end;
-      } else if (at != source.npos && source[at + 1] != '{') {  // blank from the line's beginning on
+      } else if (at != source.npos && source[at + 1] != '{') {  // only blanks before it on its line
         size_t line = at;
         while (line > 0 && source[line - 1] != '\n' && is_space(source[line - 1])) --line;
         if (line == 0 || source[line - 1] == '\n') end = std::max(begin, line);
@@ -127,7 +127,7 @@ class Parser {
     }
   }
 
-  /// Up to a tag that is none of its own, whose name `tag_` is then; empty at the end.
+  /// Parses up to a tag that it does not handle, and stores its name in `tag_`; empty at the end.
   std::vector<Statement> body() {
     const Deeper deeper(this);
     std::vector<Statement> statements;
@@ -157,7 +157,7 @@ class Parser {
     }
   }
 
-  /// From the end of the tag before it.
+  /// Starts at the end of the previous tag.
   std::vector<Statement> body_until(std::string_view name, bool is_open = true) {
     std::vector<Statement> statements;
     if (is_open) {
@@ -238,7 +238,7 @@ class Parser {
     return first;
   }
 
-  /// The operations that bind as tightly as `level` says, or more, from left to right.
+  /// Parses binary operators of precedence `level` and higher, left-associative.
   Expression operation(size_t level) {
     static const std::vector<std::vector<std::string>> kLevels{{"or"}, {"and"}, {}, {"+", "-"}, {"~"}, {"%"}};
     if (level == kLevels.size()) return with_filters();
@@ -310,7 +310,7 @@ class Parser {
     return joined(Op::slice, "", std::move(parts));
   }
 
-  /// After what they are of.
+  /// Parses arguments after their operand.
   std::vector<Expression> arguments(Expression first) {
     std::vector<Expression> parts{std::move(first)};
     while (!sign(")")) {
@@ -361,7 +361,7 @@ class Parser {
     return text;
   }
 
-  /// Of a list, a tuple, an object, or what is in parentheses.
+  /// Parses the items of a list, a tuple, an object or parentheses.
   Expression items(const std::string& end) {
     std::vector<Expression> items;
     bool comma = false;

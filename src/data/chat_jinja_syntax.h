@@ -1,5 +1,5 @@
-// The syntax of Jinja as far as published chat templates use it: a template's source as a tree of statements.
-// Owned by data; knows nothing of conversations. What the tree means: chat_jinja.h.
+// A Jinja parser for the syntax used by published chat templates: converts a template's source to a tree of statements.
+// Owned by data; knows nothing of conversations. chat_jinja.h evaluates the tree.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace titan::jinja {
 
-/// Why a template cannot be run, as part of a sentence: `the filter "tojson" is not supported`.
+/// Why a template cannot be rendered, as part of a sentence: `the filter "tojson" is not supported`.
 class TemplateError : public std::runtime_error {
  public:
   enum class Kind { unsupported, raised };  // raised: by the template's own raise_exception
@@ -26,13 +26,13 @@ enum class Op {
   number,
   name,
   list,
-  object,   ///< keys and values in turn
+  object,   ///< alternating keys and values
   member,   ///< a.b and a["b"]
-  slice,    ///< of, from, to, step; a bound that is left out is the name "none"
-  call,     ///< of, arguments
-  filter,   ///< of, arguments
-  test,     ///< of, arguments
-  keyword,  ///< an argument with a name
+  slice,    ///< object, from, to, step; an omitted bound is the name "none"
+  call,     ///< callee, arguments
+  filter,   ///< operand, arguments
+  test,     ///< operand, arguments
+  keyword,  ///< a keyword argument
   choice,   ///< condition, value, otherwise
   negate,
   binary,
@@ -40,7 +40,7 @@ enum class Op {
 
 struct Expression {
   Op op = Op::text;
-  std::string text = {};  // a literal, a name, or the sign of a binary operation
+  std::string text = {};  // a literal, a name, or a binary operator
   int64_t number = 0;
   std::vector<Expression> parts = {};
 };
@@ -49,15 +49,15 @@ enum class Do { data, output, branch, loop, leave, set, capture, macro, block };
 
 struct Statement {
   Do what = Do::data;
-  std::string text = {};                   // data, or the name that is set
-  std::vector<std::string> names = {};     // a loop's targets, a macro's parameters, the attribute that is set
-  Expression value = {};                   // of a macro: a list of the defaults of its last parameters
-  std::vector<Expression> condition = {};  // of a loop, or none
+  std::string text = {};                   // literal text, or the name of the assigned variable
+  std::vector<std::string> names = {};     // a loop's targets, a macro's parameters, or the assigned attribute
+  Expression value = {};                   // for a macro: a list of default values of its last parameters
+  std::vector<Expression> condition = {};  // optional, for a loop
   std::vector<Statement> body = {}, otherwise = {};
 };
 
-/// The statements of a template, white space as with trim_blocks and lstrip_blocks, which `transformers` sets. Throws
-/// TemplateError with the line.
+/// The statements of a template, with white space as in trim_blocks and lstrip_blocks, which `transformers` sets.
+/// Throws TemplateError with the line.
 std::vector<Statement> parse_template(std::string_view source);
 
 }  // namespace titan::jinja

@@ -57,7 +57,7 @@ Items split(const TracedText& text, const std::string& at) {
 }
 
 Value in_case(TracedText text, const std::string& name) {
-  bool inside = false;  // a word, after its first letter
+  bool inside = false;  // inside a word, after its first letter
   for (char& c : text.text) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte >= 0x80) unsupported(fmt::format("{} of other letters than ASCII's", name));
@@ -68,7 +68,7 @@ Value in_case(TracedText text, const std::string& name) {
   return text_value(std::move(text));
 }
 
-/// A method of str, or the filter of its name. Nothing: there is none.
+/// A method of str, or the filter of the same name. Nothing if unknown.
 std::optional<Value> text_operation(const std::string& name, const TracedText& text, const Items& arguments) {
   const auto argument = [&](size_t i) -> const TracedText& {
     return i < arguments.size() ? as_text(arguments[i]) : throw TemplateError(name + " without an argument");
@@ -87,7 +87,7 @@ std::optional<Value> text_operation(const std::string& name, const TracedText& t
   return std::nullopt;
 }
 
-/// selectattr and rejectattr: by an attribute, or what a test says of it.
+/// selectattr and rejectattr: selects by an attribute, or by a test of it.
 Value selected(const Items& items, const Items& arguments, bool wanted) {
   Items taken;
   for (const Value& item : items) {
@@ -109,9 +109,9 @@ Value range(const Items& bounds) {
   return list(std::move(items));
 }
 
-/// The same every day, so that ids are.
+/// A fixed day, so that ids do not depend on the date.
 Value date(const std::string& format) {
-  std::tm day{};  // Friday, 26 July 2024, which Llama 3.1's and 3.2's templates fall back on
+  std::tm day{};  // Friday, 26 July 2024: the fallback of Llama 3.1's and 3.2's templates
   day.tm_year = 124, day.tm_mon = 6, day.tm_mday = 26, day.tm_wday = 5, day.tm_yday = 207;
   std::array<char, 256> shown{};
   const size_t length = std::strftime(shown.data(), shown.size(), format.c_str(), &day);

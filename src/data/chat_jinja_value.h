@@ -1,5 +1,5 @@
-// The values that a chat template's Jinja works on, and what can be done to them. A text carries where it is from, so
-// that trimming, splitting and joining need no marks in it. Owned by data; knows no syntax.
+// The values of a chat template's Jinja and their operations. A text carries the origin of its bytes, so trimming,
+// splitting and joining need no markers in it. Owned by data; knows no syntax.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace titan::jinja {
 
-/// Text and where it is from: 0 for the template, i + 1 for message i.
+/// Text with its origin: 0 for the template, i + 1 for message i.
 struct TracedText {
   struct Span {
     size_t end;
@@ -38,7 +38,7 @@ enum class Kind { undefined, none, boolean, number, text, list, object, macro };
 struct Value {
   Kind kind = Kind::undefined;
   int64_t number = 0;    // or a boolean
-  TracedText text = {};  // or the name of what is undefined
+  TracedText text = {};  // or the name of the undefined value
   std::shared_ptr<std::vector<Value>> items = {};
   std::shared_ptr<std::map<std::string, Value>> members = {};
   const Statement* macro = nullptr;
@@ -56,25 +56,25 @@ inline Value object(Members members) {
 }
 
 [[noreturn]] void unsupported(const std::string& what);
-/// Says that a value is undefined, or no `wanted`.
+/// Throws: the value is undefined, or is not a `wanted`.
 [[noreturn]] void misfit(const Value& value, const char* wanted);
 
 const TracedText& as_text(const Value& value);
 bool truth(const Value& value);
-/// As Python prints it.
+/// The value as Python prints it.
 TracedText printed(const Value& value);
-/// The items of a list, the characters of a text, the keys of an object; none of what is undefined.
+/// The items of a list, the characters of a text or the keys of an object; empty for an undefined value.
 std::shared_ptr<const Items> items_of(const Value& value);
 
 Value member(const Value& of, const Value& key);
 /// Python's slice of a list or text; `bounds` are from, to and step, or none.
 Value slice(const Value& of, const std::array<Value, 3>& bounds);
-/// Of a sign that is neither "and" nor "or".
+/// Applies a binary operator other than "and" and "or".
 Value binary(const std::string& sign, const Value& a, const Value& b);
 bool test(const std::string& name, const Value& value, const Items& arguments);
 Value filter(const std::string& name, const Value& value, const Items& arguments);
 Value method(const std::string& name, const Value& of, const Items& arguments);
-/// A function that is no macro; `named` are its arguments with names.
+/// Calls a built-in function (not a macro); `named` are its keyword arguments.
 Value call(const std::string& name, const Items& arguments, Members named);
 
 }  // namespace titan::jinja

@@ -48,8 +48,8 @@ constexpr const char* kLlama3Begin = R"(
 {%- macro head(role) -%}{{ '<|start_header_id|>' + role + '<|end_header_id|>\n\n' }}{%- endmacro -%}
 {{- bos_token + '' -}}
 )";
-/// The dates are what Llama 3.1's template writes without another. Llama 3.2's writes the present day, which would make
-/// the ids depend on the day, and falls back on these.
+/// The dates are Llama 3.1's defaults. Llama 3.2's template writes the current day, which would make the ids depend on
+/// it, and uses these dates only as a fallback.
 constexpr const char* kLlama31System = R"(
 {{- head('system') + 'Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n' -}}
 {%- if messages[0].role == 'system' -%}
@@ -65,7 +65,7 @@ constexpr const char* kLlama3Turns = R"(
 [[noreturn]] void refuse(const std::string& what) { throw Error(ExitCode::bad_config, what); }
 
 struct Source {
-  std::string name, text;  // of a folder's: the file
+  std::string name, text;  // for a template from a folder: the file
 };
 
 /// The template in a tokenizer's folder.
@@ -78,7 +78,7 @@ std::optional<Source> source_in(const fs::path& tokenizer) {
   const std::optional<JsonNode> field = JsonNode(json, config).find("chat_template");
   if (!field) return std::nullopt;
   if (!field->value().is_array()) return Source{config.string(), field->text()};
-  for (size_t i = 0; i < field->size(); ++i) {  // several, by name
+  for (size_t i = 0; i < field->size(); ++i) {  // several templates, by name
     if (field->at(i).text("name") == "default") return Source{config.string(), field->at(i).text("template")};
   }
   return std::nullopt;
@@ -128,7 +128,7 @@ Source source_of(const ChatTemplateOptions& options) {
                   options.tokenizer.string(), alternatives()));
 }
 
-/// Of a template that was named: texts of the form <|…|> in it are meant as special tokens.
+/// For a template selected by name: texts of the form <|…|> in it must be special tokens of the tokenizer.
 void check_special_tokens(const Source& source, const Tokenizer& tokenizer) {
   std::set<std::string> known;
   for (auto& [name, id] : tokenizer.special_tokens()) known.insert(name);
@@ -152,11 +152,11 @@ std::vector<AddedToken> tokens_of(const Tokenizer& tokenizer) {
   return tokens;
 }
 
-/// A conversation as the template writes it.
+/// A conversation rendered by the template.
 struct Written {
   struct Run {
     size_t begin, end;  // bytes of `text`
-    size_t from;        // as in jinja::TracedText
+    size_t from;        // origin, as in jinja::TracedText
   };
   struct Extent {
     size_t first_run = 0, last_run = 0, bytes = 0;
@@ -164,19 +164,19 @@ struct Written {
   };
 
   std::string_view of(const Run& run) const { return std::string_view(text).substr(run.begin, run.end - run.begin); }
-  /// What the template writes in the one run `i`; empty where it is none.
+  /// The template's own text in run `i`; empty if the run is a message's.
   std::string_view template_text(size_t i) const {
     return i < runs.size() && runs[i].from == 0 ? of(runs[i]) : std::string_view();
   }
 
   std::string text = {};
   std::vector<Run> runs = {};
-  std::vector<Extent> extents = {};  // of each message
-  std::vector<uint8_t> counts = {};  // of each byte
+  std::vector<Extent> extents = {};  // per message
+  std::vector<uint8_t> counts = {};  // label mask, per byte
   std::string problem = {};
 };
 
-/// Cuts the text where its origin changes. `blank` messages hold the one character kStandIn more, which is left out.
+/// Splits the text into runs of one origin. Removes kStandIn, the extra character in the content of `blank` messages.
 Written cut(const jinja::TracedText& traced, const std::vector<bool>& blank) {
   Written written;
   written.extents.resize(blank.size());
@@ -231,7 +231,7 @@ struct ChatTemplate::Form {
   bool all_count;
   std::map<std::string, std::string> names = {};
   std::string prompt_end = {};  // what a prompt writes after the user's content
-  std::string turn_end = {};    // what counts after the assistant's content
+  std::string turn_end = {};    // label text after the content of the assistant
 };
 
 ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<const Tokenizer> tokenizer) {
@@ -280,7 +280,7 @@ ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<c
 
 ChatTemplate::~ChatTemplate() = default;
 
-/// The message that the template raised an error about is the last of the fewest that it raises it about.
+/// Finds the message that causes the template's error: the last one of the shortest prefix with the same error.
 std::string ChatTemplate::Form::problem_of(const Messages& messages, bool generate,
                                            const jinja::TemplateError& error) const {
   if (!error.raised) return fmt::format("the chat template {} cannot write it: {}", name, error.what());
@@ -297,7 +297,7 @@ std::string ChatTemplate::Form::problem_of(const Messages& messages, bool genera
 }
 
 Written ChatTemplate::Form::write(Messages messages, bool generate) const {
-  // A blank content is found by a character that stands in for it, unless the template asks whether it is blank.
+  // Blank content gets a stand-in character to make its position visible, unless the template tests for blank content.
   Messages marked;
   std::vector<bool> blank;
   for (ChatMessage& message : messages) {
@@ -343,8 +343,8 @@ void ChatTemplate::Form::mark_labels(const Messages& messages, Written& written)
   }
 }
 
-/// Text between two special tokens is encoded as a whole. An id that has characters on both sides of where the
-/// assistant's begin or end counts.
+/// Encodes the text between two special tokens as a whole. An id that crosses the start or end of the assistant's text
+/// is a label.
 void ChatTemplate::Form::encode_text(const Written& written, size_t begin, size_t end, EncodedChat& chat) const {
   if (begin == end) return;
   const std::string_view text = std::string_view(written.text).substr(begin, end - begin);
@@ -352,8 +352,8 @@ void ChatTemplate::Form::encode_text(const Written& written, size_t begin, size_
   tokenizer->encode_part(text, first == 0, chat.ids);
   chat.counts.resize(chat.ids.size(), 0);
   struct Cut {
-    size_t ids;   // that end before it
-    bool inside;  // of the id after those
+    size_t ids;   // ids that end before the cut
+    bool inside;  // whether the next id crosses the cut
   };
   const auto cut_at = [&](size_t offset) -> Cut {
     if (offset == text.size()) return {chat.ids.size(), false};
@@ -375,7 +375,7 @@ void ChatTemplate::Form::encode_text(const Written& written, size_t begin, size_
   }
 }
 
-/// Special tokens are those in what the template wrote.
+/// Only special tokens in the template's own text are encoded as such.
 EncodedChat ChatTemplate::Form::encode(const Written& written) const {
   EncodedChat chat;
   chat.problem = written.problem;

@@ -17,7 +17,7 @@ ChunkStream::ChunkStream(std::unique_ptr<DocumentSource> source, std::shared_ptr
     : source_(std::move(source)), tokenizer_(std::move(tokenizer)), options_(std::move(options)) {
   TITAN_CHECK(options_.sequence_length > 0, options_.sequence_length);
   source_->check_tokenizer(*tokenizer_);
-  // Token offsets mean something under one tokenizer only, so it is part of what a saved state must find again.
+  // A token offset is valid for one tokenizer only, so the fingerprint of a saved state includes the tokenizer.
   fingerprint_ = source_->fingerprint() ^ tokenizer_->fingerprint();
   corpus_ = record_corpus(source_->file_sizes(), source_->order(), tokenizer_->fingerprint());
 }
@@ -74,7 +74,7 @@ bool ChunkStream::next_conversations(Chunk& chunk) {
 void ChunkStream::move_on(int64_t tokens) {
   used_ += static_cast<size_t>(tokens);
   ++chunk_;
-  // Keep the document that the last token used came from, and what follows: state() names it.
+  // Keep the document of the last used token and those after it: state() refers to it.
   while (origins_.size() > 1 && origins_[1].first_token < position()) origins_.pop_front();
 }
 
@@ -91,8 +91,8 @@ bool ChunkStream::read_document() {
   return true;
 }
 
-/// Cuts a conversation that no sequence holds. False: it is left out, as asked for or because nothing that is left of
-/// it counts.
+/// Truncates a conversation that is longer than a sequence. False: drop it, because of drops_long or because the rest
+/// has no labels.
 bool ChunkStream::fits(EncodedChat& chat, const SourcePosition& start) {
   const auto most = static_cast<size_t>(options_.sequence_length) + 1;
   if (chat.ids.size() > most) {
@@ -107,7 +107,7 @@ bool ChunkStream::fits(EncodedChat& chat, const SourcePosition& start) {
     chat.ids.resize(most);
     chat.counts.resize(most);
   }
-  // The label of the place before its first token would be in another conversation.
+  // The first token is never a label: its input would be in another conversation.
   if (!chat.counts.empty()) chat.counts[0] = 0;
   return std::find(chat.counts.begin(), chat.counts.end(), 1) != chat.counts.end();
 }
@@ -133,7 +133,7 @@ void ChunkStream::append_document(Document& document) {
   counters_.tokens += added;
 }
 
-/// At the end of the source: begins again, or notes that there is no more.
+/// At the end of the source: starts over, or marks the stream as exhausted.
 void ChunkStream::finish_pass() {
   if (pass_is_whole_ && is_too_short()) fail_too_short();
   exhausted_ = !options_.infinite;
@@ -192,12 +192,12 @@ StreamState ChunkStream::state() const {
   state.chunk = chunk_;
   state.fingerprint = fingerprint_;
   state.corpus = corpus_;
-  // Always the document of the last used token, even when that was its EOS: one point has one description, whether or
-  // not the next document has been read already.
+  // Always refers to the document of the last used token, even if that was its EOS: a position has one representation,
+  // whether or not the next document has been read.
   if (!origins_.empty() && origins_.front().first_token < position()) {
     state.epoch = origins_.front().epoch;
     state.document = origins_.front().start;
-    // Of conversations, the last one used, whose length in tokens does not matter.
+    // For conversations 1: the last used one, regardless of its length in tokens.
     state.token_offset = packs_conversations() ? 1 : position() - origins_.front().first_token;
   }
   return state;
@@ -247,7 +247,7 @@ std::string ChunkStream::check_corpus(const StreamState& state) const {
     refuse_corpus(corpus, fmt::format("the saved position counts tokens of another tokenizer than {}",
                                       tokenizer_->description()));
   }
-  // How many documents there are is part of some orders: what changed in the corpus is the better news.
+  // Some orders include the number of documents, so check first for changes of the corpus: that error says more.
   const std::optional<CorpusGrowth> growth = find_growth(then, files, corpus);
   const std::string obstacle = growth ? source_->growth_obstacle(*growth, state.document) : "";
   if (!obstacle.empty()) refuse_corpus(corpus, fmt::format("{}, and {}", growth->sentence, obstacle));
@@ -258,7 +258,7 @@ std::string ChunkStream::check_corpus(const StreamState& state) const {
   return fmt::format("corpus {}: {}; it is read on from where the checkpoint stopped", corpus, growth->sentence);
 }
 
-/// Reads the document at which the stream stopped and drops the tokens of it that were used.
+/// Reads the document where the stream stopped and drops its used tokens.
 void ChunkStream::skip_to(int64_t token_offset) {
   Document document;
   bool found = source_->next(document);
@@ -343,8 +343,8 @@ StreamState stream_state_from_json(const nlohmann::json& json) {
 
 FoundPosition find_position(DocumentSource& source, const Tokenizer& tokenizer, int64_t documents,
                             std::span<const int32_t> left) {
-  // The documents that `left` came from: one for each BOS in it, and one more when it begins inside of one. Of no ids
-  // left, the last document read, whose end is the place.
+  // `left` comes from as many documents as it has BOS ids, plus one if it starts inside a document. If `left` is empty,
+  // the position is the end of the last document read.
   const bool begins_inside = left.empty() || left.front() != tokenizer.bos_id();
   const int64_t whole = std::count(left.begin(), left.end(), tokenizer.bos_id());
   const int64_t first = documents - whole - (begins_inside ? 1 : 0);
@@ -368,7 +368,7 @@ FoundPosition find_position(DocumentSource& source, const Tokenizer& tokenizer, 
     } else {
       tokenizer.encode_framed(document.text, true, true, ids);
     }
-    if (i == first) state.token_offset = std::ssize(ids);  // its length, for now
+    if (i == first) state.token_offset = std::ssize(ids);  // temporarily its length
   }
   const int64_t offset = std::ssize(ids) - std::ssize(left);
   const bool inside = offset >= 0 && offset <= state.token_offset;
@@ -411,8 +411,8 @@ size_t next_in_mixture(const std::vector<int64_t>& weights, const std::vector<in
   __int128 best_deadline = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const __int128 weight = weights[i], have = given[i];
-    if (have * sum >= total * weight) continue;  // with this chunk it would have more than its share, rounded up
-    // The first total at which its share, rounded down, is more than it has.
+    if (have * sum >= total * weight) continue;  // one more chunk would exceed its quota (its share, rounded up)
+    // The first total at which its share, rounded down, exceeds its count.
     const __int128 deadline = ((have + 1) * sum + weight - 1) / weight;
     if (best == weights.size() || deadline < best_deadline) {
       best = i;

@@ -18,7 +18,7 @@ struct Block {
   int64_t begin = 0, end = 0;
 };
 
-/// At most `count` blocks of a file of that size, evenly spread, the first and the last among them.
+/// At most `count` evenly spaced blocks of a file of `bytes` bytes, including the first and the last.
 std::vector<Block> sampled_blocks(int64_t bytes, size_t count) {
   const int64_t blocks = (bytes + kCorpusBlock - 1) / kCorpusBlock;
   const int64_t samples = std::min(blocks, static_cast<int64_t>(count));
@@ -30,7 +30,7 @@ std::vector<Block> sampled_blocks(int64_t bytes, size_t count) {
   return chosen;
 }
 
-/// 0 for bytes that cannot be read.
+/// 0 if the bytes cannot be read.
 uint64_t hash_of(std::ifstream& file, const Block& block) {
   std::string bytes(static_cast<size_t>(block.end - block.begin), '\0');
   file.clear();
@@ -38,7 +38,7 @@ uint64_t hash_of(std::ifstream& file, const Block& block) {
   return file.read(bytes.data(), block.end - block.begin) ? name_key(bytes) : 0;
 }
 
-/// Part of a saved position, which is text of valid UTF-8.
+/// The file's name as valid UTF-8, which a saved position requires.
 std::string name_of(const std::filesystem::path& path) {
   std::string name = path.filename().string();
   repair_utf8(name);
@@ -49,7 +49,7 @@ uint64_t hash_with(uint64_t before, const std::pair<std::filesystem::path, int64
   return name_key(fmt::format("{:x} {} {}", before, name_of(file.first), file.second));
 }
 
-/// Between which bytes a file differs first from what was remembered of it.
+/// The first byte range in which a file differs from its record.
 std::optional<Block> first_change(const CorpusRecord::File& then, const std::filesystem::path& path, int64_t bytes) {
   std::ifstream file(path, std::ios::binary);
   const std::vector<Block> blocks = sampled_blocks(then.bytes, then.samples.size());
@@ -61,7 +61,7 @@ std::optional<Block> first_change(const CorpusRecord::File& then, const std::fil
   return bytes < then.bytes ? std::optional(Block{bytes, then.bytes}) : std::nullopt;
 }
 
-/// What is wrong with a file that is no longer as it was; empty when only its end may have come to it.
+/// What is wrong with a file that changed; empty if it is unchanged or only has new data at its end.
 std::string change_of(const CorpusRecord::File& then, const std::filesystem::path& path, int64_t bytes) {
   const std::string size = bytes == then.bytes ? ""
                                                : fmt::format("; it had {} bytes and has {}", with_thousands(then.bytes),
@@ -106,7 +106,7 @@ void refuse_corpus(const std::string& corpus, const std::string& what) {
 
 std::optional<CorpusGrowth> find_growth(const CorpusRecord& then, const CorpusFiles& now, const std::string& corpus) {
   uint64_t before = 0;
-  size_t reached = 0;  // files in `before`
+  size_t reached = 0;  // number of files in `before`
   std::string known = "the beginning";
   for (const CorpusRecord::File& file : then.files) {
     const auto index = static_cast<size_t>(file.index);

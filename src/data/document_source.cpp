@@ -52,7 +52,7 @@ std::unique_ptr<DocumentSource> open_files(const DatasetOptions& options, TextFi
                                           TextFileSource::kLargestDocument, options.chat);
 }
 
-/// As in torchtitan, c4_test is a dataset in memory, all others are streamed.
+/// As in torchtitan, c4_test is an in-memory dataset; all others are streamed.
 std::unique_ptr<DocumentSource> open_split(const DatasetOptions& options, TextFiles files) {
   const int64_t ranks = options.split_ranks, rank = options.split_rank;
   if (to_lower(options.dataset) == "c4_test") {

@@ -12,7 +12,7 @@
 namespace titan {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{1} << 20;      // of text, in one hand-over
+constexpr size_t kPieceBytes = size_t{1} << 20;      // of text, per work item
 constexpr size_t kBytesUnderWay = size_t{24} << 20;  // of text, read and not yet taken
 
 struct Piece {
@@ -91,7 +91,7 @@ class Pipeline {
         piece->bytes += raw.bytes.size() + sizeof raw;
         piece->raw.push_back(std::move(raw));
       }
-    } catch (...) {  // what was read before it still counts
+    } catch (...) {  // documents read before the exception still count
       thrown = std::current_exception();
     }
     piece->result.after = source_.position();

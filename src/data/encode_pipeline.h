@@ -1,5 +1,5 @@
-// All of a text corpus, encoded on all cores, handed over in order: one thread reads and unpacks, several read records
-// and encode, the caller's takes. What is under way is bounded in bytes, however large the corpus.
+// Encodes a whole text corpus on all cores and delivers it in order: one thread reads and decompresses, several parse
+// records and encode, the calling thread consumes. Data in flight is bounded in bytes, independent of the corpus size.
 #pragma once
 
 #include <array>
@@ -17,31 +17,31 @@
 
 namespace titan {
 
-/// Some documents that lie one after the other in the corpus.
+/// Consecutive documents of the corpus.
 struct EncodedDocuments {
   struct Document {
     SourcePosition start;
-    RecordText read;          ///< its text is gone: `text_bytes` is left of it
-    int64_t text_bytes = 0;   ///< UTF-8, once it is repaired
+    RecordText read;          ///< without its text; `text_bytes` keeps the length
+    int64_t text_bytes = 0;   ///< UTF-8, after repair
     int64_t first_token = 0;  ///< in `ids`
     int64_t tokens = 0;       ///< 0 for a bad record
   };
   std::vector<Document> documents;
-  std::vector<int32_t> ids;  ///< of all of them, with what begins and ends each; none without a tokenizer
+  std::vector<int32_t> ids;  ///< of all documents, with BOS and EOS; empty without a tokenizer
   SourcePosition after;      ///< where the next document begins
 };
 
-/// Calls `take` with everything from `source`'s position to the end of its pass. `tokenizer` may be null: documents are
-/// then only read. With one that reads no text, `text_field` is a list of ids (see read_ids). What a thread throws is
-/// rethrown here once all that came before it has been taken.
+/// Calls `take` with all documents from `source`'s position to the end of its pass. `tokenizer` may be null: documents
+/// are then only read. If the tokenizer cannot encode text, `text_field` is a list of ids (see read_ids). A thread's
+/// exception is rethrown here after all earlier documents have been taken.
 void encode_all(TextFileSource& source, const std::string& text_field, const Tokenizer* tokenizer, int64_t threads,
                 const std::function<void(const EncodedDocuments&)>& take);
 
-/// As many threads as this process has processors.
+/// The number of processors available to this process.
 int64_t default_encode_threads();
 
-// Ids on their way into a vector: few at a time are written with a fixed size, which is much faster than growing a
-// vector by one.
+// A buffer in front of a vector of ids: a few ids at a time are copied with a fixed size, which is much faster than
+// push_back.
 
 class ReadyIds {
  public:
@@ -52,13 +52,13 @@ class ReadyIds {
   static constexpr size_t kRoom = 16;
   /// Where up to kRoom ids may be written.
   int32_t* room() { return &ready_[count_]; }
-  /// Takes the first `count` of what was written there.
+  /// Keeps the first `count` ids written to room().
   void take(size_t count) {
     count_ += count;
     if (count_ + kRoom > ready_.size()) flush();
   }
 
-  /// The vector, with all that was taken; more may be added to it.
+  /// Moves all kept ids to the vector and returns it; more may be appended.
   std::vector<int32_t>& flush() {
     ids_.insert(ids_.end(), ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count_));
     count_ = 0;
@@ -71,8 +71,8 @@ class ReadyIds {
   size_t count_ = 0;
 };
 
-// Working memory for callers on any number of threads: as many exist as were ever in use at once, and an idle one is
-// used again, because what it has cached gets better with use.
+// A pool of per-thread working memory: holds as many objects as were ever in use at once. Idle ones are reused, because
+// their caches improve with use.
 
 template <class Scratch>
 class ScratchPool {
@@ -93,7 +93,7 @@ class ScratchPool {
     std::unique_ptr<Scratch> scratch_;
   };
 
-  /// An idle Scratch, or what `make` returns: a std::unique_ptr<Scratch>.
+  /// An idle Scratch, or a new one from `make`, which returns a std::unique_ptr<Scratch>.
   template <class Make>
   Lease borrow(const Make& make) {
     std::unique_ptr<Scratch> scratch;

@@ -138,7 +138,7 @@ std::unique_ptr<ByteReader> open_reader(const std::filesystem::path& path) {
   return file;
 }
 
-// gzip files (RFC 1952): members one after the other, as `cat` joins them.
+// gzip files (RFC 1952): a sequence of members, as `cat` concatenates them.
 
 namespace {
 
@@ -175,7 +175,7 @@ class GzipReader : public ByteReader {
   }
 
  private:
-  /// Whether there is something to unpack; has input ready then. Zeros after the last member are padding.
+  /// Whether there is more to decompress; input is then available. Zeros after the last member are padding.
   bool has_member() {
     while (true) {
       if (stream_.avail_in == 0 && !refill()) {
@@ -219,7 +219,7 @@ class GzipReader : public ByteReader {
   z_stream stream_{};
   bool in_member_ = false;
   int64_t unpacked_members_ = 0;
-  int64_t unpacked_ = 0;  // bytes
+  int64_t unpacked_ = 0;  // decompressed bytes
 };
 
 }  // namespace
@@ -228,7 +228,7 @@ std::unique_ptr<ByteReader> make_gzip_reader(std::unique_ptr<FileReader> file) {
   return std::make_unique<GzipReader>(std::move(file));
 }
 
-// Zstandard files (RFC 8878): frames one after the other, skippable ones included.
+// Zstandard files (RFC 8878): a sequence of frames, including skippable ones.
 
 namespace {
 
@@ -262,7 +262,7 @@ class ZstdReader : public ByteReader {
     input_ = {buffer_.data(), file_->read(buffer_.data(), buffer_.size()), 0};
     if (input_.size > 0) return;
     at_end_ = true;
-    if (file_->offset() == 0) fail_truncated();  // an empty file holds no frame
+    if (file_->offset() == 0) fail_truncated();  // an empty file has no frame
   }
 
   std::string place() const {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kDamaged = "The file may be damaged: get it again";
 
-/// Refuses settings of the model that would change its ids.
+/// Rejects model settings that would change the ids.
 void check_settings(const JsonNode& node) {
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     std::optional<JsonNode> field = node.find(key);
@@ -36,14 +36,14 @@ HuggingFaceModel::HuggingFaceModel(const JsonNode& node, bool byte_level)
       byte_fallback_(node.flag("byte_fallback", false)),
       fuse_unknown_(node.flag("fuse_unk", false)),
       ignore_merges_(node.flag("ignore_merges", false)) {
-  // Old files have no type; BPE's are those with merges.
+  // Old files have no type: a model with merges is BPE.
   std::optional<JsonNode> type = node.find("type");
   if (type && type->text() != "BPE") node.fail(fmt::format("is of type {}, which {}.", type->text(), kTokenizeOffline));
   check_settings(node);
   read_vocabulary(node.at("vocab"));
   read_merges(node.at("merges"));
   if (std::optional<JsonNode> unknown = node.find("unk_token")) {
-    // A file may name an unknown token that its vocabulary lacks: it matters only when it is needed, so it is none.
+    // Some files name an unknown token that is not in their vocabulary. It only matters when needed: treat it as none.
     if (std::optional<int32_t> id = id_of(unknown->text())) unknown_ = *id;
   }
   prepare();
@@ -169,7 +169,7 @@ void HuggingFaceModel::encode_piece(std::string_view piece, std::vector<int32_t>
   ids.insert(ids.end(), parts.begin(), parts.end());
 }
 
-/// The ids of the bytes that a character is made of, where all of them have one.
+/// Appends the ids of a character's bytes, if all bytes have one.
 bool HuggingFaceModel::add_bytes(std::string_view unit, std::vector<int32_t>& parts) const {
   auto id_of_byte = [&](char c) { return byte_[static_cast<unsigned char>(c)]; };
   if (!std::all_of(unit.begin(), unit.end(), [&](char c) { return id_of_byte(c) >= 0; })) return false;
@@ -177,8 +177,8 @@ bool HuggingFaceModel::add_bytes(std::string_view unit, std::vector<int32_t>& pa
   return true;
 }
 
-/// One part per byte or character. What the vocabulary lacks becomes the unknown token (one for a run of them where the
-/// model fuses them), which the package writes before the next known part only: bytes in between come first.
+/// One part per byte or character. Characters outside the vocabulary become the unknown token (one per run if the model
+/// fuses them). The package writes it only before the next known part, after byte-fallback ids in between.
 void HuggingFaceModel::first_parts(std::string_view piece, std::vector<int32_t>& parts) const {
   bool pending = false;
   auto flush = [&] {
@@ -215,13 +215,13 @@ bool HuggingFaceModel::words_stand_alone(std::string_view mark) const {
   });
 }
 
-// Reads a Hugging Face tokenizer's files: tokenizer.json and the configs beside it.
+// Reads a Hugging Face tokenizer's files: tokenizer.json and the configs next to it.
 
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Ids that a post-processor puts around a text.
+/// Ids that a post-processor adds around a text.
 struct Frame {
   std::vector<int32_t> before;
   std::vector<int32_t> after;
@@ -257,7 +257,7 @@ Frame read_template(const JsonNode& node) {
 
 Frame read_post_processor(const JsonNode& node) {
   const std::string type = node.text("type");
-  if (type == "ByteLevel") return {};  // moves offsets, which are not used here
+  if (type == "ByteLevel") return {};  // changes only offsets, which are not used here
   if (type == "TemplateProcessing") return read_template(node);
   if (type == "BertProcessing" || type == "RobertaProcessing") {
     return {{id_in(node.at("cls").at(1))}, {id_in(node.at("sep").at(1))}};
@@ -298,14 +298,14 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& file, const HuggingFac
   return tokens;
 }
 
-/// A special token of a config: its text, or an object with it.
+/// A special token of a config: a string, or an object that contains it.
 std::optional<std::string> special_name(const JsonNode& config, const std::string& key) {
   std::optional<JsonNode> field = config.find(key);
   if (!field) return std::nullopt;
   return field->value().is_object() ? field->text("content") : field->text();
 }
 
-/// The configs beside the tokenizer's file: they name the begin- and end-of-text tokens and may know further ids.
+/// The configs next to the tokenizer's file: they name the BOS and EOS tokens and may define more ids.
 class Configs {
  public:
   explicit Configs(const fs::path& folder) {
@@ -402,7 +402,7 @@ HuggingFaceParts read_hugging_face_tokenizer(const fs::path& path) {
   for (const char* key : {"truncation", "padding"}) {
     if (std::optional<JsonNode> field = file.find(key)) field->fail("is set: texts would be changed. Set it to null.");
   }
-  // The normaliser and the pre-tokenizer first: a vocabulary of another kind is best refused by what it is made for.
+  // Read these two before the model: for an unsupported kind of tokenizer their errors say the most.
   HuggingFaceNormalizer normalizer(file.find("normalizer"));
   PreTokenizer pre_tokenizer(file.find("pre_tokenizer"));
   const bool byte_level = pre_tokenizer.byte_level();

@@ -15,7 +15,7 @@
 namespace titan {
 namespace {
 
-/// The added tokens that are looked for before normalisation, or those after it, which are normalised themselves.
+/// The added tokens to match before normalisation, or those to match after it, with normalised content.
 std::vector<AddedToken> tokens_to_find(const HuggingFaceParts& parts, bool normalized) {
   std::vector<AddedToken> tokens;
   for (const AddedToken& token : parts.added) {
@@ -62,7 +62,7 @@ void HuggingFaceTokenizer::encode_part(std::string_view text, bool at_start, std
 std::vector<std::pair<std::string, int32_t>> HuggingFaceTokenizer::special_tokens() const {
   std::vector<std::pair<std::string, int32_t>> tokens;
   for (const AddedToken& token : parts_.added) tokens.emplace_back(token.content, token.id);
-  for (const int32_t id : {parts_.bos, parts_.eos}) {  // of a vocab.json, which lists no added tokens
+  for (const int32_t id : {parts_.bos, parts_.eos}) {  // for a vocab.json, which lists no added tokens
     if (id != kNoId && !added_names_.contains(id)) tokens.emplace_back(token_text(id), id);
   }
   return tokens;
@@ -78,7 +78,7 @@ void HuggingFaceTokenizer::encode_text(std::string_view text, const Reading& rea
                  });
 }
 
-/// Appends the added tokens that `finder` finds and calls encode(part, at the front?) for what is between them.
+/// Appends the added tokens found by `finder` and calls encode(part, at the start?) for the text between them.
 template <class Encode>
 void HuggingFaceTokenizer::between_tokens(const AddedTokenFinder& finder, std::string_view text, const Reading& reading,
                                           std::vector<AddedTokenFinder::Part>& parts, std::vector<int32_t>& ids,
@@ -102,7 +102,7 @@ void HuggingFaceTokenizer::between_tokens(const AddedTokenFinder& finder, std::s
   flush();
 }
 
-/// Text between two added tokens that are found before normalisation.
+/// Encodes the text between two added tokens that are matched before normalisation.
 void HuggingFaceTokenizer::encode_between(std::string_view text, const Reading& reading, Scratch& scratch,
                                           std::vector<int32_t>& ids) const {
   std::string changed;
@@ -149,7 +149,7 @@ void HuggingFaceTokenizer::encode_framed(std::string_view text, bool bos, bool e
   }
 }
 
-/// The token as the file writes it; empty for an id that the files leave out.
+/// The token as spelled in the file; empty for an unused id.
 std::string HuggingFaceTokenizer::token_text(int32_t id) const {
   if (id < 0 || id >= parts_.most_ids) {
     throw Error(ExitCode::bad_data,
@@ -190,7 +190,7 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
     text.replace(at, from.size(), to);
 }
 
-/// Tokens that the byte alphabet cannot spell (added ones) stand for their own bytes.
+/// Tokens that are not in the byte alphabet (added ones) keep their own bytes.
 void join_bytes(Tokens& tokens) {
   std::string bytes;
   for (const std::string& token : tokens) bytes += from_byte_alphabet(token).value_or(token);
@@ -206,7 +206,7 @@ int fallback_byte(const std::string& token) {
   return problem == std::errc() && end == token.data() + 5 ? byte : -1;
 }
 
-/// Runs of byte tokens become text where they are valid UTF-8, else one U+FFFD for each byte.
+/// Converts runs of byte tokens to text if they are valid UTF-8, else each byte to U+FFFD.
 void join_fallback_bytes(Tokens& tokens) {
   Tokens joined;
   std::string bytes;
@@ -230,7 +230,7 @@ void join_fallback_bytes(Tokens& tokens) {
   tokens = std::move(joined);
 }
 
-/// Takes up to `start` copies of `content` off the front of each token and up to `stop` off its end.
+/// Removes up to `start` copies of `content` from the front of each token and up to `stop` from its end.
 void strip(Tokens& tokens, const std::string& content, int64_t start, int64_t stop) {
   for (std::string& token : tokens) {
     for (int64_t i = 0; i < start && token.starts_with(content); ++i) token.erase(0, content.size());
@@ -315,7 +315,7 @@ std::optional<utf8proc_option_t> form_named(std::string_view name) {
   return std::nullopt;
 }
 
-/// Valid UTF-8 in a normalisation form. ASCII is in all of them.
+/// Normalises valid UTF-8 text. ASCII is unchanged by every form.
 std::string in_form(const std::string& text, utf8proc_option_t form) {
   if (std::all_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x80; })) return text;
   utf8proc_uint8_t* made = nullptr;

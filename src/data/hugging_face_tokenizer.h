@@ -1,5 +1,5 @@
-// The BPE model of a tokenizer.json: pieces to ids. Byte-level (GPT-2, Llama 3, Qwen) or over characters with bytes as
-// a last resort (Llama 2). Immutable; knows nothing of splitting or added tokens.
+// The BPE model of a tokenizer.json: pieces to ids. Byte-level (GPT-2, Llama 3, Qwen) or character-level with byte
+// fallback (Llama 2). Immutable; knows nothing of pre-tokenization or added tokens.
 #pragma once
 
 #include <array>
@@ -24,28 +24,28 @@ namespace titan {
 
 class HuggingFaceModel {
  public:
-  /// `node`: the field `model`. Throws Error(bad_data) naming what of it is damaged or not read here.
+  /// `node`: the field `model`. Throws Error(bad_data) naming the part that is damaged or unsupported.
   HuggingFaceModel(const JsonNode& node, bool byte_level);
   /// The same from vocab.json and merges.txt, as byte-level BPE.
   HuggingFaceModel(const std::filesystem::path& vocabulary, const std::filesystem::path& merges);
 
-  /// Appends the ids of one piece: bytes of the text, or of the normalised text. `parts` is working memory.
+  /// Appends the ids of one piece: bytes of the text, or of the normalised text. `parts` is a reusable buffer.
   void encode_piece(std::string_view piece, std::vector<int32_t>& parts, std::vector<int32_t>& ids) const;
 
-  /// The id of a token as the file writes it.
+  /// The id of a token, spelled as in the file.
   std::optional<int32_t> id_of(std::string_view token) const;
-  /// As the file writes it; empty where there is no token of that id.
+  /// The token, spelled as in the file; empty if no token has this id.
   const std::string& token(int32_t id) const { return tokens_[static_cast<size_t>(id)]; }
   /// One more than the highest id.
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
-  /// How many tokens there are: less than `size` where ids are left out.
+  /// Number of tokens: less than `size` if ids have gaps.
   size_t count() const { return ids_.size(); }
 
-  /// Whether no merge and no unknown token reaches over the beginning of a word, marked by `mark`: then text may be
-  /// cut there without a change of its ids.
+  /// Whether no merge and no unknown token crosses the start of a word, which begins with `mark`: text can then be
+  /// split there without changing its ids.
   bool words_stand_alone(std::string_view mark) const;
 
-  /// Ids that a file may use: more would take memory that no real tokenizer needs.
+  /// Upper bound on ids in a file: more would use memory that no real tokenizer needs.
   static constexpr int32_t kMostIds = 4'000'000;
 
  private:
@@ -69,18 +69,18 @@ class HuggingFaceModel {
   int32_t unknown_ = -1;
   std::vector<std::string> tokens_;
   IdMap ids_;
-  IdMap whole_;                      // pieces that are tokens: by their bytes; filled where ignore_merges asks for it
-  std::array<int32_t, 256> byte_{};  // byte-level: of each byte's character; else: of <0xNN>; −1 where there is none
+  IdMap whole_;                      // pieces that are tokens, by their bytes; filled only with ignore_merges
+  std::array<int32_t, 256> byte_{};  // byte-level: ids of the bytes' characters; else: ids of <0xNN>; −1: none
   std::vector<Merge> merges_;
   MergeTable table_;
 };
 
-// The decoder of a tokenizer.json: tokens to text. Immutable; knows tokens as the file writes them, not their ids.
+// The decoder of a tokenizer.json: tokens to text. Immutable; sees tokens as spelled in the file, not their ids.
 
 class HuggingFaceDecoder {
  public:
-  /// `node`: the decoder of the file, or nothing (tokens are then joined by spaces). Throws Error(bad_data) naming a
-  /// type that is not read here.
+  /// `node`: the decoder of the file, or nothing (tokens are then joined by spaces). Throws Error(bad_data) naming an
+  /// unsupported type.
   explicit HuggingFaceDecoder(const std::optional<JsonNode>& node);
   static HuggingFaceDecoder byte_level();
 
@@ -95,12 +95,12 @@ class HuggingFaceDecoder {
   bool joined_by_spaces_ = false;
 };
 
-// The normaliser of a tokenizer.json: plain replacing (Llama 2's) and Unicode's normalisation forms (Qwen's NFC).
+// The normaliser of a tokenizer.json: literal replacement (Llama 2) and Unicode normalisation forms (Qwen's NFC).
 // Immutable.
 
 class HuggingFaceNormalizer {
  public:
-  /// `node`: the normalizer of the file, or nothing. Throws Error(bad_data) naming a type that is not read here.
+  /// `node`: the normalizer of the file, or nothing. Throws Error(bad_data) naming an unsupported type.
   explicit HuggingFaceNormalizer(const std::optional<JsonNode>& node);
 
   bool empty() const { return steps_.empty(); }
@@ -108,7 +108,7 @@ class HuggingFaceNormalizer {
 
  private:
   struct Step {
-    std::string from;  // empty: `to` is put before the text
+    std::string from;  // empty: `to` is prepended to the text
     std::string to;
     bool is_form = false;  // `from` is the name of a normalisation form
   };
@@ -117,26 +117,26 @@ class HuggingFaceNormalizer {
   std::vector<Step> steps_;
 };
 
-// A Hugging Face tokenizer: tokenizer.json, or vocab.json with merges.txt; tokenizer_config.json names its begin- and
-// end-of-text tokens. Ids are those of the package `tokenizers`. Its parts have files of their own; here they meet.
+// A Hugging Face tokenizer: tokenizer.json, or vocab.json with merges.txt; tokenizer_config.json names its BOS and EOS
+// tokens. Ids equal those of the package `tokenizers`. Combines the parts above.
 
-/// Everything that a tokenizer folder says, read and checked.
+/// The contents of a tokenizer folder, parsed and validated.
 struct HuggingFaceParts {
   HuggingFaceModel model;
   PreTokenizer pre_tokenizer;
   HuggingFaceNormalizer normalizer;
   HuggingFaceDecoder decoder;
   std::vector<AddedToken> added;
-  std::vector<int32_t> before;  ///< ids that the post-processor puts before a text
-  std::vector<int32_t> after;   ///< and after it
+  std::vector<int32_t> before;  ///< ids that the post-processor prepends
+  std::vector<int32_t> after;   ///< ids that the post-processor appends
   int32_t bos = Tokenizer::kNoId;
   int32_t eos = Tokenizer::kNoId;
   int32_t most_ids = 0;  ///< one more than the highest id of all files
   uint64_t fingerprint = 0;
 };
 
-/// Reads `file`, a tokenizer.json or a vocab.json with merges.txt beside it, and the configs in its folder.
-/// Throws Error(bad_data) naming file, field and what to do.
+/// Reads `file`, a tokenizer.json or a vocab.json next to merges.txt, and the configs in its folder. Throws
+/// Error(bad_data) with file, field and remedy.
 HuggingFaceParts read_hugging_face_tokenizer(const std::filesystem::path& file);
 
 class HuggingFaceTokenizer : public Tokenizer {
@@ -160,7 +160,7 @@ class HuggingFaceTokenizer : public Tokenizer {
  private:
   struct Scratch;
 
-  /// Of text, how special tokens in it are read and whether it is the front of one.
+  /// How to read a text: whether to match special tokens, and whether it is the start of the document.
   struct Reading {
     bool special = true;
     bool at_start = true;

@@ -82,7 +82,7 @@ namespace {
 
 constexpr size_t kEscapeLength = 6;  // \uXXXX
 
-/// The code unit of the \u escape that begins at `at`, if there is one.
+/// The code unit of the \u escape at `at`, or nothing if there is none.
 std::optional<uint32_t> escaped_unit(std::string_view json, size_t at) {
   if (at + kEscapeLength > json.size() || json[at] != '\\' || json[at + 1] != 'u') return std::nullopt;
   uint32_t unit = 0;
@@ -102,7 +102,7 @@ int64_t repair_surrogate_escapes(std::string& json) {
   for (size_t at = json.find('\\'); at != json.npos; at = json.find('\\', at)) {
     const std::optional<uint32_t> unit = escaped_unit(json, at);
     if (!unit) {
-      at += 2;  // an escape of one character, which may be a backslash itself
+      at += 2;  // skip a two-character escape: the second may be a backslash
       continue;
     }
     const std::optional<uint32_t> next = escaped_unit(json, at + kEscapeLength);

@@ -1,5 +1,5 @@
-// A value of a JSON file with its position, so that every error about it names file, place and remedy.
-// For files of other programs (tokenizer.json), whose shape must be looked at field by field.
+// A value in a JSON file with its path, so that every error names file, place and remedy. For files of other programs
+// (tokenizer.json), which are validated field by field.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace titan {
 
-/// Reads and parses the file. Throws Error(bad_data) with the byte at which it is no JSON.
+/// Reads and parses the file. Throws Error(bad_data) with the byte offset of invalid JSON.
 nlohmann::json read_json_file(const std::filesystem::path& path);
 
-/// Refers to a value of a document that must outlive it. All errors are Error(bad_data).
+/// A reference to a value of a document that must outlive it. All errors are Error(bad_data).
 class JsonNode {
  public:
   JsonNode(const nlohmann::json& value, std::filesystem::path file, std::string place = "")
@@ -24,9 +24,9 @@ class JsonNode {
   const std::filesystem::path& file() const { return file_; }
   const std::string& place() const { return place_; }
 
-  /// The field `key` of an object; nothing when it is missing or null.
+  /// The field `key` of an object; nothing if missing or null.
   std::optional<JsonNode> find(const std::string& key) const;
-  /// The same, which must be there.
+  /// The field `key`, which must exist.
   JsonNode at(const std::string& key) const;
   /// Element `index` of an array.
   JsonNode at(size_t index) const;
@@ -35,11 +35,11 @@ class JsonNode {
 
   std::string text() const;
   int64_t number() const;
-  /// The field `key`, or `otherwise` where it is missing or null.
+  /// The field `key`, or `otherwise` if missing or null.
   bool flag(const std::string& key, bool otherwise) const;
   std::string text(const std::string& key) const { return at(key).text(); }
 
-  /// Throws "FILE: PLACE WHAT". What to do about it belongs to `what`.
+  /// Throws "FILE: PLACE WHAT". `what` must include the remedy.
   [[noreturn]] void fail(std::string_view what) const;
 
  private:
@@ -48,11 +48,11 @@ class JsonNode {
   std::string place_;
 };
 
-// Half surrogate pairs in JSON text. Grammatically \ud83d alone is an escape like any other, and corpora that were cut
-// in the middle of a character hold such; but it is no character, and the parser refuses the whole record for it.
+// Unpaired surrogates in JSON text. An escape such as \ud83d alone is valid JSON grammar, and corpora that were cut in
+// the middle of a character contain it; but it is not a character, and the parser rejects the whole record.
 
-/// Replaces every \u escape of a surrogate that has no partner by \ufffd, in place; returns how many there were. Python
-/// reads such a record the same way once the text is encoded with errors="replace".
+/// Replaces every \u escape of an unpaired surrogate by \ufffd, in place; returns their number. Equals Python's result
+/// after encoding the text with errors="replace".
 int64_t repair_surrogate_escapes(std::string& json);
 
 }  // namespace titan

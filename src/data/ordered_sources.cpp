@@ -11,7 +11,7 @@
 namespace titan {
 namespace {
 
-/// Documents of a pass; `why` they must be readable in any order.
+/// Number of documents in a pass; `why` says in the error why random access is required.
 int64_t count(DocumentSource& source, const std::string& why) {
   const std::optional<int64_t> documents = source.count_documents();
   if (!documents) {

@@ -1,6 +1,6 @@
-// A random order of 0 … size−1 that needs no memory: place `index` of epoch `epoch` is a pure function of (seed, epoch,
-// index). A Feistel network over the next even number of bits, walked along its cycles until it lands inside (Black and
-// Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
+// A random permutation of 0 … size−1 in constant memory: element `index` in epoch `epoch` is a pure function of (seed,
+// epoch, index). A Feistel network on the next even number of bits, with cycle walking: it is applied again until the
+// result is below `size` (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ class Permutation {
  public:
   Permutation(uint64_t seed, uint64_t epoch, uint64_t size);
 
-  /// One to one on [0, size).
+  /// A bijection on [0, size).
   uint64_t operator()(uint64_t index) const {
     do index = mix(index);
     while (index >= size_);
@@ -33,7 +33,7 @@ class Permutation {
   std::array<uint64_t, kRounds> keys_{};
 };
 
-// Sources that give another source's documents in another order, or some of them.
+// Sources that return another source's documents in another order, or a subset of them.
 
 /// Forwards the inner source's counters, notices and description.
 class SourceAround : public DocumentSource {
@@ -48,16 +48,16 @@ class SourceAround : public DocumentSource {
   }
 
  protected:
-  /// After every use of the inner source.
+  /// Copies the inner source's counters and notices; call after every use of it.
   void take_over();
 
   std::unique_ptr<DocumentSource> inner_;
 };
 
-/// Every pass in an order of its own. The position is one integer: pass · documents + place in the pass.
+/// A new order in every pass. The position is one integer: pass · documents + index in the pass.
 class ShuffledSource : public SourceAround {
  public:
-  /// Throws Error(bad_data) when the documents cannot be read in any order.
+  /// Throws Error(bad_data) if the documents have no random access.
   ShuffledSource(std::unique_ptr<DocumentSource> inner, uint64_t seed);
 
   bool next(Document& document) override;
@@ -74,11 +74,11 @@ class ShuffledSource : public SourceAround {
   uint64_t seed_;
   int64_t documents_;
   int64_t next_ = 0, pass_end_ = 0;
-  Permutation order_;  // of the pass that next_ is in
+  Permutation order_;  // of the pass of next_
 };
 
-/// One rank's part of a corpus as torchtitan splits a streamed dataset whose files do not divide evenly: records rank,
-/// rank + ranks, rank + 2 · ranks, …
+/// One rank's part of a streamed dataset in torchtitan's split, for files that do not divide evenly: records rank, rank
+/// + ranks, rank + 2 · ranks, …
 class StridedSource : public SourceAround {
  public:
   StridedSource(std::unique_ptr<DocumentSource> inner, int64_t ranks, int64_t rank)
@@ -94,11 +94,11 @@ class StridedSource : public SourceAround {
   int64_t ranks_, rank_;
 };
 
-/// One rank's part as torchtitan splits a dataset in memory: consecutive documents, the first (documents mod ranks)
-/// ranks one more than the others.
+/// One rank's part of an in-memory dataset in torchtitan's split: consecutive documents; each of the first (documents
+/// mod ranks) ranks has one more than the others.
 class BlockSource : public SourceAround {
  public:
-  /// Throws Error(bad_data) when the documents cannot be read in any order, or are fewer than the ranks.
+  /// Throws Error(bad_data) if the documents have no random access, or are fewer than the ranks.
   BlockSource(std::unique_ptr<DocumentSource> inner, int64_t ranks, int64_t rank);
 
   bool next(Document& document) override;

@@ -77,7 +77,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// As it reads after having been written. The name of a file need not be UTF-8.
+/// The value after a round trip through text. File names need not be valid UTF-8.
 nlohmann::json written(const nlohmann::json& words) {
   return parse_json(words.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
@@ -94,7 +94,7 @@ TokenizeProgress GrowingFile::open(bool overwrite, int64_t token_bytes) {
     refuse("it is already there", "Name another --output, or say --overwrite");
   }
   if (overwrite) remove_all();
-  // Killed between the last two steps, the file has its name and no index.
+  // If the process was killed during finish(), the file has its final name but no index.
   if (fs::exists(bin_) && fs::exists(part(".progress"))) rename_durably(bin_, part(".part"));
   if (fs::exists(bin_)) refuse("a file without an index is there", "Remove it, or say --overwrite");
   const std::optional<TokenizeProgress> found = read_progress(token_bytes);
@@ -113,8 +113,8 @@ TokenizeProgress GrowingFile::open(bool overwrite, int64_t token_bytes) {
   return progress;
 }
 
-/// Two that write to the same parts would leave ids that the index contradicts. The lock's file is hidden, so that a
-/// folder of .bin files reads as before, and stays (see LockFile).
+/// Two processes that write to the same files would produce ids that contradict the index. The lock file is hidden, so
+/// that a folder of .bin files still reads as a corpus, and is never removed (see LockFile).
 void GrowingFile::hold() {
   const fs::path path = bin_.parent_path() / fmt::format(".{}.lock", bin_.filename().string());
   lock_.emplace(path, fmt::format("process {} on {}", ::getpid(), host_name()));
@@ -177,7 +177,7 @@ void GrowingFile::refuse(const std::string& what, const std::string& remedy) con
 }
 
 void GrowingFile::remove_all() {
-  fs::remove(index_path(bin_));  // first: without it the rest is nothing
+  fs::remove(index_path(bin_));  // first: without it the rest is invalid
   for (const char* rest : {"", ".part", ".progress", ".ends.part", ".hashes.part"}) fs::remove(part(rest));
 }
 
@@ -202,7 +202,7 @@ void GrowingFile::check_identity(const nlohmann::json& note) const {
 std::optional<TokenizeProgress> GrowingFile::read_progress(int64_t token_bytes) const {
   if (!fs::exists(part(".progress"))) return std::nullopt;
   const nlohmann::json note = parse_json(read_file(part(".progress")), /*allow_exceptions=*/false);
-  // Nothing was written yet: the earlier command's options may have been wrong, so they need not match.
+  // Nothing was written yet: the earlier options may have been wrong, so they need not match.
   if (note.is_object() && note.contains("tokens") && note.at("tokens") == 0) return std::nullopt;
   check_identity(note);
   TokenizeProgress progress;
@@ -223,7 +223,7 @@ std::optional<TokenizeProgress> GrowingFile::read_progress(int64_t token_bytes) 
   return whole ? std::optional(progress) : std::nullopt;
 }
 
-/// The first file that is not as it was when the note was written.
+/// Describes the first file that differs from the recorded progress.
 std::string GrowingFile::changed_file(const nlohmann::json& note) const {
   if (!note.is_object() || !note.contains("files")) return {};
   const nlohmann::json& before = note.at("files");

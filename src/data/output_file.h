@@ -1,4 +1,4 @@
-// A file that is written from front to back and can be continued by a later process. Private to data.
+// An append-only file that a later process can continue. Private to data.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +18,15 @@ namespace titan {
 
 class OutputFile {
  public:
-  /// Opens or makes `path` and cuts it to its first `keep` bytes. Throws Error(storage) with the system's reason, as
-  /// all of these do.
+  /// Opens or creates `path` and truncates it to `keep` bytes. Like all methods, throws Error(storage) with the
+  /// system's reason.
   OutputFile(const std::filesystem::path& path, int64_t keep);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
   void write(const void* data, size_t size);
-  /// Returns once everything written is on the disk.
+  /// Returns when all written data is on disk.
   void sync();
 
  private:
@@ -34,13 +34,13 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
-/// Renames, and syncs the folder.
+/// Renames a file and syncs the folder.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// The .bin file that `data tokenize` makes, while it grows: ids, ends of documents, checksums of blocks, and a note of
-// how far it is complete, from which a killed command resumes. Private to data.
+// The .bin file of `data tokenize` during writing: ids, ends of documents, checksums of blocks, and a record of the
+// progress, from which a killed command resumes. Private to data.
 
-/// How far the output has come; everything before is on the disk.
+/// Progress of the output; all data before it is on disk.
 struct TokenizeProgress {
   SourcePosition next;
   int64_t documents = 0, tokens = 0, bad_records = 0, invalid_utf8 = 0, text_bytes = 0;
@@ -49,21 +49,21 @@ struct TokenizeProgress {
 class GrowingFile {
  public:
   /// `identity`: fields, by name, that must match for an earlier run to be resumed.
-  /// `sizes`: of the corpus's files, by name, to say which of them changed.
+  /// `sizes`: sizes of the corpus's files, by name, to report which of them changed.
   GrowingFile(std::filesystem::path bin, const nlohmann::json& identity, const nlohmann::json& sizes);
 
-  /// Resumes what an earlier run left, or begins; locks it against other processes. Throws Error(bad_config) when
-  /// another process is at it, the file is there already or what was left is of another corpus or tokenizer
-  /// (`overwrite`: it is removed instead).
+  /// Resumes an earlier run or starts a new one; locks the file against other processes. Throws Error(bad_config) if
+  /// another process is writing it, the file already exists, or the earlier run used another corpus or tokenizer (with
+  /// `overwrite`, the old files are removed instead).
   TokenizeProgress open(bool overwrite, int64_t token_bytes);
   /// A warning for the caller to print; usually empty.
   const std::string& warning() const { return warning_; }
 
   void write_ids(std::string_view bytes);
   void write_end(int64_t tokens);
-  /// Returns once everything up to here is on the disk and noted.
+  /// Returns when all data up to `progress`, and `progress` itself, is on disk.
   void save(const TokenizeProgress& progress);
-  /// The end: name and index.
+  /// Renames the file to its final name and writes the index.
   void finish(const TokenizeProgress& progress, TokenFileFacts facts);
 
  private:
@@ -81,7 +81,7 @@ class GrowingFile {
   nlohmann::json sizes_;
   std::optional<LockFile> lock_;
   std::string warning_;
-  std::string block_;  // the ids since the last whole block
+  std::string block_;  // ids since the last complete block
   std::unique_ptr<OutputFile> ids_, ends_, hashes_;
 };
 

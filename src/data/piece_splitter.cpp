@@ -15,7 +15,7 @@
 namespace titan {
 namespace {
 
-// Unicode's White_Space: PCRE2's own \s also holds U+180E.
+// Unicode's White_Space: PCRE2's own \s also includes U+180E.
 constexpr std::string_view kSpace =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 // Unicode's word characters: Alphabetic, marks, decimal digits, connectors and joiners. PCRE2's own \w differs.
@@ -32,7 +32,7 @@ constexpr size_t kJitStackMost = size_t{8} << 20;
               fmt::format("the expression {}{} {}", shown, expression.size() > 200 ? "…" : "", what));
 }
 
-/// Rewrites an expression from left to right.
+/// Translates an expression from left to right.
 class Translator {
  public:
   explicit Translator(std::string_view expression) : expression_(expression) {}
@@ -53,7 +53,7 @@ class Translator {
     } else if (c == '[') {
       in_class_ = true;
       class_begin_ = at_ + (expression_.substr(at_).starts_with("[^") ? 2 : 1);
-      // Up to the place where a ']' would be an ordinary character.
+      // Copies the start of the class: a ']' directly after it is a literal.
       out_ += expression_.substr(at_, class_begin_ - at_);
       at_ = class_begin_;
       return;
@@ -77,7 +77,7 @@ class Translator {
     } else if (std::string_view("hHRXKGbBAzZSW").find(kind) != std::string_view::npos) {
       refuse(expression_, fmt::format("has \\{}{}", kind, in_class_ ? " in a class" : ""));
     } else {
-      // \p{L} and \x{9} end at their brace, which is none that counts repetitions.
+      // \p{L} and \x{9} end at their closing brace, which is not a repetition count's.
       const bool braced = (kind == 'p' || kind == 'P' || kind == 'x') && expression_.substr(at_ + 2).starts_with('{');
       const size_t end = braced ? std::min(expression_.find('}', at_), expression_.size() - 1) + 1 : at_ + 2;
       out_ += expression_.substr(at_, end - at_);
@@ -125,7 +125,7 @@ Pattern::Pattern(std::string_view expression, Anchor anchor) : program_(std::mak
     message.resize(length > 0 ? static_cast<size_t>(length) : 0);
     refuse(expression, fmt::format("is none that PCRE2 understands ({})", message));
   }
-  // Without a just-in-time compiler (a PCRE2 built without it) matching is slower and otherwise the same.
+  // If PCRE2 was built without its JIT compiler, matching is slower but gives the same result.
   pcre2_jit_compile(program_->code, PCRE2_JIT_COMPLETE);
 }
 
@@ -162,7 +162,7 @@ std::string Pattern::translated(std::string_view expression) { return Translator
 
 namespace {
 
-// The expressions as tokenizer files write them.
+// The expressions as spelled in tokenizer files.
 constexpr std::string_view kLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen2 =
@@ -183,7 +183,7 @@ constexpr std::array<Kind, 256> kKinds = [] {
   return kinds;
 }();
 
-/// A view that knows the kind of each byte; past the end no byte is of any kind.
+/// A view that classifies each byte; positions past the end have no class.
 class AsciiScanner {
  public:
   explicit AsciiScanner(std::string_view text) : text_(text) {}
@@ -201,7 +201,7 @@ class AsciiScanner {
   std::string_view text_;
 };
 
-/// Bytes of an English contraction's ending at the apostrophe `begin` ('s, 't, 're, 've, 'm, 'll, 'd), else 0.
+/// Length of an English contraction at the apostrophe `begin` ('s, 't, 're, 've, 'm, 'll, 'd), else 0.
 size_t contraction_length(const AsciiScanner& scan, size_t begin) {
   if (!scan.is(begin + 1, Kind::letter)) return 0;
   auto lower = [&](size_t i) { return static_cast<char>(scan.at(i) | 0x20); };
@@ -213,10 +213,10 @@ size_t contraction_length(const AsciiScanner& scan, size_t begin) {
   return two ? 3 : 0;
 }
 
-/// The end of a run, or 0 when the character after it is not ASCII and might belong to it.
+/// The end of a run, or 0 if the next character is not ASCII and might belong to it.
 size_t settled(const AsciiScanner& scan, size_t end) { return scan.is(end, Kind::beyond_ascii) ? 0 : end; }
 
-/// The same in lower case only, as GPT-2 has them.
+/// The same, lower case only, as in GPT-2's expression.
 size_t plain_contraction_length(const AsciiScanner& scan, size_t begin) {
   for (size_t i = begin + 1; i < begin + 3 && !scan.ended(i); ++i) {
     if (scan.at(i) < 'a') return i == begin + 1 ? 0 : contraction_length(scan, begin) == 2 ? 2 : 0;
@@ -233,7 +233,7 @@ size_t whitespace_end(const AsciiScanner& scan, size_t begin) {
   if (scan.is(end, Kind::beyond_ascii)) return 0;
   if (after_newline != 0) return after_newline;
   if (scan.ended(end) || end - begin == 1) return end;
-  return end - 1;  // the last space goes with the word that follows
+  return end - 1;  // the last space belongs to the next word
 }
 
 }  // namespace
@@ -245,7 +245,7 @@ size_t PieceSplitter::llama_ascii_end(std::string_view text, size_t begin, size_
   if (kind == Kind::beyond_ascii || scan.is(begin + 1, Kind::beyond_ascii)) return 0;
   if (scan.at(begin) == '\'') {
     if (size_t length = contraction_length(scan, begin)) return begin + length;
-    // A letter beyond ASCII may fold to the second letter of an ending; none does, but PCRE2 is the judge.
+    // A non-ASCII letter could case-fold to the second letter of a contraction. None does, but PCRE2 decides.
     if (scan.is(begin + 2, Kind::beyond_ascii)) return 0;
   }
   if (kind == Kind::digit) {
@@ -276,7 +276,7 @@ size_t PieceSplitter::gpt2_ascii_end(std::string_view text, size_t begin) {
   size_t end = begin;
   while (scan.is_space_or_newline(end)) ++end;
   if (scan.is(end, Kind::beyond_ascii)) return 0;
-  return scan.ended(end) || end - begin == 1 ? end : end - 1;  // the last space goes with the word that follows
+  return scan.ended(end) || end - begin == 1 ? end : end - 1;  // the last space belongs to the next word
 }
 
 PieceSplitter::PieceSplitter(Rule rule)
@@ -295,7 +295,7 @@ std::optional<PieceSplitter::Rule> PieceSplitter::rule_of(std::string_view expre
 
 size_t PieceSplitter::expression_piece_end(std::string_view text, size_t begin, Scratch& scratch) const {
   Pattern::Match match;
-  // Every character is a letter, a number, whitespace or none of these: some alternative matches at any position.
+  // Every character is a letter, a number, whitespace or other, so some alternative matches at any position.
   TITAN_CHECK(pattern_.find(text, begin, scratch, match), begin, text.size());
   return match.end;
 }

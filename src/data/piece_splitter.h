@@ -1,6 +1,6 @@
-// The regular expressions of tokenizers, run by PCRE2: they are written for other engines (Rust's, Oniguruma), so what
-// means something else in PCRE2 is rewritten, and what cannot be is refused. Immutable; shared by threads, each with
-// its own Scratch.
+// The regular expressions of tokenizers, run by PCRE2. They are written for other engines (Rust's, Oniguruma): syntax
+// with another meaning in PCRE2 is translated, and unsupported syntax is an error. Immutable; shared by threads, each
+// with its own Scratch.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ class Pattern {
  public:
   enum class Anchor { here, anywhere };
 
-  /// Throws Error(bad_data), which says what of the expression is not understood. `here`: a match must begin where
-  /// `find` begins.
+  /// Throws Error(bad_data) with the part of the expression that is not understood. `here`: a match must begin where
+  /// `find` starts.
   Pattern(std::string_view expression, Anchor anchor);
   ~Pattern();
   Pattern(const Pattern&) = delete;
   Pattern& operator=(const Pattern&) = delete;
 
-  /// Working memory of a match.
+  /// Reusable match buffers.
   class Scratch {
    public:
     explicit Scratch(const Pattern& pattern);
@@ -41,11 +41,11 @@ class Pattern {
     size_t end = 0;
   };
 
-  /// The first non-empty match at or after `from` in valid UTF-8. False when there is none. Throws Error(bad_data) when
-  /// the expression needs more steps or memory than PCRE2 allows.
+  /// The first non-empty match at or after `from` in valid UTF-8. False if there is none. Throws Error(bad_data) if the
+  /// match needs more steps or memory than PCRE2's limits.
   bool find(std::string_view text, size_t from, Scratch& scratch, Match& match) const;
 
-  /// `expression` as PCRE2 must read it for it to mean what Oniguruma and Rust's regex make of it: \s is Unicode's
+  /// `expression` translated to PCRE2 syntax with the meaning of Oniguruma and Rust's regex: \s is Unicode's
   /// White_Space, \w its word characters. Throws as the constructor does.
   static std::string translated(std::string_view expression);
 
@@ -54,18 +54,18 @@ class Pattern {
   std::unique_ptr<Program> program_;
 };
 
-// How byte-level tokenizers cut text into pieces that no merge crosses: the expressions of Llama 3, Qwen 2 and GPT-2.
-// The expression, run by PCRE2, defines the pieces; plain ASCII takes a hand-written way.
+// Pre-tokenization of byte-level tokenizers: splits text into pieces by the expressions of Llama 3, Qwen 2 and GPT-2.
+// The expression, run by PCRE2, defines the pieces; plain ASCII uses a hand-written fast path.
 
-/// One of the known expressions, compiled once. Every text is cut without gaps. `piece_end` may run on several threads,
-/// each with its own Scratch.
+/// One of the known expressions, compiled once. Pieces cover the text without gaps. `piece_end` is thread-safe if each
+/// thread has its own Scratch.
 class PieceSplitter {
  public:
   enum class Rule { llama3, qwen2, gpt2 };
 
   explicit PieceSplitter(Rule rule = Rule::llama3);
 
-  /// The rule that a tokenizer file's expression is, or nothing when it is another one.
+  /// The rule of a tokenizer file's expression, or nothing if the expression is unknown.
   static std::optional<Rule> rule_of(std::string_view expression);
   static std::string_view expression_of(Rule rule);
 
@@ -74,16 +74,16 @@ class PieceSplitter {
     explicit Scratch(const PieceSplitter& splitter) : Pattern::Scratch(splitter.pattern_) {}
   };
 
-  /// Where the piece that begins at `begin` < text.size() ends: > begin. `text` is valid UTF-8.
+  /// The end (> begin) of the piece that starts at `begin` < text.size(). `text` is valid UTF-8.
   size_t piece_end(std::string_view text, size_t begin, Scratch& scratch) const {
     size_t end = rule_ == Rule::gpt2 ? gpt2_ascii_end(text, begin) : llama_ascii_end(text, begin, most_digits_);
     return end != 0 ? end : expression_piece_end(text, begin, scratch);
   }
 
-  /// The same by PCRE2 alone: the definition, and what decides wherever a piece touches a non-ASCII character.
+  /// The same, by PCRE2 only: the definition, used wherever a piece touches a non-ASCII character.
   size_t expression_piece_end(std::string_view text, size_t begin, Scratch& scratch) const;
 
-  /// The same without PCRE2; 0 when a non-ASCII character could have a say.
+  /// The same, without PCRE2; 0 if a non-ASCII character could affect the result.
   size_t ascii_piece_end(std::string_view text, size_t begin) const {
     return rule_ == Rule::gpt2 ? gpt2_ascii_end(text, begin) : llama_ascii_end(text, begin, most_digits_);
   }

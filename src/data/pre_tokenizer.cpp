@@ -11,10 +11,10 @@ namespace {
 
 using Pieces = std::vector<std::string_view>;
 
-/// What becomes of the matches of a delimiter (tokenizers' SplitDelimiterBehavior).
+/// What happens to the matches of a delimiter (tokenizers' SplitDelimiterBehavior).
 enum class Delimiters { isolated, removed, merged_with_next };
 
-/// Hands out the text between `settled` and a match, and the match as `delimiters` wants it.
+/// Outputs the text between `settled` and a match, and the match according to `delimiters`.
 class DelimiterCutter {
  public:
   DelimiterCutter(std::string_view text, Delimiters delimiters, bool invert, Pieces& out)
@@ -46,16 +46,16 @@ class DelimiterCutter {
 
 }  // namespace
 
-/// Cuts one piece into several.
+/// Splits one piece into several.
 class PreTokenizer::Stage {
  public:
   virtual ~Stage() = default;
   virtual std::unique_ptr<Pattern::Scratch> make_scratch() const { return nullptr; }
   virtual void cut(std::string_view piece, bool at_start, Pattern::Scratch* pattern, std::deque<std::string>& changed,
                    Pieces& out) const = 0;
-  /// The rule by which this stage cuts, when it is a known one that keeps every byte.
+  /// The stage's rule, if it is a known one that keeps every byte.
   virtual std::optional<PieceSplitter::Rule> rule() const { return std::nullopt; }
-  /// Whether the stage leaves every piece as it is.
+  /// Whether the stage changes nothing.
   virtual bool idle() const { return false; }
 };
 
@@ -121,7 +121,7 @@ class SplitStage : public PreTokenizer::Stage {
   bool invert_;
 };
 
-/// Cuts numbers off, all digits of one together or each alone.
+/// Splits off numbers: all adjacent digits together or each digit alone.
 class DigitsStage : public PreTokenizer::Stage {
  public:
   explicit DigitsStage(const JsonNode& node)
@@ -179,7 +179,7 @@ class ByteLevelStage : public PreTokenizer::Stage {
   std::unique_ptr<PieceSplitter> splitter_;
 };
 
-/// Writes spaces as a visible character, puts one in front, and cuts before each.
+/// Replaces spaces by a visible character, prepends one, and splits before each.
 class MetaspaceStage : public PreTokenizer::Stage {
  public:
   explicit MetaspaceStage(const JsonNode& node)
@@ -305,7 +305,7 @@ size_t previous_character(std::string_view text, size_t at) {
   return at;
 }
 
-/// The last place in (begin, end] where whitespace and non-whitespace meet, or `begin` when all is of one kind.
+/// The last boundary in (begin, end] between whitespace and non-whitespace, or `begin` if there is none.
 size_t last_change(std::string_view text, size_t begin, size_t end) {
   bool space = is_space_at(text, end);
   for (size_t at = end; at > begin;) {
@@ -326,8 +326,8 @@ bool SegmentCutter::next(std::string_view& segment) {
     return true;
   };
   if (begin_ == block_end_) block_end_ = advance_characters(text_, begin_, kBlockCharacters);
-  // Leap to where a run from run_begin_ would become too long, and look backwards for a sign that it ended before:
-  // in ordinary text that is the last word boundary, and hardly any character is looked at.
+  // Jump to where a run from run_begin_ would become too long, and search backwards for its end: in ordinary text that
+  // is the last word boundary, so only a few characters are read.
   while (true) {
     size_t limit = advance_characters(text_, run_begin_, kRunCharacters);
     if (limit >= block_end_) return emit(block_end_);

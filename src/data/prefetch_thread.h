@@ -1,6 +1,5 @@
-// Makes items ahead of their use on one background thread, into a bounded queue.
-// What the thread uses belongs to it (captured by the producing function), so that a thread that hangs in a read of a
-// dead file system can be left behind without anything being pulled from under it.
+// Prefetches items on one background thread into a bounded queue. The thread owns all it uses (captured by the
+// producing function), so a thread that hangs in a read of a dead file system can be detached safely.
 #pragma once
 
 #include <chrono>
@@ -19,11 +18,11 @@ namespace titan {
 template <class Item>
 class PrefetchThread {
  public:
-  /// Makes the next item; nothing at the end. What it throws reaches the caller of `take`.
+  /// Makes the next item; nothing at the end. Its exceptions are rethrown by `take`.
   using Produce = std::function<std::optional<Item>()>;
   using Seconds = std::chrono::duration<double>;
 
-  /// `patience`: how long destruction waits for the item in work before it leaves the thread behind.
+  /// `patience`: how long the destructor waits for the current item before it detaches the thread.
   PrefetchThread(int64_t depth, Produce produce, Seconds patience = Seconds(2))
       : shared_(std::make_shared<Shared>()), patience_(patience) {
     shared_->depth = static_cast<size_t>(depth);
@@ -44,8 +43,8 @@ class PrefetchThread {
 
   enum class Outcome { item, end, stalled };
 
-  /// Waits for the next item; `stalled` when there is none within `timeout`. Rethrows the thread's exception once the
-  /// items made before it are taken.
+  /// Waits for the next item; `stalled` after `timeout`. Rethrows the thread's exception after the earlier items are
+  /// taken.
   Outcome take(std::optional<Item>& item, Seconds timeout) {
     std::unique_lock lock(shared_->mutex);
     bool ready = shared_->changed.wait_for(lock, timeout, [&] { return !shared_->items.empty() || shared_->ended; });
@@ -61,7 +60,7 @@ class PrefetchThread {
     return Outcome::item;
   }
 
-  /// Items that could be taken now without waiting.
+  /// Number of items that can be taken without waiting.
   int64_t ready() const {
     std::lock_guard lock(shared_->mutex);
     return static_cast<int64_t>(shared_->items.size());

@@ -12,7 +12,7 @@
 namespace titan {
 namespace {
 
-/// Keeps the text under one key of the outermost object, and the type of what is there instead.
+/// Stores the text under one key of the outermost object, or the type of a value that is not text.
 class FieldReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit FieldReader(const std::string& field) : field_(field) {}
@@ -47,7 +47,7 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
 
-  /// After a whole record.
+  /// Call after a whole record.
   RecordText result() {
     if (outermost_ != "object") {
       return {{}, fmt::format("this line is a JSON {}, not an object with the field \"{}\"", outermost_, field_), 0};
@@ -76,7 +76,7 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
 
   const std::string& field_;
   int64_t depth_ = 0;
-  bool at_field_ = false;  // the value of the field comes next
+  bool at_field_ = false;  // the next value is the field's
   bool is_conversation_ = false;
   std::string outermost_, type_, text_;
 };
@@ -87,7 +87,7 @@ std::optional<RecordText> parse(const std::string& json, const std::string& fiel
   return reader.result();
 }
 
-/// The last line end of a line holds no carriage return of its own.
+/// Whether a carriage return is at a place other than the end of the line.
 bool has_lone_carriage_return(std::string_view line) {
   const size_t at = line.find('\r');
   return at != line.npos && at + 1 < line.size() && line[at + 1] != '\n';
@@ -118,11 +118,11 @@ RecordText read_record(std::string_view line, const std::string& field) {
   return std::move(*read);
 }
 
-// The conversation in one line of a .jsonl file.
+// Parses the conversation in one line of a .jsonl file.
 
 namespace {
 
-/// Appends the text of message `number`; what is wrong with it, or nothing.
+/// Appends the text of message `number`; returns the problem, or empty.
 std::string read_content(const nlohmann::json& content, size_t number, std::string& text) {
   std::string no_text = fmt::format("the \"content\" of message {} is no text", number);
   if (content.is_string()) text = content.get<std::string>();
@@ -138,13 +138,13 @@ std::string read_content(const nlohmann::json& content, size_t number, std::stri
   return {};
 }
 
-/// Whether there is something under this key.
+/// Whether the key has a value other than null or an empty array.
 bool has_any(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && !found->is_null() && !(found->is_array() && found->empty());
 }
 
-/// Fills `messages`; what is wrong with the record, or nothing.
+/// Fills `messages`; returns the record's problem, or empty.
 std::string read_messages(const nlohmann::json& record, std::vector<ChatMessage>& messages) {
   const auto text = [&](const char* key) {
     return record.is_object() && record.contains(key) && record[key].is_string();
@@ -198,11 +198,11 @@ RecordText read_conversation(std::string_view line, const ChatTemplate& chat) {
   return read;
 }
 
-// The list of ids in one line of a .jsonl file.
+// Parses the list of ids in one line of a .jsonl file.
 
 namespace {
 
-/// Appends the list under one key of the outermost object, as far as its items are ids of the vocabulary.
+/// Appends the list under one key of the outermost object, and records its first problem.
 class IdsReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   IdsReader(const std::string& field, int64_t vocabulary, std::vector<int32_t>& ids)
@@ -223,7 +223,7 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool start_array(size_t) override {
-    if (depth_ == 1 && at_field_) {  // of several lists of this name, the last
+    if (depth_ == 1 && at_field_) {  // of duplicate keys, the last list wins
       ids_.resize(before_);
       at_field_ = false;
       found_ = in_list_ = true;
@@ -237,19 +237,19 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return end(); }
   bool key(string_t& name) override {
     at_field_ = depth_ == 1 && name == field_;
-    if (at_field_) problem_.clear();  // of a list of this name before it
+    if (at_field_) problem_.clear();  // of an earlier list with the same key
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
 
-  /// After a whole record: what is wrong with it, or nothing.
+  /// Call after a whole record. Returns its problem, or empty.
   std::string problem() const {
     if (!problem_.empty()) return problem_;
     return found_ ? "" : fmt::format("this record has no field \"{}\"", field_);
   }
 
  private:
-  /// A value that is no id: the field's own is a list, and all in that are numbers.
+  /// Handles a value that is not an id: an error if it is the field itself or an item of its list.
   bool value() {
     if (depth_ == 0) set_problem(fmt::format("this line is no JSON object with the field \"{}\"", field_));
     if (in_list_) set_problem(fmt::format("item {} of \"{}\" is no whole number", next_item(), field_));
@@ -283,12 +283,12 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
   std::vector<int32_t>& ids_;
   size_t before_;
   int64_t depth_ = 0;
-  bool at_field_ = false;  // the value of the field comes next
+  bool at_field_ = false;  // the next value is the field's
   bool in_list_ = false, found_ = false;
   std::string problem_;
 };
 
-/// Appends the record's ids and returns what is wrong with it; nothing, with what was appended so far, for no JSON.
+/// Appends the record's ids and returns its problem; for invalid JSON returns nothing and may have appended some ids.
 std::optional<std::string> parse(std::string_view json, const std::string& field, const Tokenizer& vocabulary,
                                  std::vector<int32_t>& ids) {
   IdsReader reader(field, vocabulary.vocabulary_size(), ids);
@@ -302,7 +302,7 @@ std::string read_ids(std::string_view line, const std::string& field, const Toke
                      std::vector<int32_t>& ids) {
   const size_t before = ids.size();
   std::optional<std::string> read = parse(line, field, vocabulary, ids);
-  if (!read) {  // malformed text beside the ids is what it is for a record of text: mended
+  if (!read) {  // repair invalid text in other fields, as for records of text
     ids.resize(before);
     std::string mended(line);
     if (repair_utf8(mended) + repair_surrogate_escapes(mended) > 0) read = parse(mended, field, vocabulary, ids);

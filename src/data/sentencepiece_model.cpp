@@ -26,7 +26,7 @@ using Type = SentencePiece::Type;
 constexpr std::string_view kRemedy =
     "The file may be damaged or cut short: get it again, or give another model.tokenizer_path";
 
-/// Reads the messages of one file; numbers are those of sentencepiece_model.proto.
+/// Parses the messages of one file; field numbers are those of sentencepiece_model.proto.
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path) : path_(path) {}
@@ -160,7 +160,7 @@ SentencePieceModel read_sentencepiece_model(const std::filesystem::path& path) {
 
 bool looks_like_sentencepiece(std::string_view bytes) {
   ProtobufReader reader(bytes);
-  // The first piece begins with its text: field 1 of field 1. `bytes` may end inside a later piece.
+  // The first piece starts with its text: field 1 of field 1. `bytes` may end inside a later piece.
   Field piece, text;
   if (!reader.next(piece) || piece.number != 1 || piece.wire != Field::Wire::content) return false;
   return ProtobufReader(piece.content).next(text) && text.number == 1 && text.wire == Field::Wire::content;
@@ -211,7 +211,7 @@ bool ProtobufReader::next(Field& field) {
       ok_ = true;
       break;
     }
-    default:  // groups, which models do not use
+    default:  // groups, not used by models
       return false;
   }
   return ok_;
@@ -227,7 +227,7 @@ std::optional<uint64_t> ProtobufReader::varint() {
   return std::nullopt;
 }
 
-/// Little-endian.
+/// Reads `count` bytes as a little-endian number.
 bool ProtobufReader::take(size_t count, uint64_t& value) {
   if (count > bytes_.size() - at_) return false;
   for (size_t i = 0; i < count; ++i) value |= uint64_t{static_cast<unsigned char>(bytes_[at_ + i])} << (8 * i);
@@ -235,12 +235,12 @@ bool ProtobufReader::take(size_t count, uint64_t& value) {
   return true;
 }
 
-// Viterbi over the pieces of a unigram model.
+// The Viterbi search of a unigram model.
 
 namespace {
 
-constexpr float kUnknownPenalty = 10.0f;   // below the worst piece (unigram_model.cc)
-constexpr float kLargestSum = 100'000.0f;  // a sum beyond it begins again at 0 (package 0.2.3)
+constexpr float kUnknownPenalty = 10.0f;   // subtracted from the lowest score (unigram_model.cc)
+constexpr float kLargestSum = 100'000.0f;  // larger sums are reset to 0 (package 0.2.3)
 constexpr size_t kCachedWords = size_t{1} << 16;
 
 uint64_t key_of_step(uint32_t node, unsigned char byte) { return (uint64_t{node} << 8 | byte) + 1; }
@@ -264,14 +264,14 @@ UnigramEncoder::UnigramEncoder(const SentencePieceModel& model) : unknown_id_(mo
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const SentencePiece& piece = model.pieces[i];
     const auto id = static_cast<int32_t>(i);
-    // A user-defined piece gets a bonus so that it is always taken.
+    // A user-defined piece gets a bonus so that it always wins.
     const bool user_defined = piece.type == Type::user_defined;
     scores_[i] = user_defined ? static_cast<float>(0.1 * static_cast<double>(piece.text.size() - 1)) : piece.score;
     if (piece.type == Type::unknown) scores_[i] = unknown_score_;
     if (user_defined || piece.type == Type::normal) insert(piece.text, id, scores_[i]);
     largest_score_ = std::max(largest_score_, std::abs(scores_[i]));
     if (piece.type != Type::byte) continue;
-    // The first byte of an unknown character bears its whole score; no other byte piece is ever part of a sum.
+    // The first byte of an unknown character has its whole score; other byte pieces never contribute to a sum.
     const int byte = byte_of_piece(piece.text);
     byte_ids_[static_cast<size_t>(byte)] = id;
     const bool is_continuation = (byte & 0xC0) == 0x80;
@@ -279,7 +279,7 @@ UnigramEncoder::UnigramEncoder(const SentencePieceModel& model) : unknown_id_(mo
   }
 }
 
-/// As small as half full allows: what a search steps through should stay in the nearer caches.
+/// As small as a load of one half allows: searches should hit the inner caches.
 void UnigramEncoder::make_trie(const SentencePieceModel& model) {
   std::vector<std::string_view> sorted;
   for (const SentencePiece& piece : model.pieces) sorted.push_back(piece.text);
@@ -323,7 +323,7 @@ inline uint32_t UnigramEncoder::step(uint32_t node, unsigned char byte) const {
   return slots_[next].key == 0 ? kNoNode : next;
 }
 
-/// Takes the sum at `begin` off all sums from there to `last`.
+/// Subtracts the sum at `begin` from all sums from there to `last`.
 void UnigramEncoder::begin_again(size_t begin, size_t last, Pass& pass) {
   const float offset = pass.nodes_[begin].best;
   for (size_t i = begin; i <= last; ++i) {
@@ -331,12 +331,12 @@ void UnigramEncoder::begin_again(size_t begin, size_t last, Pass& pass) {
   }
 }
 
-/// Fills pass.nodes_ for the stretch, the sums beginning at `sum`.
+/// Fills pass.nodes_ for the stretch, with the initial sum `sum`.
 void UnigramEncoder::search(std::string_view stretch, float sum, Pass& pass) const {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   pass.nodes_.assign(stretch.size() + 1, {0, -1, -1, kNone});
   pass.nodes_[0].best = sum;
-  // A later way must be better, not as good, to take the place of an earlier one.
+  // A later candidate must be strictly better to replace an earlier one.
   size_t frontier = 0;
   auto offer = [&](size_t begin, size_t end, int32_t id, float candidate) {
     Pass::Node& node = pass.nodes_[end];
@@ -369,7 +369,7 @@ void UnigramEncoder::search(std::string_view stretch, float sum, Pass& pass) con
   }
 }
 
-/// By how much the best way was ahead where it was least so.
+/// The smallest lead of the best segmentation over the runner-up.
 float UnigramEncoder::margin_of(std::string_view stretch, const Pass& pass) const {
   float margin = std::numeric_limits<float>::infinity();
   for (size_t end = stretch.size(); end > 0; end = static_cast<size_t>(pass.nodes_[end].begin)) {
@@ -378,7 +378,7 @@ float UnigramEncoder::margin_of(std::string_view stretch, const Pass& pass) cons
   return margin;
 }
 
-/// The ends and ids of the best way, first piece first, as pairs in found_.
+/// Stores the ends and ids of the best segmentation in found_, as pairs, first piece first.
 void UnigramEncoder::collect(std::string_view stretch, Pass& pass) const {
   pass.found_.clear();
   for (size_t end = stretch.size(); end > 0; end = static_cast<size_t>(pass.nodes_[end].begin)) {
@@ -402,15 +402,15 @@ void UnigramEncoder::append_ids(std::string_view stretch, const Pass& pass, std:
   }
 }
 
-/// `sum` and the scores of the word's ids, one after the other.
+/// `sum` plus the scores of the word's ids, added in order.
 inline float UnigramEncoder::sum_of(const Pass::Word& word, float sum) const {
   for (size_t i = 0; i < word.count; ++i) sum += scores_[static_cast<size_t>(word.ids[i])];
   return sum;
 }
 
-/// Searches the stretch by itself and keeps what it finds. A sum of n numbers that stays below `reach` is off by at
-/// most n · reach · 2⁻²⁴ in single precision; where the best way was ahead by more than that of itself and of its
-/// longest rival together, it stays ahead wherever the stretch is. No sum may begin again within it, either.
+/// Searches the stretch in isolation and caches the result. A float32 sum of n numbers that stays below `reach` has an
+/// error of at most n · reach · 2⁻²⁴. If the lead exceeds the errors of the best segmentation and its longest rival
+/// together, the result is the same at any place in a text. The sum must also not be reset within the stretch.
 void UnigramEncoder::keep(const PieceCache::Key& key, std::string_view stretch, Pass& pass, Pass::Word& word) const {
   search(stretch, 0, pass);
   collect(stretch, pass);
@@ -422,7 +422,7 @@ void UnigramEncoder::keep(const PieceCache::Key& key, std::string_view stretch, 
   word.count = static_cast<uint32_t>(ids.size());
   std::copy(ids.begin(), ids.end(), word.ids.begin());
   if (sum_of(word, 0) != pass.nodes_[stretch.size()].best)
-    return;  // a normaliser may write bytes that are no character
+    return;  // normalisation can write bytes that are not a character
   const size_t pieces = pass.found_.size() / 2;
   size_t characters = 0;
   for (size_t at = 0; at < stretch.size(); ++characters) at += utf8_length(static_cast<unsigned char>(stretch[at]));
@@ -431,7 +431,7 @@ void UnigramEncoder::keep(const PieceCache::Key& key, std::string_view stretch, 
   word.most_sum = std::min(most_reach, kLargestSum) - own_reach;
 }
 
-/// Repeats the sums of a word cut before; false where they might decide otherwise at this place of the text.
+/// Repeats the sums of a cached word; false if rounding could change the result at the current sum.
 inline bool UnigramEncoder::repeat(const Pass::Word& word, Pass& pass, ReadyIds& ids) const {
   if (!(std::abs(pass.sum_) < word.most_sum)) return false;
   static_assert(Pass::kMostIds <= ReadyIds::kRoom);

@@ -1,5 +1,5 @@
-// What a SentencePiece model file says: a protocol buffer (sentencepiece_model.proto), read by an own small reader of
-// the wire format. Knows nothing of encoding.
+// The contents of a SentencePiece model file: a protocol buffer (sentencepiece_model.proto), parsed by a small
+// wire-format reader below. Knows nothing of encoding.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ struct SentencePiece {
   Type type = Type::normal;
 };
 
-/// Defaults are those of the format.
+/// Defaults are the format's.
 struct SentencePieceModel {
   enum class Kind : int32_t { unigram = 1, bpe = 2, word = 3, character = 4 };
 
@@ -37,7 +37,7 @@ struct SentencePieceModel {
   bool whitespace_as_suffix = false;
   std::string bos_piece = "<s>";
   std::string eos_piece = "</s>";
-  std::string unknown_surface = " \xE2\x81\x87 ";  ///< what <unk> becomes in decoded text
+  std::string unknown_surface = " \xE2\x81\x87 ";  ///< decoded text of <unk>
 
   std::string charsmap;  ///< precompiled normalisation rules; empty: none
   bool add_dummy_prefix = true;
@@ -48,22 +48,21 @@ struct SentencePieceModel {
   uint64_t fingerprint = 0;  ///< of the file's bytes
 };
 
-/// Reads and checks a model file. Throws Error(bad_data): where the file is damaged, which part of it is not read here,
-/// and what to do.
+/// Reads and validates a model file. Throws Error(bad_data) with the damaged place or unsupported part, and the remedy.
 SentencePieceModel read_sentencepiece_model(const std::filesystem::path& path);
 
-/// Whether `bytes`, the beginning of a file, look like a model: a first piece as a length-delimited field 1.
+/// Whether `bytes`, the beginning of a file, look like a model: field 1, length-delimited, holds the first piece.
 bool looks_like_sentencepiece(std::string_view bytes);
 
-/// The pieces that the user defined, by their ids: they are found before anything is cut.
+/// The user-defined pieces with their ids: they are matched before the text is split.
 std::vector<AddedToken> user_defined_pieces(const SentencePieceModel& model);
 
 /// The byte of a piece "<0xNN>", or −1.
 int byte_of_piece(std::string_view piece);
 
-// The wire format of protocol buffers, as far as models need it: fields in order, one after the other.
+// The wire format of protocol buffers, as far as models need it.
 
-/// Reads the fields of one message. `ok` turns false where the bytes are no message; reading then ends.
+/// Reads the fields of one message in order. Malformed bytes set `ok` to false and end the reading.
 class ProtobufReader {
  public:
   explicit ProtobufReader(std::string_view bytes) : bytes_(bytes) {}
@@ -75,7 +74,7 @@ class ProtobufReader {
     enum class Wire : uint8_t { varint = 0, fixed64 = 1, content = 2, fixed32 = 5 } wire = Wire::varint;
   };
 
-  /// The next field; false at the end and where the bytes are damaged.
+  /// The next field; false at the end and at malformed bytes.
   bool next(Field& field);
   bool ok() const { return ok_; }
   size_t position() const { return at_; }
@@ -89,32 +88,32 @@ class ProtobufReader {
   bool ok_ = true;
 };
 
-// SentencePiece's unigram model: of all ways to cut a text into pieces the one with the highest sum of scores, found by
-// Viterbi's algorithm. The package sums in single precision from the beginning of the text, and ties and roundings
-// decide ids, so the very same sums are made here (those of version 0.2.3).
+// SentencePiece's unigram model: the segmentation with the highest sum of scores, found by Viterbi's algorithm. The
+// package sums in float32 from the start of the text, and ties and rounding errors decide ids, so this code computes
+// bitwise the same sums (as version 0.2.3).
 
 class UnigramEncoder {
  public:
   explicit UnigramEncoder(const SentencePieceModel& model);
 
-  /// Working memory of one thread, and the sum so far of the text that it is in.
+  /// One thread's working memory, and the running sum of its current text.
   class Pass {
    public:
-    /// A new text begins.
+    /// Starts a new text.
     void start() { sum_ = 0; }
 
    private:
     friend class UnigramEncoder;
     struct Node {
-      float best = 0;       // sum of the best way that ends here
-      int32_t id = -1;      // of its last piece
-      int32_t begin = -1;   // of its last piece; −1: nothing ends here
-      float runner_up = 0;  // the best sum among the other last pieces
+      float best = 0;       // the highest sum of a segmentation that ends here
+      int32_t id = -1;      // of that segmentation's last piece
+      int32_t begin = -1;   // start of that last piece; −1: no segmentation ends here
+      float runner_up = 0;  // the highest sum with another last piece
     };
     static constexpr size_t kMostIds = 8;
-    struct alignas(64) Word {  // a word cut before: enough to repeat the sums without the search, in one cache line
+    struct alignas(64) Word {  // a cached word: its ids repeat the sums without a search; one cache line
       PieceCache::Key key{};
-      float most_sum = -1;  // up to which sum, in absolute value, no rounding can decide otherwise
+      float most_sum = -1;  // bound on |sum| below which rounding cannot change the result
       uint32_t count = 0;
       std::array<int32_t, kMostIds> ids{};
     };
@@ -124,14 +123,14 @@ class UnigramEncoder {
     std::vector<int32_t> found_;
   };
 
-  /// Appends the ids of the stretch [begin, end) of normalised text, which no piece reaches out of; stretches follow
-  /// one another. A run of unknown characters may give the unknown id several times, byte fallback the ids of their
-  /// bytes.
+  /// Appends the ids of the stretch [begin, end) of normalised text; no piece crosses its bounds, and stretches are
+  /// consecutive. A run of unknown characters may give the unknown id several times, or with byte fallback the ids of
+  /// its bytes.
   void encode(std::string_view text, size_t begin, size_t end, Pass& pass, ReadyIds& ids) const;
 
  private:
   struct Slot {
-    uint64_t key = 0;  // position of the node before · 256 + byte, plus 1; 0: free
+    uint64_t key = 0;  // parent node · 256 + byte, plus 1; 0: free
     int32_t id = -1;   // of the piece that ends here
     float score = 0;
   };
@@ -139,7 +138,7 @@ class UnigramEncoder {
 
   void make_trie(const SentencePieceModel& model);
   void insert(std::string_view piece, int32_t id, float score);
-  /// The position of the node that `byte` leads to from `node`, or a free place for it.
+  /// The slot of `node`'s child for `byte`, or a free slot for it.
   uint32_t place(uint32_t node, unsigned char byte) const;
   uint32_t step(uint32_t node, unsigned char byte) const;
   static void begin_again(size_t begin, size_t last, Pass& pass);
@@ -151,30 +150,30 @@ class UnigramEncoder {
   float sum_of(const Pass::Word& word, float sum) const;
   bool repeat(const Pass::Word& word, Pass& pass, ReadyIds& ids) const;
 
-  std::vector<Slot> slots_;            // a trie: open addressing by node and byte; a node is its place
-  std::array<uint32_t, 256> first_{};  // by first byte, which most steps are about
-  std::vector<float> scores_;          // by id; of a byte: what an id of it adds to the sum
+  std::vector<Slot> slots_;            // a trie: open addressing by node and byte; a node is its slot number
+  std::array<uint32_t, 256> first_{};  // root's children by byte: most steps start at the root
+  std::vector<float> scores_;          // by id; for a byte piece: its contribution to the sum
   std::vector<int32_t> byte_ids_;
   int32_t unknown_id_;
   float unknown_score_ = 0;
-  float largest_score_ = 0;  // absolute, of any piece
+  float largest_score_ = 0;  // largest absolute score of any piece
 };
 
-// SentencePiece's BPE model: characters merge to the piece of the highest score, leftmost of equals. Immutable.
+// SentencePiece's BPE model: merges characters into the piece with the highest score, leftmost of equals. Immutable.
 
 class SentencePieceBpe {
  public:
   explicit SentencePieceBpe(const SentencePieceModel& model);
 
-  /// Appends the ids of a stretch of normalised text that no piece reaches out of; see UnigramEncoder::encode.
+  /// Appends the ids of a stretch of normalised text; no piece crosses its bounds. See UnigramEncoder::encode.
   void encode(std::string_view stretch, std::vector<int32_t>& parts, std::vector<int32_t>& ids) const;
 
  private:
   void add_merges(const SentencePieceModel& model);
   void first_parts(std::string_view stretch, std::vector<int32_t>& parts) const;
 
-  // A part is a piece's id, the number of a character that is no piece but occurs in some (from pieces on), −1 for any
-  // other character, or −2 − id for a user-defined piece, which merges with nothing.
+  // A part is a piece's id; the number (from pieces on) of a character that is not a piece but occurs in one; −1 for
+  // any other character; or −2 − id for a user-defined piece, which is never merged.
   std::unordered_map<char32_t, int32_t> characters_;
   std::vector<uint32_t> lengths_;  // bytes of a part
   MergeTable table_;
@@ -184,23 +183,23 @@ class SentencePieceBpe {
   int32_t unknown_id_;
 };
 
-// How a SentencePiece model rewrites text before it is cut: its precompiled character rules, and what it does with
-// spaces. Immutable; a Pass walks through one text.
+// A SentencePiece model's normalisation before splitting: precompiled character rules and the handling of spaces.
+// Immutable; a Pass normalises one text.
 
 class SentencePieceNormalizer {
  public:
-  /// Throws Error(bad_data) without the file's name when the rules are damaged.
+  /// Throws Error(bad_data) without the file's name if the rules are damaged.
   explicit SentencePieceNormalizer(const SentencePieceModel& model);
 
-  /// One text on its way, so that a long one need not be held in normalised form as a whole.
+  /// Incremental normalisation of one text, so that a long text is never stored in normalised form as a whole.
   class Pass {
    public:
     /// `text` is valid UTF-8 and outlives the pass.
     Pass(const SentencePieceNormalizer& owner, std::string_view text);
 
-    /// Appends normalised text until `out` holds at least `bytes` or the text is at its end; false when it is. Spaces
-    /// at the end of the text are then taken off `out` where the model asks for it, so a caller that consumes `out`
-    /// before must leave its trailing spaces there.
+    /// Appends normalised text until `out` holds at least `bytes` or the text ends; false at the end. At the end,
+    /// trailing spaces are removed from `out` if the model requires it, so a caller that consumes `out` earlier must
+    /// leave its trailing spaces there.
     bool run(size_t bytes, std::string& out);
 
    private:
@@ -216,7 +215,7 @@ class SentencePieceNormalizer {
  private:
   struct Rewritten {
     std::string_view text;
-    size_t taken;  // bytes of the input that it stands for
+    size_t taken;  // consumed bytes of the input
   };
   Rewritten rewrite_front(std::string_view text) const;
   Rewritten rewrite_by_rule(std::string_view text) const;
@@ -227,16 +226,16 @@ class SentencePieceNormalizer {
   std::string_view space_;
   AddedTokenFinder user_defined_;
   std::vector<uint32_t> trie_;      // a double array: see rewrite_by_rule
-  std::string replacements_;        // strings that end in NUL, named by their offset
-  std::array<bool, 128> simple_{};  // ASCII that stands for itself whenever ASCII or nothing follows
+  std::string replacements_;        // NUL-terminated strings, referenced by offset
+  std::array<bool, 128> simple_{};  // ASCII that is unchanged if ASCII or nothing follows
 };
 
-// A SentencePiece model (Llama 2's kind of tokenizer): normalise, cut at words where no piece crosses them, encode.
-// Ids and decoded text are those of the package `sentencepiece`.
+// A SentencePiece model (Llama 2's tokenizer): normalises, splits at words if no piece crosses them, encodes. Ids and
+// decoded text equal those of the package `sentencepiece`.
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  /// Throws Error(bad_data) without the file's name when the model's normalisation rules are damaged.
+  /// Throws Error(bad_data) without the file's name if the model's normalisation rules are damaged.
   explicit SentencePieceTokenizer(SentencePieceModel model);
   ~SentencePieceTokenizer() override;
 
@@ -264,7 +263,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::unique_ptr<UnigramEncoder> unigram_;
   int32_t bos_id_ = kNoId;
   int32_t eos_id_ = kNoId;
-  bool words_stand_alone_;  // no piece holds a word mark after anything but word marks
+  bool words_stand_alone_;  // no piece has a word mark after another character
   mutable ScratchPool<Scratch> pool_;
 };
 

@@ -16,9 +16,9 @@ namespace {
 
 using Type = SentencePiece::Type;
 
-constexpr size_t kBlock = size_t{64} << 10;  // bytes normalised at a time
+constexpr size_t kBlock = size_t{64} << 10;  // bytes normalised per block
 
-/// A piece that is a special one only where the model calls it a control piece.
+/// The id of a piece, if the model marks it as a control piece.
 int32_t control_id(const SentencePieceModel& model, const std::string& name) {
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     if (model.pieces[id].type == Type::control && model.pieces[id].text == name) return static_cast<int32_t>(id);
@@ -34,7 +34,7 @@ bool no_piece_crosses_words(const SentencePieceModel& model) {
          });
 }
 
-/// Puts decoded pieces together: bytes become characters, and the space that encoding put in front is taken off.
+/// Joins decoded pieces: converts bytes to characters and removes the space that encoding prepended.
 class Decoder {
  public:
   explicit Decoder(const SentencePieceModel& model) : model_(model) {}
@@ -55,7 +55,7 @@ class Decoder {
     std::string_view rest = piece.text;
     if (at_front_ && (model_.add_dummy_prefix || model_.remove_extra_whitespaces) && rest.starts_with(kWordMark)) {
       rest.remove_prefix(kWordMark.size());
-      // Where extra spaces are removed, all at the front are.
+      // With remove_extra_whitespaces, all leading spaces are removed.
       took_space_ = !model_.remove_extra_whitespaces;
     }
     while (!rest.empty()) {
@@ -74,7 +74,7 @@ class Decoder {
   }
 
  private:
-  /// Bytes that are no character are one U+FFFD each.
+  /// Invalid bytes become one U+FFFD each.
   void flush() {
     for (std::string_view rest = bytes_; !rest.empty();) {
       const size_t length = std::min(utf8_length(static_cast<unsigned char>(rest[0])), rest.size());
@@ -134,7 +134,7 @@ void SentencePieceTokenizer::encode_append(std::string_view text, std::vector<in
                      [&](std::string_view part, size_t begin, size_t end) { pieces.add(part, begin, end, encode); });
     pieces.flush();
   }
-  if (!model_.byte_fallback) {  // a run of unknown characters is one unknown piece
+  if (!model_.byte_fallback) {  // fuse a run of unknown pieces into one
     auto both_unknown = [this](int32_t a, int32_t b) { return a == model_.unknown_id && b == a; };
     const auto first = ids.begin() + static_cast<std::ptrdiff_t>(before);
     ids.erase(std::unique(first, ids.end(), both_unknown), ids.end());
@@ -142,7 +142,7 @@ void SentencePieceTokenizer::encode_append(std::string_view text, std::vector<in
 }
 
 /// Normalises the text block by block into `normalized` and calls encode(block, begin, end) for its stretches, which no
-/// piece reaches out of: words, or the whole text where words cannot be separated.
+/// piece crosses: words, or the whole text if words cannot be separated.
 template <class Encode>
 void SentencePieceTokenizer::for_each_stretch(std::string_view text, std::string& normalized,
                                               const Encode& encode) const {
@@ -198,7 +198,7 @@ bool merges(const SentencePiece& piece) { return piece.type == Type::normal || p
 
 size_t first_length(std::string_view text) { return utf8_length(static_cast<unsigned char>(text[0])); }
 
-/// Ranks by score: the highest is 0, equal scores share one.
+/// Ranks by score: the highest is 0, equal scores share a rank.
 std::vector<int32_t> ranks_of(const SentencePieceModel& model) {
   std::vector<float> scores;
   for (const SentencePiece& piece : model.pieces) scores.push_back(piece.score);
@@ -230,7 +230,7 @@ SentencePieceBpe::SentencePieceBpe(const SentencePieceModel& model)
   add_merges(model);
 }
 
-/// All ways to put a piece together from two parts: pieces, or single characters.
+/// All ways to form a piece from two parts (pieces or single characters).
 void SentencePieceBpe::add_merges(const SentencePieceModel& model) {
   std::unordered_map<std::string_view, int32_t> parts;
   std::set<size_t> known_lengths;
@@ -302,8 +302,8 @@ void SentencePieceBpe::encode(std::string_view stretch, std::vector<int32_t>& pa
 
 namespace {
 
-// A unit of the double array (Darts): 8 bits of label, a bit that a value follows, and the offset of its children; a
-// value has the highest bit set.
+// A unit of the double array (Darts): 8 bits of label, a flag that a value follows, and the offset of its children; in
+// a value, the highest bit is set.
 constexpr bool has_value(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 constexpr uint32_t value_of(uint32_t unit) { return unit & 0x7FFFFFFFu; }
 constexpr uint32_t label_of(uint32_t unit) { return unit & 0x800000FFu; }
@@ -326,7 +326,7 @@ SentencePieceNormalizer::SentencePieceNormalizer(const SentencePieceModel& model
   find_simple_bytes();
 }
 
-/// Four bytes: the size of the trie, little-endian; the trie; the strings it points to.
+/// Format: the trie's size in 4 bytes, little-endian; the trie; the strings that it refers to.
 void SentencePieceNormalizer::read_charsmap(std::string_view charsmap) {
   uint32_t bytes = 0;
   if (charsmap.size() <= sizeof bytes) fail("are cut short");
@@ -345,7 +345,7 @@ void SentencePieceNormalizer::find_simple_bytes() {
     const std::string_view text(&byte, 1);
     bool simple = !user_defined_.longest_at(text, 0) && rewrite_front(text).text == text;
     for (uint32_t next = 0; simple && next < 0x80; ++next) {
-      // Whether a rule continues with ASCII is looked up in the trie, since a longer rule may need more than two bytes.
+      // Looks up in the trie whether a rule continues with ASCII, since a longer rule may need more than two bytes.
       const uint32_t root = trie_.empty() ? 0 : offset_of(trie_[0]);
       uint32_t node = root ^ c;
       if (node >= trie_.size() || label_of(trie_[node]) != c) break;
@@ -355,7 +355,7 @@ void SentencePieceNormalizer::find_simple_bytes() {
     simple_[c] = simple;
   }
   if (user_defined_.empty()) return;
-  // A user-defined piece may begin and continue with any byte.
+  // A user-defined piece may start and continue with any byte.
   for (uint32_t c = 0; c < simple_.size(); ++c) {
     if (user_defined_.begins_with(static_cast<unsigned char>(c))) simple_[c] = false;
   }
@@ -371,7 +371,7 @@ SentencePieceNormalizer::Rewritten SentencePieceNormalizer::rewrite_front(std::s
   return {text.substr(0, length), length};
 }
 
-/// The longest rule that fits; nothing taken when there is none.
+/// Applies the longest matching rule; consumes nothing if there is none.
 SentencePieceNormalizer::Rewritten SentencePieceNormalizer::rewrite_by_rule(std::string_view text) const {
   Rewritten found{{}, 0};
   if (trie_.empty()) return found;
@@ -432,7 +432,7 @@ bool SentencePieceNormalizer::Pass::run(size_t bytes, std::string& out) {
   while (!rest_.empty() && out.size() < bytes) {
     size_t plain = 0;
     while (plain < rest_.size() && is_simple(plain)) ++plain;
-    // The last of them may belong to a rule with what follows, unless that is ASCII as well.
+    // The last of them may form a rule with the next character, unless that is ASCII as well.
     if (plain > 0 && plain < rest_.size() && static_cast<unsigned char>(rest_[plain]) >= 0x80) --plain;
     if (plain > 0) {
       out.append(rest_.substr(0, plain));
@@ -458,7 +458,7 @@ bool SentencePieceNormalizer::Pass::run(size_t bytes, std::string& out) {
     while (out.ends_with(owner_.space_)) out.resize(out.size() - owner_.space_.size());
   }
   if (owner_.add_dummy_prefix_ && owner_.whitespace_as_suffix_) out += owner_.space_;
-  wrote_nothing_ = true;  // the end has been dealt with
+  wrote_nothing_ = true;  // the end of the text has been handled
   return false;
 }
 

@@ -14,7 +14,7 @@
 namespace titan {
 namespace {
 
-/// How many bytes of `text`, at most `bound` < text.size(), make a document of their own.
+/// Length of the first section of `text`, at most `bound` < text.size() bytes, that becomes a document.
 size_t section_length(std::string_view text, size_t bound) {
   std::string_view head = text.substr(0, bound);
   for (std::string_view mark : {"\n\n", "\n"}) {
@@ -27,13 +27,13 @@ size_t section_length(std::string_view text, size_t bound) {
   return length;
 }
 
-/// A line that holds no record; one that is too long to look at holds something.
+/// A line without a record; a line that is too long is not blank.
 bool is_blank(const std::optional<std::string_view>& line) {
   return line && line->find_first_not_of(" \t\r\n") == line->npos;
 }
 
-/// UTF-16 is refused by the mark that it begins with, instead of being read as noise. UTF-8's mark says what the file
-/// is and is no part of its text.
+/// Rejects UTF-16 by its byte order mark, instead of reading it as garbage. Skips UTF-8's mark, which is not part of
+/// the text.
 std::unique_ptr<BufferedFile> open_file(const std::filesystem::path& path, int64_t byte) {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
   auto file = std::make_unique<BufferedFile>(path, byte);
@@ -142,10 +142,10 @@ bool TextFileSource::next_raw(RawDocument& raw) {
   return false;
 }
 
-/// A file that shrank between the start and its turn is as bad as one that shrinks while it is read. One that grew is
-/// read as it is now; the next start notices by the fingerprint.
+/// A file that shrank after the start is as bad as one that shrinks during reading. A file that grew is read in its new
+/// form; the next start detects it by the fingerprint.
 void TextFileSource::check_size(size_t file) const {
-  std::error_code gone;  // opening it reports this
+  std::error_code gone;  // opening the file reports the error
   const std::uintmax_t size = std::filesystem::file_size(files_[file], gone);
   if (gone || size >= static_cast<std::uintmax_t>(sizes_[file])) return;
   fail_reading(files_[file], fmt::format("the file shrank: it had {} bytes when the corpus was opened and now has {}. "
@@ -219,7 +219,7 @@ std::optional<int64_t> TextFileSource::count_documents() {
   return documents_;
 }
 
-/// Where the documents of a file begin.
+/// Finds where the documents of a file start.
 void TextFileSource::find_documents(size_t file) {
   reading_file_ = static_cast<int64_t>(file);
   const std::unique_ptr<BufferedFile> opened = open_file(files_[file], 0);
@@ -304,7 +304,7 @@ std::string TextFileSource::growth_obstacle(const CorpusGrowth& growth, const So
                                 : "";
   }
   BufferedFile file(path, std::max<int64_t>(0, growth.bytes - 1));
-  const std::string_view around = file.peek(3);  // the last byte of before and two new ones
+  const std::string_view around = file.peek(3);  // the last old byte and two new ones
   const std::string_view added = around.substr(std::min<size_t>(around.size(), growth.bytes > 0 ? 1 : 0));
   const bool ended = growth.bytes == 0 || around.starts_with('\n');
   return ended || added.starts_with('\n') || added.starts_with("\r\n") ? "" : "its last line is longer now";
@@ -330,7 +330,7 @@ constexpr std::string_view kWhatWorks =
   throw Error(ExitCode::bad_data, fmt::format("corpus {}: {}. {}.", path, what, remedy));
 }
 
-/// Walks a folder and what is below it, links to folders included.
+/// Walks a folder and its subfolders, following links.
 class FolderWalk {
  public:
   explicit FolderWalk(std::string top) : top_(std::move(top)) {}
@@ -379,11 +379,11 @@ class FolderWalk {
   }
 
   std::string top_;
-  std::vector<std::pair<fs::path, fs::path>> above_;  // the folders from the top to here: as named, and as they are
+  std::vector<std::pair<fs::path, fs::path>> above_;  // the folders from the top to here: as named, and resolved
   TextFiles found_;
 };
 
-/// Why a file of this name is not read, for a person who asked for it.
+/// Throws the reason why a file with this name is not supported, for a user who named it.
 [[noreturn]] void refuse_form(const std::string& path, const fs::path& file) {
   const std::string name = file.filename().string();
   const std::string extension = to_lower(unpacked_name(file).extension().string());

@@ -140,7 +140,7 @@ struct Line {
   int64_t rank;
 };
 
-/// "base64 rank", separated by spaces or tabs; nothing when it is anything else.
+/// Parses "base64 rank", separated by spaces or tabs; nothing if the line is invalid.
 std::optional<Line> parse_line(std::string_view line) {
   constexpr std::string_view kBlanks = " \t\r";
   size_t cut = line.find_first_of(kBlanks);
@@ -158,7 +158,7 @@ std::optional<Line> parse_line(std::string_view line) {
 constexpr const char* kTiktokenRemedy =
     "The file may be damaged or cut short: get it again, or give another model.tokenizer_path";
 
-/// Collects the lines and refuses what encoding could not live with.
+/// Collects the lines and rejects files that would break encoding.
 class TiktokenReader {
  public:
   explicit TiktokenReader(const std::filesystem::path& path) : path_(path) {}
@@ -244,7 +244,7 @@ constexpr bool stands_for_itself(int byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
 }
 
-/// The other bytes take the characters from U+0100 on, in order.
+/// The other bytes map to the characters from U+0100 on, in order.
 constexpr std::array<char32_t, 256> kCharacters = [] {
   std::array<char32_t, 256> characters{};
   char32_t next = 0x100;
@@ -253,7 +253,7 @@ constexpr std::array<char32_t, 256> kCharacters = [] {
   return characters;
 }();
 
-constexpr size_t kEnd = 0x100 + 68;  // 68 bytes do not stand for themselves
+constexpr size_t kEnd = 0x100 + 68;  // 68 bytes do not map to themselves
 
 constexpr std::array<int16_t, kEnd> kBytes = [] {
   std::array<int16_t, kEnd> bytes{};

@@ -1,5 +1,5 @@
-// Llama 3's tokenizer over a tiktoken model file: byte-pair encoding by rank and 256 special
-// tokens after the base vocabulary. Encoding is the splitter, a cache of short pieces, and the byte-pair encoder.
+// Llama 3's tokenizer from a tiktoken model file: byte-pair encoding by rank, and 256 special tokens after the base
+// vocabulary. Encoding combines the splitter, a cache of short pieces, and the byte-pair encoder.
 #pragma once
 
 #include <filesystem>
@@ -20,7 +20,7 @@ class TiktokenTokenizer : public Tokenizer {
  public:
   static constexpr int32_t kSpecialTokens = 256;
 
-  /// `tokens[rank]`: what read_tiktoken_file gives.
+  /// `tokens[rank]`: the result of read_tiktoken_file.
   explicit TiktokenTokenizer(std::vector<std::string> tokens);
   ~TiktokenTokenizer() override;
 
@@ -41,7 +41,7 @@ class TiktokenTokenizer : public Tokenizer {
   static std::string special_name(int32_t index);
 
  private:
-  struct Scratch;  // what one encoding thread needs; kept between calls, because the cache gets better with use
+  struct Scratch;  // one encoding thread's buffers; kept between calls, because the cache improves with use
 
   void encode_segment(std::string_view segment, Scratch& scratch, std::vector<int32_t>& ids) const;
 
@@ -51,26 +51,26 @@ class TiktokenTokenizer : public Tokenizer {
   mutable ScratchPool<Scratch> pool_;
 };
 
-// The tiktoken model file: one line per token, its bytes in base64, a space, its rank.
-// Reading checks everything that encoding relies on, so that a damaged file is named here and not found out later.
+// The tiktoken model file: one line per token with its bytes in base64, a space, and its rank. The reader checks
+// everything that encoding relies on, so that a damaged file is reported at load time.
 
-/// Token bytes by rank. Throws Error(bad_data) "FILE:LINE: what is wrong; what to do" for a line that is not
-/// "base64 rank", a token or rank that comes twice, ranks with gaps, a missing single byte, an empty or missing file.
+/// Token bytes by rank. Throws Error(bad_data) "FILE:LINE: problem; remedy" for a line that is not "base64 rank", a
+/// duplicate token or rank, missing ranks, a missing single byte, an empty or missing file.
 std::vector<std::string> read_tiktoken_file(const std::filesystem::path& path);
 
-/// Writes `tokens[rank]` in rank order, whole or not at all.
+/// Writes `tokens[rank]` in rank order, atomically.
 void write_tiktoken_file(const std::filesystem::path& path, std::span<const std::string> tokens);
 
-/// Whether the first line of these bytes looks like one of a tiktoken model file.
+/// Whether the first line of `bytes` looks like a tiktoken model file.
 bool looks_like_tiktoken(std::string_view bytes);
 
-// GPT-2's way to write any bytes as printable text: each byte is one character, most of ASCII stands for itself.
+// GPT-2's byte alphabet: writes any bytes as printable text. Each byte is one character; most of ASCII is unchanged.
 // Pure functions.
 
-/// The characters of `bytes`: a space is "Ġ", a line feed "Ċ".
+/// The characters for `bytes`: a space is "Ġ", a line feed "Ċ".
 std::string to_byte_alphabet(std::string_view bytes);
 
-/// The bytes that the characters stand for; nothing when one of them stands for none. `text` is valid UTF-8.
+/// The bytes for the characters of `text` (valid UTF-8); nothing if a character is not in the alphabet.
 std::optional<std::string> from_byte_alphabet(std::string_view text);
 
 }  // namespace titan

@@ -43,7 +43,7 @@ TokenFileFacts facts_of(const Tokenizer& tokenizer) {
   return facts;
 }
 
-/// A whole file in memory, read-only.
+/// A whole file, memory-mapped read-only.
 class TokenFile::Map {
  public:
   explicit Map(const std::filesystem::path& path) {
@@ -68,7 +68,7 @@ class TokenFile::Map {
 
   const char* bytes() const { return static_cast<const char*>(data_); }
   size_t size() const { return size_; }
-  /// To read beyond the end of a file that has become shorter would end the process.
+  /// The current size: reading beyond the end of a truncated file would kill the process (SIGBUS).
   size_t size_now() const {
     struct stat facts {};
     return ::fstat(descriptor_, &facts) == 0 ? static_cast<size_t>(facts.st_size) : 0;
@@ -120,7 +120,7 @@ void TokenFile::read_index() {
   if (XXH3_64bits(index_->bytes(), body) != checksum) {
     fail(fmt::format("its index {} is damaged or cut off: its checksum is wrong", name), kMakeAgain);
   }
-  // From here on the index is what was written: what follows finds errors of the writer.
+  // The checksum matches, so errors found from here on were made by the writer.
   const bool sound = (header.token_bytes == 2 || header.token_bytes == 4) && header.block_bytes == kTokenBlock &&
                      header.tokens <= (uint64_t{1} << 60) && header.documents <= header.tokens + 1 &&
                      header.vocabulary <= (uint64_t{1} << 31);

@@ -1,4 +1,4 @@
-// Documents out of .bin files, which are ids already.
+// A source of documents from .bin files, which already hold ids.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@ namespace titan {
 
 class TokenFileSource : public DocumentSource {
  public:
-  /// Opens all of `files`, which are read in this order. `path`: what the user named, for messages. Throws
-  /// Error(bad_data): see TokenFile; files of different vocabularies.
+  /// Opens all `files`, read in this order. `path`: the user's name for them, for messages. Throws Error(bad_data): see
+  /// TokenFile; files of different vocabularies.
   TokenFileSource(std::string path, const std::vector<std::filesystem::path>& files);
 
   bool next(Document& document) override;
@@ -29,34 +29,33 @@ class TokenFileSource : public DocumentSource {
   bool read(int64_t index, Document& document) override;
   void check_tokenizer(const Tokenizer& tokenizer) const override;
 
-  /// Of all files together.
+  /// Facts of all files together.
   TokenFileFacts facts() const;
 
  private:
   std::string path_;
   std::vector<std::unique_ptr<TokenFile>> files_;
-  std::vector<int64_t> first_;  // document of each file
+  std::vector<int64_t> first_;  // first document of each file
   int64_t documents_ = 0;
   int64_t next_ = 0;
   std::atomic<size_t> reading_{0};
 };
 
-// The vocabulary of ids that some other program made: how many there are and which of them begin and end a text, but
-// not how text becomes them. What a .bin file's index records; with it a run trains on ids whose tokenizer it cannot
-// read.
+// The vocabulary of ids from another program, as recorded in a .bin file's index: the number of ids, BOS and EOS, but
+// not how to encode text. Allows training on ids of an unsupported tokenizer.
 
 class RecordedVocabulary : public Tokenizer {
  public:
-  /// What an index says.
+  /// From the facts in an index.
   explicit RecordedVocabulary(TokenFileFacts facts) : facts_(std::move(facts)) {}
-  /// Of `size` ids; `maker` distinguishes vocabularies of the same size. Throws Error(bad_config): a size that is none,
-  /// a begin- or end-of-text id (kNoId: none) that is not in it.
+  /// A vocabulary of `size` ids; `maker` distinguishes vocabularies of the same size. Throws Error(bad_config): an
+  /// invalid size, or a BOS or EOS id (kNoId: none) outside it.
   RecordedVocabulary(int64_t size, int32_t bos, int32_t eos, const std::string& maker);
 
   bool reads_text() const override { return false; }
-  /// Throws Error(bad_data): there is no way from text to these ids.
+  /// Throws Error(bad_data): this vocabulary cannot encode text.
   void encode_append(std::string_view text, std::vector<int32_t>& ids) const override;
-  /// The ids themselves, as numbers.
+  /// The ids as numbers.
   std::string decode(std::span<const int32_t> ids) const override;
 
   int64_t vocabulary_size() const override { return facts_.vocabulary; }

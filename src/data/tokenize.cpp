@@ -28,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Ids as they are in the file.
+/// Converts ids to the file's format.
 void narrow(std::span<const int32_t> ids, int64_t token_bytes, std::string& bytes) {
   bytes.resize(ids.size() * static_cast<size_t>(token_bytes));
   if (token_bytes == 4) {
@@ -50,7 +50,7 @@ std::shared_ptr<const Tokenizer> open_vocabulary(const Tokenization& wanted) {
   return std::make_shared<RecordedVocabulary>(ids.vocabulary, ids.bos, ids.eos, ids.maker);
 }
 
-/// The files of a corpus and their sizes, to say later which of them changed.
+/// The files of a corpus and their sizes, to report later which of them changed.
 nlohmann::json sizes_in(const TextFileSource& source) {
   nlohmann::json sizes = nlohmann::json::object();
   for (const auto& [file, bytes] : source.file_sizes()) sizes[file.string()] = bytes;
@@ -89,7 +89,7 @@ class TokenizeRun {
       encode_all(*source_, wanted_.dataset.text_field, tokenizer_.get(), threads,
                  [&](const EncodedDocuments& documents) { take(documents); });
     } catch (const Error&) {
-      file_.save(progress_);  // whatever made reading fail may pass
+      file_.save(progress_);  // the read error may be temporary
       throw;
     }
     print_notices();
@@ -178,13 +178,13 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_same(const fs::path& a, const fs::path& b) {
-  std::error_code ignored;  // where one is not there, they are not the same
+  std::error_code ignored;  // a missing file is never the same
   return fs::equivalent(a, b, ignored);
 }
 
 fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : "."; }
 
-/// Whether `file` is in the folder `top` or below, links resolved, and no part on the way is hidden.
+/// Whether `file` is in or below the folder `top`, with links resolved and no hidden folder in between.
 bool is_read_below(const fs::path& top, const fs::path& file) {
   std::error_code ignored;
   const fs::path way = fs::weakly_canonical(file, ignored).lexically_relative(fs::weakly_canonical(top, ignored));
@@ -201,12 +201,12 @@ bool matches(const std::string& glob, const fs::path& file) {
   return fits(fs::absolute(file).lexically_normal()) || fits(fs::weakly_canonical(file, ignored));
 }
 
-/// Whether one who looks for the corpus's files finds `file`, too, once it is there.
+/// Whether find_text_files would find `file` once it exists.
 bool would_be_read(const std::string& path, const std::vector<fs::path>& files, const fs::path& file) {
   if (!fs::is_directory(path)) return matches(path, file);
   if (text_form(file) == TextForm::none || file.filename().string().starts_with('.')) return false;
   if (is_read_below(path, file)) return true;
-  // Behind a link that leads out of the folder.
+  // `file` may be in a folder that is reached by a link out of the corpus folder.
   return std::any_of(files.begin(), files.end(),
                      [&](const fs::path& one) { return is_same(folder_of(one), folder_of(file)); });
 }
@@ -239,7 +239,7 @@ namespace fs = std::filesystem;
               fmt::format("the tokenizer cannot be written: \"{}\" {}. {}.", output.string(), what, remedy));
 }
 
-/// Why no file can be made in `folder`, which is there; empty where one can.
+/// Why no file can be created in the existing folder `folder`; empty if possible.
 std::string closed(const fs::path& folder) {
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
   return fmt::format("is in {}, which cannot be written to ({})", folder.string(), std::strerror(errno));
@@ -255,13 +255,13 @@ void check_file(const fs::path& output) {
     what = "is a folder";
   } else if (!fs::is_directory(folder, ignored)) {
     what = fmt::format("is in {}, which is no folder", folder.string());
-  } else if (!fs::is_other(fs::status(output, ignored))) {  // a device or a pipe takes what is written to it
+  } else if (!fs::is_other(fs::status(output, ignored))) {  // a device or a pipe is written directly
     what = closed(folder);
   }
   if (!what.empty()) refuse_place(output, what, "Name a file in a folder that is there with --output");
 }
 
-/// The folder need not be there, nor those above it.
+/// The folder and its parents need not exist.
 void check_folder(const fs::path& wanted) {
   const std::string remedy = "Name a folder that is there or can be made with --hugging-face";
   std::error_code ignored;

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 enum class Kind { tiktoken, sentencepiece, hugging_face, empty, unknown };
 
-/// Judges by the first bytes: names say little, every kind calls its file tokenizer.model or tokenizer.json.
+/// Detects the kind by the first bytes: names are ambiguous, every kind uses tokenizer.model or tokenizer.json.
 Kind kind_of_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::string head(4096, '\0');
@@ -29,7 +29,7 @@ Kind kind_of_file(const fs::path& path) {
   size_t first = head.find_first_not_of(" \t\r\n");
   if (first != head.npos && head[first] == '{') return Kind::hugging_face;
   if (looks_like_sentencepiece(head)) return Kind::sentencepiece;
-  // A model file whose first line is damaged is still best reported line by line.
+  // If the first line of a model file is damaged, the tiktoken reader gives the best error: by line.
   return path.extension() == ".model" || path.extension() == ".tiktoken" ? Kind::tiktoken : Kind::unknown;
 }
 
@@ -42,7 +42,7 @@ constexpr std::string_view kTokenizerForms =
     "(with a tokenizer.json) or, for ids alone, their .bin file with its .idx beside it, or make one with: titan_train "
     "tokenizer train";
 
-/// The files that make a folder a tokenizer, the ones that say most first.
+/// A folder's tokenizer file, the most informative one first.
 fs::path file_in_folder(const fs::path& folder) {
   for (const char* place : {"tokenizer.json", "tokenizer.model", "original/tokenizer.model", "vocab.json"}) {
     if (fs::is_regular_file(folder / place)) return folder / place;
@@ -96,7 +96,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const fs::path& path) {
       return open_sentencepiece(file);
     case Kind::unknown:
       fail(file, fmt::format("this is no tokenizer file that is known here. {}.", kTokenizerForms));
-    case Kind::empty:  // reading says what is wrong: the file is empty, or cannot be opened
+    case Kind::empty:  // the reader reports the error: the file is empty, or cannot be opened
     case Kind::tiktoken:
       break;
   }

@@ -33,7 +33,7 @@ std::string read_all(std::istream& in) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-/// An id as people can read it: the token in quotes, bytes that are no printable ASCII as \xNN.
+/// A token as readable text: in quotes, bytes other than printable ASCII as \xNN.
 std::string quoted(const std::string& bytes) {
   std::string text = "\"";
   for (char c : bytes) {
@@ -70,7 +70,7 @@ void check_size(int64_t size) {
 
 void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
   check_size(training.vocabulary_size);
-  // Learning takes a while: problems that would show at its end are reported before.
+  // Training takes long: report problems of the outputs before it starts.
   check_outputs(training);
   auto source = open_dataset(training.dataset);
   check_outputs_against_corpus(training);
@@ -160,7 +160,7 @@ namespace {
 constexpr size_t kShownCharacters = 300;
 constexpr size_t kShownTokens = 32;
 
-/// Lengths by powers of two.
+/// A histogram of lengths by powers of two.
 class Lengths {
  public:
   void add(int64_t length) {
@@ -254,7 +254,7 @@ void describe_conversations(TextFileSource& source, std::ostream& out) {
   lengths.show("tokens", out);
 }
 
-/// On one line, and no control character reaches a terminal.
+/// On one line, with control characters escaped.
 std::string as_json(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -264,7 +264,7 @@ std::string beginning(const std::string& text) {
   return as_json(text.substr(0, end)) + (end < text.size() ? " …" : "");
 }
 
-/// `counts`: which are labels; empty where that is not asked.
+/// `counts`: the label mask; empty: no labels are shown.
 void show_ids(std::span<const int32_t> ids, std::span<const uint8_t> counts, const Tokenizer& tokenizer,
               std::ostream& out) {
   for (size_t i = 0; i < std::min(ids.size(), kShownTokens); ++i) {
@@ -274,7 +274,7 @@ void show_ids(std::span<const int32_t> ids, std::span<const uint8_t> counts, con
   out << (ids.size() > kShownTokens ? " …\n" : "\n");
 }
 
-/// The ids of a conversation that count.
+/// The ids of a conversation that are labels.
 std::vector<int32_t> labels_of(const EncodedChat& chat) {
   std::vector<int32_t> labels;
   for (size_t i = 0; i < chat.ids.size(); ++i) {
@@ -283,7 +283,7 @@ std::vector<int32_t> labels_of(const EncodedChat& chat) {
   return labels;
 }
 
-/// The corpus, and the tokenizer where one is named.
+/// The corpus, and the tokenizer if one is named.
 struct Inspected {
   explicit Inspected(const Inspection& wanted) {
     if (!wanted.tokenizer.empty()) tokenizer = open_tokenizer(wanted.tokenizer);
@@ -343,8 +343,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// All ways to make a token of two others, tokens in the order of their ranks: a vocabulary alone, as tiktoken has it,
-/// allows every one of them.
+/// All ways to form a token from two others, in the order of the tokens' ranks: a tiktoken vocabulary has no list of
+/// merges and allows all of them.
 Json merges_of(std::span<const std::string> tokens) {
   std::unordered_map<std::string_view, size_t> ranks;
   for (size_t rank = 0; rank < tokens.size(); ++rank) ranks[tokens[rank]] = rank;
@@ -362,12 +362,12 @@ Json merges_of(std::span<const std::string> tokens) {
   return merges;
 }
 
-/// The special tokens are words of the vocabulary that no merge makes, and not added tokens: those would be looked for
-/// in text, where a tiktoken model reads what looks like a special token as ordinary text.
+/// The special tokens are vocabulary entries that no merge produces, not added tokens: added tokens would be matched in
+/// text, while tiktoken reads text that looks like a special token as ordinary text.
 Json vocabulary_of(std::span<const std::string> tokens, std::span<const std::string> special) {
   Json vocabulary = Json::object();
   auto add = [&](const std::string& token) {
-    // Not operator[], which would look through all the keys before.
+    // Not operator[], which searches all earlier keys.
     vocabulary.get_ref<Json::object_t&>().emplace_back(to_byte_alphabet(token), vocabulary.size());
   };
   std::for_each(tokens.begin(), tokens.end(), add);
@@ -375,7 +375,7 @@ Json vocabulary_of(std::span<const std::string> tokens, std::span<const std::str
   return vocabulary;
 }
 
-/// The begin-of-text token before every text, as Llama 3's own folder has it.
+/// Adds BOS before every text, like Llama 3's own folder.
 Json post_processor(size_t id, const std::string& begin) {
   auto special = [&](int type) { return Json{{"SpecialToken", {{"id", begin}, {"type_id", type}}}}; };
   auto text = [](const char* name, int type) { return Json{{"Sequence", {{"id", name}, {"type_id", type}}}}; };
@@ -428,7 +428,7 @@ void write_hugging_face_tokenizer(const std::filesystem::path& folder, std::span
                        {"bos_token", special[0]},
                        {"eos_token", special[1]},
                        {"clean_up_tokenization_spaces", false},
-                       {"split_special_tokens", true}};  // transformers adds those two to what is looked for
+                       {"split_special_tokens", true}};  // else transformers matches these two in text
   write_file_atomically(folder / kHuggingFaceFiles[0], tokenizer_json(tokens, special).dump(1) + "\n");
   write_file_atomically(folder / kHuggingFaceFiles[1], config.dump(2) + "\n");
 }

@@ -16,7 +16,7 @@ struct SecondByte {
 SecondByte second_byte_after(unsigned char lead) {
   switch (lead) {
     case 0xE0:
-      return {0xA0, 0xBF};  // shorter forms exist
+      return {0xA0, 0xBF};  // excludes overlong forms
     case 0xED:
       return {0x80, 0x9F};  // surrogates
     case 0xF0:
@@ -33,7 +33,7 @@ struct Sequence {
   bool valid;
 };
 
-/// Judges the non-ASCII sequence at the front of `text`.
+/// Classifies the non-ASCII sequence at the front of `text`.
 Sequence examine(std::string_view text) {
   auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   unsigned char lead = byte(0);

@@ -3,7 +3,7 @@
 namespace titan {
 namespace {
 
-// Inlined into functions for one instruction set each, of which the compiler makes vectors.
+// Inlined into one function per instruction set, which the compiler vectorises.
 template <typename From, typename To>
 [[gnu::always_inline]] inline void widen_loop(const From* __restrict from, int64_t count, To* __restrict to) {
   for (int64_t i = 0; i < count; ++i) to[i] = from[i];

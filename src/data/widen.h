@@ -1,5 +1,5 @@
-// Ids made wider: what .bin files hold, two bytes each, becomes what chunks hold (four) and what models read (eight).
-// These loops are most of what a loader of ready ids does. Private to data.
+// Widening of ids: from .bin files (2 bytes) to chunks (4 bytes) to model inputs (8 bytes). These loops are most of the
+// work of loading pre-tokenized data. Private to data.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Runs shell commands in the background, one after the other.
+// Runs shell commands in the background, one at a time.
 #pragma once
 
 #include <sys/types.h>
@@ -13,22 +13,22 @@
 
 namespace titan {
 
-/// `command` with every `{dir}`-like `mark` replaced by `value` so that the shell takes it as it is, whatever
-/// characters it holds and whether the mark stands bare or between quotes. A command substitution between double quotes
-/// is not followed: a mark in "$(…)" is quoted as if it stood in the double quotes themselves.
+/// `command` with every mark (such as `{dir}`) replaced by `value`, escaped so that the shell reads it literally,
+/// whether the mark is unquoted or inside quotes. Command substitutions inside double quotes are not parsed: a mark in
+/// "$(…)" is escaped as if it were directly in the double quotes.
 std::string command_with(std::string_view command, std::string_view mark, std::string_view value);
 
 class CommandQueue {
  public:
-  /// `ended`: called with each command and its exit code: 128 + signal if killed, 127 if there is no shell.
+  /// `ended` is called with each command and its exit code: 128 + signal if killed, 127 if there is no shell.
   explicit CommandQueue(std::function<void(const std::string& command, int code)> ended);
   CommandQueue(const CommandQueue&) = delete;
   CommandQueue& operator=(const CommandQueue&) = delete;
 
-  /// Starts the command now or, if others are queued, in a later call of this class once they have ended. Thread-safe.
-  /// `name`: shown by `waiting`.
+  /// Starts the command now or, if others are queued, in a later call to this class after they end. Thread-safe. `name`
+  /// is shown by `waiting`.
   void submit(std::string command, std::string name = {});
-  /// Collects ended commands and starts the next one. Returns true if all have ended.
+  /// Reaps ended commands and starts the next one. Returns true if all have ended.
   bool poll();
   /// Waits at most `most` for all commands. Returns true if all have ended; a command still running outlives the queue.
   bool finish_within(std::chrono::milliseconds most);
@@ -41,7 +41,7 @@ class CommandQueue {
   struct Command {
     std::string words, name;
   };
-  std::deque<Command> commands_;  // the first one runs, once it has a process
+  std::deque<Command> commands_;  // the first one is running if process_ is set
   pid_t process_ = 0;
 };
 

@@ -1,6 +1,5 @@
-// Errors that end a run, and the exit codes they end it with. `main` exits, or a thread that watches
-// while it is blocked (docs/architecture.md); everything else throws.
-// Owned by base; knows nothing of configs or tensors.
+// Errors that end a run, and their exit codes. Only `main` exits, or a watcher thread while `main` is blocked
+// (docs/architecture.md); all other code throws. Owned by base; knows nothing of configs or tensors.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,7 +9,7 @@
 
 namespace titan {
 
-/// What the process exits with; the table is part of the interface (launchers and schedulers read it).
+/// The process's exit codes: part of the interface (launchers and schedulers read them).
 enum class ExitCode : int {
   success = 0,
   bad_config = 64,
@@ -28,7 +27,7 @@ enum class ExitCode : int {
   interrupted = 130,
 };
 
-/// A failure whose message is meant for the user: what is wrong, where, and what to do about it.
+/// A failure with a message for the user: what is wrong, where, and what to do about it.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -38,8 +37,8 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-/// What `act` returns. An Error that it throws gets "; `remedy`" after its message: who knows why something was done
-/// often knows better what to do than the place where it failed.
+/// Returns `act()`. Appends "; `remedy`" to the message of an Error that it throws: the caller often knows the remedy
+/// better than the failing code.
 template <class Act>
 auto with_remedy(std::string_view remedy, const Act& act) {
   try {
@@ -49,7 +48,7 @@ auto with_remedy(std::string_view remedy, const Act& act) {
   }
 }
 
-/// A broken invariant of the program itself (exit code 70): the message names the condition, the values and the place.
+/// A broken invariant of the program itself (exit code 70): the message has the condition, values and source line.
 class InvariantError : public Error {
  public:
   explicit InvariantError(const std::string& message) : Error(ExitCode::bug, message) {}
@@ -67,7 +66,7 @@ std::string describe_values(const char* names, const Values&... values) {
 }
 }  // namespace detail
 
-/// Throws InvariantError unless `condition` holds; the values that follow are printed with their expressions.
+/// Throws InvariantError unless `condition` holds; the message has the values that follow, with their expressions.
 #define TITAN_CHECK(condition, ...)                                                                           \
   do {                                                                                                        \
     if (!(condition)) [[unlikely]]                                                                            \
@@ -75,9 +74,7 @@ std::string describe_values(const char* names, const Values&... values) {
                                   ::titan::detail::describe_values(#__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__)); \
   } while (false)
 
-// How libraries say that memory has run out, on the host or on a device.
-
-/// Whether a library's message says so.
+/// Whether a library's message reports that host or device memory is exhausted.
 bool tells_out_of_memory(std::string_view message);
 
 }  // namespace titan

@@ -1,5 +1,5 @@
-// Files that are either there whole or not at all, and reads that say why they failed.
-// Errors are titan::Error with the path, the system's reason and ExitCode::storage unless the caller names another.
+// Atomic file writes, and reads with error messages. Errors are titan::Error with the path, the system's reason and
+// ExitCode::storage unless the caller passes another code.
 #pragma once
 
 #include <filesystem>
@@ -10,28 +10,28 @@
 
 namespace titan {
 
-/// The whole file, device or pipe; throws Error(code) "cannot read PATH: reason", also when it holds more than `most`
-/// bytes, of which no more are read.
+/// Reads a whole file, device or pipe. Throws Error(code) "cannot read PATH: reason", also if it holds more than `most`
+/// bytes; reading stops there.
 std::string read_file(const std::filesystem::path& path, ExitCode code = ExitCode::storage,
                       size_t most = std::string::npos);
 
-/// Writes beside `path`, syncs, renames over it and syncs the folder: readers see the old file or the new one. An
-/// existing path that is not a regular file (a device, a pipe) is written to directly. Throws Error(storage) "cannot
+/// Writes a temporary file next to `path`, syncs, renames it and syncs the folder: readers see the old or the new file.
+/// An existing path that is not a regular file (a device, a pipe) is written directly. Throws Error(storage) "cannot
 /// write PATH: reason".
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
-/// The same without syncing, for files that need not survive a power cut (a page, a snapshot). Never blocks: a pipe
-/// without a reader or without room is an error.
+/// Like write_file_atomically without syncing, for files that may be lost in a power cut (a page, a snapshot). Never
+/// blocks: a pipe without a reader or without room is an error.
 void replace_file(const std::filesystem::path& path, std::string_view bytes);
 
-/// Makes `path` and its parents; throws Error(storage) with the reason when that fails.
+/// Creates `path` and its parents; throws Error(storage) with the reason on failure.
 void make_folders(const std::filesystem::path& path);
 
 /// Whether `path` still names the open file: false once it was removed, moved away or replaced. True if unknown.
 bool is_file_at(int descriptor, const std::filesystem::path& path);
 
-/// A file that lines are appended to. A failed write (disk full) does not throw: it returns false and keeps the reason.
-/// A file that was removed is created again, with its folders, for the next line.
+/// A file opened for appending lines. A failed write (disk full) returns false and sets last_error(). A removed file is
+/// created again, with its folders, at the next line.
 class AppendFile {
  public:
   explicit AppendFile(std::filesystem::path path);
@@ -51,7 +51,7 @@ class AppendFile {
 };
 
 // An exclusive lock on a file, for folders that two runs must not share. The system releases it when the process ends,
-// however it ends.
+// even after a crash.
 
 class LockFile {
  public:
@@ -68,7 +68,7 @@ class LockFile {
   LockFile(const LockFile&) = delete;
   LockFile& operator=(const LockFile&) = delete;
 
-  /// Whether the path still names this file. False once it was removed or replaced: another process can then hold a
+  /// Whether the path still names this file. False once it was removed or replaced: another process can then lock a new
   /// file of that name.
   bool is_in_place() const;
 

@@ -1,5 +1,5 @@
-// A last callback for a process that is ended by another thread than the main one: the abort watcher, a signal's time
-// limit. The main thread may hang for ever and the callback may block on it, so the ending thread waits only briefly.
+// A final callback for a process that a thread other than main ends: the abort watcher, a signal's time limit. The main
+// thread may hang and block the callback, so the ending thread waits only briefly.
 #pragma once
 
 #include <chrono>
@@ -15,9 +15,9 @@ class FinalMessage {
 
   FinalMessage();
 
-  /// Runs the callback on a new thread; returns when it is done, at the latest after `limit` or the rest of an earlier
-  /// call's limit, so that several failures together wait once. The callback runs at most once; without a callback, or
-  /// when no thread can be started, does nothing. Never throws; drops exceptions of the callback.
+  /// Runs the callback on a new thread and waits until it is done, at most for `limit` or the rest of an earlier call's
+  /// limit, so that concurrent failures share one wait. The callback runs at most once; without a callback, or if no
+  /// thread can be started, does nothing. Never throws; drops exceptions of the callback.
   void print(std::chrono::milliseconds limit = kLimit) const;
 
  private:

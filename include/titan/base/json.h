@@ -1,5 +1,5 @@
-// JSON that comes from outside (files, peers) is parsed here: its depth is bounded before nlohmann's recursive
-// functions (comparison, copy, dump) see it. SAX readers, which build no values, need no bound.
+// Parses JSON from outside (files, peers): bounds its depth before nlohmann's recursive functions (comparison, copy,
+// dump) see it. SAX readers build no values and need no bound.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,13 +12,13 @@ namespace titan {
 
 inline constexpr int kDeepestJson = 100;
 
-/// Throws nlohmann's out_of_range, as parse_json does for text that nests deeper than kDeepestJson.
+/// Throws nlohmann's out_of_range, the error of parse_json for text nested deeper than kDeepestJson.
 [[noreturn]] inline void refuse_deep_json() {
   throw nlohmann::json::out_of_range::create(
       408, fmt::format("its values are nested more than {} levels deep", kDeepestJson), nullptr);
 }
 
-/// Whether objects and arrays nest at most kDeepestJson levels. Linear; text that is no JSON gets some answer.
+/// Whether objects and arrays nest at most kDeepestJson levels. Linear; for invalid JSON the result is unspecified.
 inline bool is_shallow_json(std::string_view text) {
   int depth = 0;
   bool is_string = false;
@@ -38,7 +38,7 @@ inline bool is_shallow_json(std::string_view text) {
   return true;
 }
 
-/// As Json::parse does: throws nlohmann's exceptions, or returns a discarded value where they are not allowed.
+/// Like Json::parse: throws nlohmann's exceptions, or returns a discarded value if `allow_exceptions` is false.
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text, bool allow_exceptions = true) {
   if (is_shallow_json(text)) return Json::parse(text, nullptr, allow_exceptions);
@@ -46,7 +46,7 @@ Json parse_json(std::string_view text, bool allow_exceptions = true) {
   return Json(Json::value_t::discarded);
 }
 
-/// Json::parse with a callback, for text or a stream: throws nlohmann's exceptions.
+/// Like Json::parse with a callback, for text or a stream: throws nlohmann's exceptions.
 template <class Json = nlohmann::json, class Input, class Callback>
 Json parse_json_with(Input&& input, const Callback& callback) {
   const auto bounded = [&](int depth, typename Json::parse_event_t event, Json& parsed) {
@@ -56,7 +56,7 @@ Json parse_json_with(Input&& input, const Callback& callback) {
   return Json::parse(std::forward<Input>(input), bounded);
 }
 
-/// On one line. Bytes that are no UTF-8 (a path may have them) become U+FFFD, where dump() throws.
+/// `value` on one line. Invalid UTF-8 (possible in paths) becomes U+FFFD, where dump() throws.
 template <class Json>
 std::string json_text(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -1,5 +1,5 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
-// A value is a pure function of (key, counter): no state, no order, the same bits in every layout and on every thread.
+// A value is a pure function of (key, counter): no state, no order, bitwise equal in every layout and thread.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace titan {
 
 using PhiloxBlock = std::array<uint32_t, 4>;
 
-/// Ten rounds over a 128-bit counter with a 64-bit key.
+/// Ten rounds on a 128-bit counter with a 64-bit key.
 constexpr PhiloxBlock philox(PhiloxBlock counter, uint64_t key) {
   auto key_low = static_cast<uint32_t>(key);
   auto key_high = static_cast<uint32_t>(key >> 32);
@@ -31,26 +31,25 @@ constexpr PhiloxBlock philox(PhiloxBlock counter, uint64_t key) {
   return counter;
 }
 
-/// Block number `index` of the stream that `key` and `stream` name.
+/// Block `index` of the stream identified by `key` and `stream`.
 constexpr PhiloxBlock philox_at(uint64_t key, uint64_t stream, uint64_t index) {
   return philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream),
                  static_cast<uint32_t>(stream >> 32)},
                 key);
 }
 
-/// A number in (0, 1): never 0, never 1, so that logarithms are finite.
+/// A number in the open interval (0, 1), so that its logarithm is finite.
 constexpr double unit_interval(uint32_t bits) { return (static_cast<double>(bits) + 0.5) * 0x1p-32; }
 
-/// A stable 64-bit key of a name (XXH3): what makes the stream of one parameter differ from that of another.
+/// A stable 64-bit hash of a name (XXH3): gives each parameter its own random stream.
 uint64_t name_key(std::string_view name);
 
-// The arithmetic of Philox4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) on plain words:
-// for loops that become vectors and for kernels on a GPU. Everything else takes base/philox.h; tests hold both against
-// the published numbers.
+// Philox4x32 arithmetic on separate 32-bit words, for vectorised loops and GPU kernels. All other code uses philox()
+// above; tests check both against the published numbers.
 
 TITAN_HOST_DEVICE inline uint64_t philox_product(uint32_t a, uint32_t b) {
 #ifdef __CUDA_ARCH__
-  uint64_t product;  // by one instruction: to a product of 64-bit numbers nvcc adds zeros
+  uint64_t product;  // mul.wide: for a 64-bit product nvcc emits additions of zero
   asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
   return product;
 #else
@@ -58,8 +57,8 @@ TITAN_HOST_DEVICE inline uint64_t philox_product(uint32_t a, uint32_t b) {
 #endif
 }
 
-/// The counter goes in, the random words come out. Ten rounds are the usual number; seven are the fewest of which the
-/// paper reports no failure in TestU01's BigCrush.
+/// Replaces the counter words by random words. Ten rounds are the default; seven are the fewest that pass TestU01's
+/// BigCrush according to the paper.
 template <int kRounds = 10>
 TITAN_HOST_DEVICE inline void philox_words(uint32_t& word0, uint32_t& word1, uint32_t& word2, uint32_t& word3,
                                            uint64_t key) {

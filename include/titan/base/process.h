@@ -1,5 +1,5 @@
-// What the process knows of itself and its machine: memory in use, processor and host name. Asked by the trainer for
-// its start report and its console line. Knows nothing of devices.
+// Facts about this process and its machine: memory use, processor and host name. Used by the trainer's start report and
+// console line. Knows nothing of devices.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace titan {
 
-/// Resident memory of this process now, and its maximum so far, in bytes.
+/// Current and peak resident memory of this process, in bytes.
 int64_t resident_bytes();
 int64_t peak_resident_bytes();
-/// Memory of the machine, or of this process's control group where that is smaller.
+/// Memory of the machine, or of this process's control group if that is smaller.
 int64_t total_memory_bytes();
-/// Bytes that this process can still allocate within the memory of the machine, its control group and its own limits,
-/// when `sharers` processes share the first two evenly. None where the system reports no limit.
+/// Bytes that this process can still allocate within the limits of the machine, its control group and itself, if
+/// `sharers` processes share the first two evenly. None if the system reports no limit.
 std::optional<int64_t> memory_left_bytes(int64_t sharers = 1);
 std::string processor_name();
 std::string host_name();
-/// Differs between machines, and is the same for all processes of one until it starts anew; empty where it is unknown.
+/// Identifies the machine until it reboots: the same for all its processes. Empty if unknown.
 std::string machine_id();
 
-/// The path of a file in the folder of this process's program.
+/// The path of a file in the folder of the running program's executable.
 std::filesystem::path beside_program(std::string_view name);
 
-// What the clock on the wall shows; lengths of time are std::chrono::steady_clock's business.
+// Wall-clock time; for durations use std::chrono::steady_clock.
 
 /// Seconds since 1970.
 double wall_time();
@@ -38,12 +38,12 @@ std::string local_time(double seconds, const char* format = "%Y-%m-%d %H:%M:%S")
 // CPU affinity. A launcher may have bound the process to a single core (mpirun does so for two ranks), or to cores of
 // another NUMA node than its GPU's.
 
-/// Numbers of the cores that this process may run on, ascending.
+/// The cores that this process may run on, ascending.
 std::vector<int> allowed_cores();
-/// Number of online cores of this machine, whatever this process may use of them.
+/// Number of online cores of this machine, including those that this process may not use.
 int machine_cores();
 
-/// {0, 1, 2, 5} ↔ "0-2,5", the format of taskset, /proc and /sys. Malformed text gives no cores.
+/// {0, 1, 2, 5} ↔ "0-2,5", the format of taskset, /proc and /sys. Malformed text gives an empty list.
 std::string core_list(const std::vector<int>& cores);
 std::vector<int> parse_core_list(std::string_view text);
 
@@ -51,12 +51,12 @@ std::vector<int> parse_core_list(std::string_view text);
 /// has one node or does not report it.
 std::vector<int> cores_near(const std::filesystem::path& sys, const std::string& pci_id);
 
-/// The cores to bind a process to that may run on `allowed` and whose device is close to `near`; none: no change.
-/// `allowed` with two or more cores, all near, is a deliberate choice: no change. Cores of several nodes: the near ones
-/// of them. A single core, or only cores of other nodes: all near ones.
+/// The cores to bind a process to, if it may run on `allowed` and its device is close to `near`; empty: keep the
+/// affinity. Two or more `allowed` cores, all near, are a deliberate choice: no change. Cores of several nodes: the
+/// near ones among them. A single core, or only cores of other nodes: all near ones.
 std::vector<int> better_cores(const std::vector<int>& allowed, const std::vector<int>& near);
 
-/// Binds this thread, and the threads it starts from here on, to `cores`; false where the system does not let it.
+/// Binds this thread, and threads that it starts later, to `cores`; false if the system refuses.
 bool bind_to(const std::vector<int>& cores);
 
 }  // namespace titan

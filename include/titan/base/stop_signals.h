@@ -1,6 +1,6 @@
-// Stop and save requests by signal, received by a dedicated thread. No signal handler runs on a computing thread:
-// oneDNN's matrix kernels let the stack pointer point into their heap buffers, and a handler's frame would overwrite
-// memory below it.
+// Stop and save requests by signal, received by a dedicated thread. No signal handler may run on a compute thread:
+// oneDNN's matrix kernels point the stack pointer into heap buffers, and a handler's frame would overwrite the memory
+// below it.
 #pragma once
 
 #include <signal.h>
@@ -13,32 +13,32 @@
 
 namespace titan {
 
-/// Turns the first SIGINT, SIGTERM or SIGUSR1 into a number that loops poll. When the process has not ended 4 s
-/// after a SIGINT (a person waits), or 25 s after a SIGTERM (a scheduler kills after 30), it is ended with exit code
-/// 130 and a line that says so; SIGUSR1 sets no limit. A SIGINT after the first signal ends it at once,
-/// and on a terminal the first one says so. SIGUSR2 asks for a checkpoint and for nothing else. One object lives in the
-/// main thread, made before other threads: these signals are blocked in this thread and in those that it starts. A
-/// thread that was there before passes a signal on. The destructor restores the previous state.
+/// Stores the first SIGINT, SIGTERM or SIGUSR1 for loops to poll. If the process is still running 4 s after a SIGINT (a
+/// person waits) or 25 s after a SIGTERM (a scheduler kills after 30 s), it is ended with exit code 130 and a message;
+/// SIGUSR1 has no limit. A SIGINT after the first signal ends it at once; on a terminal, the first one prints a hint
+/// about this. SIGUSR2 only requests a checkpoint. The main thread creates the single object before other threads: the
+/// signals are blocked in this thread and in those that it starts. A thread that existed before forwards a signal. The
+/// destructor restores the previous state.
 class StopSignals {
  public:
-  /// `before_end` is called, on the thread that takes the signals, before this object ends the process.
+  /// `before_end` is called on the signal thread before this object ends the process.
   explicit StopSignals(std::function<void()> before_end = nullptr);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// How long the process may run after `signal` came first; nullopt for a signal without a limit.
+  /// How long the process may run after `signal`, if it came first; nullopt: no limit.
   static std::optional<std::chrono::seconds> limit(int signal);
-  /// 0, or the number of the first signal that asks to stop.
+  /// The number of the first stop signal, or 0.
   static int received();
-  /// Whether a stop signal has been sent to this process, received or still pending: true if the sending happened
-  /// before an event that the caller has observed. For callers about to exit anyway; may take 0.2 s.
+  /// Whether a stop signal has been sent to this process, received or still pending: true if it was sent before an
+  /// event that the caller has observed. For callers about to exit anyway; may take 0.2 s.
   static bool was_sent();
-  /// Whether SIGUSR2 has come since the last call.
+  /// Whether SIGUSR2 has arrived since the last call.
   static bool take_save_request();
-  /// Raises a SIGINT's limit to a SIGTERM's, for the final checkpoint.
+  /// Extends a SIGINT's limit to a SIGTERM's, for the final checkpoint.
   static void allow_for_saving();
-  /// The part of `wish` that fits before the limit and leaves the process time to exit normally.
+  /// `wish`, reduced to leave the process time to exit normally before the limit.
   static std::chrono::milliseconds time_for(std::chrono::milliseconds wish);
 
  private:
@@ -48,7 +48,7 @@ class StopSignals {
   std::function<void()> before_end_;
   sigset_t mask_before_{};
   int signals_ = -1;  // a signalfd, read by the thread
-  int end_ = -1;      // an eventfd: the thread ends
+  int end_ = -1;      // an eventfd that stops the thread
   std::thread thread_;
 };
 

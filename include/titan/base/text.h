@@ -1,5 +1,5 @@
-// Small pure functions over text: spelling suggestions, numbers as people read them, splitting and joining.
-// Used for messages to the user and for user input. Letters are ASCII only; UTF-8 is in data/utf8.h.
+// Small pure functions on text: spelling suggestions, human-readable numbers, splitting and joining. Used for messages
+// to the user and for user input. Letters are ASCII only; UTF-8 is in data/utf8.h.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace titan {
 /// Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`: the optimal string alignment distance.
 size_t edit_distance(std::string_view a, std::string_view b);
 
-/// The candidates nearest to `word` whatever the case, best first, at most `limit`, none farther than about half of its
+/// The candidates nearest to `word`, ignoring case, best first, at most `limit`; none farther than about half its
 /// length.
 std::vector<std::string> nearest(std::string_view word, std::span<const std::string> candidates, size_t limit = 3);
 
@@ -36,21 +36,20 @@ std::vector<std::string> split(std::string_view text, char separator);
 std::string trim(std::string_view text);
 std::string to_lower(std::string_view text);
 
-// Text from outside (keys, file names, messages of other ranks, documents) as it may reach a terminal or a log: control
-// characters of both blocks, line and paragraph separators, marks that change the direction of a line, and bytes that
-// are no UTF-8 become escapes such as \x1b and \u202e. Log, the printing of errors and std::cerr apply it; no other
-// code needs to.
+// Escapes external text (keys, file names, messages of other ranks, documents) for a terminal or a log: control
+// characters (C0 and C1), line and paragraph separators, bidirectional marks and invalid UTF-8 become escapes such as
+// \x1b and \u202e. Log, error printing and std::cerr apply it; no other code needs to.
 
-/// Whether a character moves the cursor, colours, or turns what follows it.
+/// Whether a character moves the cursor, changes colours or reverses text direction.
 bool disturbs_a_line(char32_t character);
 
 /// One line: line ends and tabs are escaped too (\n, \t).
 std::string printable(std::string_view text);
 
-/// Lines stay lines. Those after the first are indented, so that none passes for a message of its own.
+/// Keeps line breaks. Indents lines after the first, so that none looks like a separate message.
 std::string printable_lines(std::string_view text);
 
-/// As long as it lives, what is written to `stream` is printable; line ends and tabs stay.
+/// While it exists, text written to `stream` is escaped; line ends and tabs are kept.
 class PrintableStream {
  public:
   explicit PrintableStream(std::ostream& stream);

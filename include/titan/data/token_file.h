@@ -1,4 +1,4 @@
-// Token ids that are in somebody else's memory, two or four bytes each.
+// A non-owning view of token ids, two or four bytes each.
 #pragma once
 
 #include <chrono>
@@ -16,20 +16,20 @@ namespace titan {
 struct TokenView {
   const void* data = nullptr;
   size_t size = 0;   ///< tokens
-  size_t width = 2;  ///< bytes a token: 2 or 4
+  size_t width = 2;  ///< bytes per token: 2 or 4
 
-  /// Adds the ids to the end of `ids`.
+  /// Appends the ids to `ids`.
   void append_to(std::vector<int32_t>& ids) const;
 };
 
-// A .bin file of token ids and its index, NAME.bin.idx: what `titan_train data tokenize` makes and training maps into
-// memory. The ids lie one after the other, two bytes each where the vocabulary fits, else four; documents are whole,
-// with whatever begins and ends them. The index says whose ids they are, where documents end, and a checksum (XXH3) of
-// every block of the ids; it has a checksum of itself, and it is written last, so that a file with an index is whole.
+// A .bin file of token ids and its index, NAME.bin.idx: written by `titan_train data tokenize`, memory-mapped by
+// training. The ids are contiguous, two bytes each if the vocabulary fits, else four; documents are whole, including
+// BOS and EOS. The index records the tokenizer, where documents end, and a checksum (XXH3) of every block of ids. It
+// has its own checksum and is written last, so a file with an index is complete.
 //
-// Index, little-endian: "TITANIDX", uint32 version (1), uint32 bytes a token, uint64 vocabulary size, uint64
-// fingerprint of the tokenizer, int32 BOS, int32 EOS, uint64 documents, uint64 tokens, uint64 bytes a block, 128 bytes
-// naming the tokenizer, then uint64 checksums of the blocks, uint64 ends of the documents (in tokens), uint64 checksum
+// Index, little-endian: "TITANIDX", uint32 version (1), uint32 bytes per token, uint64 vocabulary size, uint64
+// fingerprint of the tokenizer, int32 BOS, int32 EOS, uint64 documents, uint64 tokens, uint64 bytes per block, 128
+// bytes tokenizer name, then uint64 checksums of the blocks, uint64 ends of the documents (in tokens), uint64 checksum
 // of all that.
 
 struct TokenFileFacts {
@@ -38,29 +38,29 @@ struct TokenFileFacts {
   uint64_t vocabulary_fingerprint = 0;  ///< Tokenizer::fingerprint
   int32_t bos = 0, eos = 0;
   int64_t documents = 0, tokens = 0;
-  std::string tokenizer;  ///< its description
+  std::string tokenizer;  ///< Tokenizer::description
 
   bool operator==(const TokenFileFacts&) const = default;
 };
 
-/// Bytes of ids under one checksum.
+/// Bytes of ids per checksum.
 inline constexpr int64_t kTokenBlock = int64_t{256} << 10;
 
 std::filesystem::path index_path(const std::filesystem::path& bin);
 
-/// What `tokenizer`'s ids are, without documents and tokens.
+/// The facts of `tokenizer`; documents and tokens are not set.
 TokenFileFacts facts_of(const Tokenizer& tokenizer);
 
-/// Writes the index of a finished file of ids. `block_hashes` and the file `ends` (raw uint64) are as in the index.
+/// Writes the index of a finished .bin file. `block_hashes` and the file `ends` (raw uint64) are in the index's format.
 /// Throws Error(storage).
 void write_token_index(const std::filesystem::path& bin, const TokenFileFacts& facts,
                        const std::vector<uint64_t>& block_hashes, const std::filesystem::path& ends);
 
-/// An open file, mapped into memory. For one thread.
+/// An open .bin file, memory-mapped. Not thread-safe.
 class TokenFile {
  public:
-  /// Opens `bin` and its index and checks the index. Throws Error(bad_data): no index, a damaged or cut one, a file
-  /// that is not as long as its index says.
+  /// Opens `bin` and its index and validates the index. Throws Error(bad_data): missing, damaged or truncated index, or
+  /// a file size that differs from the index.
   explicit TokenFile(const std::filesystem::path& bin);
   ~TokenFile();
   TokenFile(const TokenFile&) = delete;
@@ -69,8 +69,8 @@ class TokenFile {
   const std::filesystem::path& path() const { return path_; }
   const TokenFileFacts& facts() const { return facts_; }
 
-  /// Ids of document `index`, valid as long as the file is open. The blocks they are in are checked when they are first
-  /// looked at. Throws Error(bad_data): a damaged block, a file that has become shorter.
+  /// Ids of document `index`, valid while the file is open. Verifies a block's checksum at its first access. Throws
+  /// Error(bad_data): a damaged block, or a file that became shorter.
   TokenView document(int64_t index);
 
  private:
@@ -81,8 +81,8 @@ class TokenFile {
   [[noreturn]] void fail(const std::string& what, const std::string& remedy) const;
   void read_index();
   void check_ends() const;
-  /// Whether the file is as long as it was, unless that has just been asked: one question a document would slow a fast
-  /// loader.
+  /// Throws if the file became shorter. Skipped for kSizeHolds after a check, because a system call per document would
+  /// slow down loading.
   void check_size();
   void check_blocks(int64_t begin, int64_t end);
 
@@ -91,11 +91,11 @@ class TokenFile {
   std::unique_ptr<Map> ids_, index_;
   const uint64_t* block_hashes_ = nullptr;
   const uint64_t* ends_ = nullptr;
-  std::vector<bool> checked_;         // by block
-  Clock::time_point size_seen_ = {};  // when the size was last asked for
+  std::vector<bool> checked_;         // per block
+  Clock::time_point size_seen_ = {};  // time of the last size check
 };
 
-// The fixed part of the index of a .bin file. Private to data.
+// The fixed-size header of the index of a .bin file. Private to data.
 
 struct TokenIndexHeader {
   static constexpr char kMagic[9] = "TITANIDX";

@@ -1,5 +1,5 @@
-// Text to token ids and back. One interface for every kind of tokenizer file; `open_tokenizer` finds out which kind it
-// is. Owned by data; a tokenizer is immutable once opened and may be used from several threads at the same time.
+// Text to token ids and back. One interface for every kind of tokenizer file; `open_tokenizer` detects the kind. Owned
+// by data; a tokenizer is immutable after opening and thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -19,59 +19,57 @@ class Tokenizer {
 
   virtual ~Tokenizer() = default;
 
-  /// Whether it knows how text becomes ids. One that does not (RecordedVocabulary) serves for ids alone.
+  /// Whether it can encode text. If not (RecordedVocabulary), it only describes ids.
   virtual bool reads_text() const { return true; }
 
-  /// Appends the ids of `text` alone to `ids`: nothing is added before or after. Any bytes are accepted: invalid UTF-8
-  /// counts as U+FFFD, the way Python's decode("utf-8", "replace") reads it. Text that looks like a special token is
-  /// read as the Python package of this kind of tokenizer reads it by default: ordinary text, but for the added tokens
-  /// of a Hugging Face folder.
+  /// Appends the ids of `text`, without BOS and EOS. Accepts any bytes: invalid UTF-8 becomes U+FFFD, as in Python's
+  /// decode("utf-8", "replace"). Text that looks like a special token is encoded like the default of this kind's Python
+  /// package: as ordinary text, except for the added tokens of a Hugging Face folder.
   virtual void encode_append(std::string_view text, std::vector<int32_t>& ids) const = 0;
 
-  /// Appends `text` as a document: the begin-of-text id before and the end-of-text id after it where asked and where
-  /// the tokenizer has them; each once, also where the tokenizer's own post-processor adds them, whose other ids
-  /// stand where it puts them.
+  /// Appends the ids of `text` as a document: with BOS before and EOS after it if requested and if the tokenizer has
+  /// them. Each is added once, even if the tokenizer's post-processor also adds it; the post-processor's other ids are
+  /// kept.
   virtual void encode_framed(std::string_view text, bool bos, bool eos, std::vector<int32_t>& ids) const;
 
-  /// Appends the ids of `text`, which is part of a longer one (`at_start`: its front): as encode_append, but text that
+  /// Appends the ids of `text`, a part of a longer text (`at_start`: its beginning): like encode_append, but text that
   /// looks like a special token is ordinary text for every kind of tokenizer.
   virtual void encode_part(std::string_view text, bool at_start, std::vector<int32_t>& ids) const;
 
-  /// Tokens that text does not become, or only where it is written as they are: name and id. They stand for themselves
-  /// in a chat template.
+  /// Names and ids of tokens that ordinary text does not produce, unless it contains their names. A chat template
+  /// encodes these names as the ids.
   virtual std::vector<std::pair<std::string, int32_t>> special_tokens() const { return {}; }
 
-  /// The text that the ids stand for, byte for byte what the Python package of this kind gives: ids whose bytes make no
-  /// UTF-8 stand for U+FFFD. Throws Error(bad_data) for an id that is none.
+  /// The text of the ids, identical to the result of this kind's Python package: ids whose bytes are invalid UTF-8
+  /// become U+FFFD. Throws Error(bad_data) for an invalid id.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
 
-  /// How one id is written in the tokenizer's own file, for people: "<s>", "▁the", "<|begin_of_text|>".
+  /// An id's token as the tokenizer's own file writes it: "<s>", "▁the", "<|begin_of_text|>".
   virtual std::string token_name(int32_t id) const { return decode(std::span(&id, 1)); }
 
-  /// Number of ids, special tokens included: every id is in [0, vocabulary_size).
+  /// Number of ids, including special tokens: every id is in [0, vocabulary_size).
   virtual int64_t vocabulary_size() const = 0;
-  /// kNoId where the tokenizer has none.
+  /// kNoId if the tokenizer has none.
   virtual int32_t bos_id() const = 0;
   virtual int32_t eos_id() const = 0;
 
-  /// The kind of tokenizer, for people: "tiktoken".
+  /// The kind of tokenizer, for messages: "tiktoken".
   virtual std::string name() const = 0;
-  /// The line shown at start, in the shape of torchtitan.
+  /// The line printed at start, in torchtitan's format.
   virtual std::string description() const = 0;
-  /// A number made of the vocabulary and all rules: what was tokenized under one is no text of another.
+  /// A hash of the vocabulary and all rules: data tokenized with one fingerprint is invalid with another.
   virtual uint64_t fingerprint() const = 0;
 
-  /// All ids of `text`, framed where asked (see encode_framed).
+  /// All ids of `text`, with BOS and EOS if requested (see encode_framed).
   std::vector<int32_t> encode(std::string_view text, bool bos, bool eos) const;
 };
 
-/// Opens the tokenizer in `path`: a tiktoken or SentencePiece model file, a tokenizer.json, a vocab.json with
-/// merges.txt beside it, or a folder with one of them; of a .bin file of ids, the vocabulary that its index names
-/// (RecordedVocabulary). Throws Error(bad_data) with what is wrong, where, and what to
-/// do.
+/// Opens the tokenizer at `path`: a tiktoken or SentencePiece model file, a tokenizer.json, a vocab.json next to
+/// merges.txt, or a folder with one of them; for a .bin file of ids, the vocabulary in its index (RecordedVocabulary).
+/// Throws Error(bad_data) with the problem, its place and the remedy.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::filesystem::path& path);
 
-/// An id for people: "none" for kNoId.
+/// An id as text: "none" for kNoId.
 std::string shown_id(int32_t id);
 
 }  // namespace titan
