@@ -28,7 +28,7 @@ bool is_hugging_face(const fs::path& folder) {
   return fs::exists(folder / "config.json", unknown);
 }
 
-/// Options that the run of a checkpoint recorded, as words of a command line.
+/// The options recorded by a checkpoint's run, as words of a command line.
 void add_recorded(const Json& section, const std::string& prefix, std::vector<std::string>& words) {
   for (const auto& [key, value] : section.items()) {
     if (value.is_object()) add_recorded(value, prefix + key + ".", words);
@@ -49,7 +49,7 @@ void add_request(const Json& request, std::vector<std::string>& words) {
   add_recorded(model, "model.", words);
 }
 
-/// What the manifest of a checkpoint says of its run and its model.
+/// The facts about run and model in a checkpoint's manifest.
 Json recorded_facts(Storage& storage, const fs::path& folder) {
   const OpenCheckpoint checkpoint(storage, folder, /*all_sizes=*/true);
   const bool has_facts = checkpoint.manifest() && checkpoint.manifest()->facts.is_object();
@@ -57,8 +57,8 @@ Json recorded_facts(Storage& storage, const fs::path& folder) {
 }
 
 struct StoredModel {
-  std::vector<std::string> words;  // options that say which model it is, and where its weights are
-  int64_t length = 2048;           // of the sequences that it was trained on, where that is known
+  std::vector<std::string> words;  // options that select the model and its weights
+  int64_t length = 2048;           // of the training sequences, if known
 };
 
 StoredModel stored_model(Storage& storage, const fs::path& folder) {
@@ -83,10 +83,10 @@ StoredModel stored_model(Storage& storage, const fs::path& folder) {
     stored.length = training.at("seq_len").get<int64_t>();
   }
   Json model = config.at("model");
-  model.erase("from_hf");  // what it said is in the other options
+  model.erase("from_hf");  // the other options contain its settings
   add_recorded(model, "model.", words);
   const Json data = config.value("data", Json());
-  for (const char* key : {"chat_template", "chat"}) {  // how its conversations are written
+  for (const char* key : {"chat_template", "chat"}) {  // format of conversations
     if (data.is_object() && data.contains(key)) add_recorded({{key, data.at(key)}}, "data.", words);
   }
   return stored;
@@ -124,14 +124,14 @@ LoadedConfig load_checkpoint_job(const Schema& schema, const fs::path& checkpoin
     return std::any_of(words.begin(), words.end(),
                        [&](const std::string& word) { return word.find(key) != word.npos; });
   };
-  // A later word wins over an earlier one, but for options that may be given once.
+  // Later words override earlier ones, except for options that may be given only once.
   std::vector<std::string> all;
   StoredModel stored = stored_model(*storage, folder);
   for (std::string& word : stored.words) {
     if (!given(word.substr(0, word.find('=')))) all.push_back(std::move(word));
   }
   for (const char* word : {"--checkpoint.enable=true", "--checkpoint.load_only=true", "--metrics.quiet=true",
-                           "--training.mixed_precision_param=float32", "--training.seq_len=8"}) {  // every model's
+                           "--training.mixed_precision_param=float32", "--training.seq_len=8"}) {  // valid for all
     const std::string text(word);
     if (!given(text.substr(0, text.find('=')))) all.push_back(text);
   }
@@ -139,12 +139,12 @@ LoadedConfig load_checkpoint_job(const Schema& schema, const fs::path& checkpoin
   std::vector<ConfigCheck> checks = config_checks();
   checks.push_back(world_check());
   LoadedConfig loaded = load_config(schema, all, checks);
-  std::erase_if(loaded.problems, [&](const Problem& problem) {  // of training's lengths and batches
+  std::erase_if(loaded.problems, [&](const Problem& problem) {  // about training's lengths and batches
     const bool is_default = problem.where.kind == Place::Kind::default_value;
     return (is_default || problem.key.starts_with("training.")) && !given("--" + problem.key);
   });
   if (loaded.problems.empty() && loaded.config.training.mixed_precision_param == "bfloat16") {
-    loaded.config.training.dtype = "bfloat16";  // no optimizer needs more of the weights
+    loaded.config.training.dtype = "bfloat16";  // without an optimizer, higher precision is not needed
   }
   if (loaded.problems.empty() && !loaded.config.checkpoint.initial_load_path) {
     throw Error(
@@ -177,7 +177,7 @@ LoadedConfig load_run_job(const Schema& schema, std::span<const std::string> wor
     all.insert(all.end(), words.begin(), words.end());
     all.emplace_back("--model.from_hf=");
     loaded = load_config(schema, all, checks);
-    loaded.config.model.from_hf = theirs;  // which the next checkpoint records again
+    loaded.config.model.from_hf = theirs;  // the next checkpoint records it again
     break;
   }
   return loaded;
@@ -208,7 +208,7 @@ std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, boo
 int64_t longest_context(const LoadedConfig& job) {
   const ModelSection& model = job.config.model;
   int64_t longest = model.max_seq_len > 0 ? model.max_seq_len : std::numeric_limits<int64_t>::max();
-  // Beyond it, dynamic scaling is another one for every length, and what was read would have to be read again.
+  // Beyond it, dynamic scaling changes with the length, and all cached tokens would have to be read again.
   if (model.rope_scaling == "dynamic") longest = std::min(longest, model.override_sizes.rope_original_context);
   return longest;
 }
@@ -223,7 +223,7 @@ void set_context(LoadedConfig& job, int64_t tokens) {
                     longest, config.model.rope_scaling == "dynamic" ? " before its dynamic rotary scaling begins" : "",
                     tokens));
   }
-  // Ranks share a text's tokens evenly in training, which the checks of a config are about.
+  // The config checks require a length that ranks can split evenly.
   const int64_t unit = 2 * config.parallelism.tensor_parallel_degree * config.parallelism.context_parallel_degree;
   config.training.seq_len = (tokens + unit - 1) / unit * unit;
   if (config.model.max_seq_len > 0) {

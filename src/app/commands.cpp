@@ -54,10 +54,10 @@ std::vector<std::string> words_after(std::string_view command, const Schema& sch
   return words;
 }
 
-/// Commands whose help has options of the schema, or none.
+/// Commands whose help lists options of the schema, or none.
 constexpr std::array<std::string_view, 5> kOfTheSchema{"train", "config", "lr-table", "completion", "help"};
 
-/// The options that the help of `COMMAND NEXT…` lists, but for --help.
+/// The options in the help of `COMMAND NEXT…`, except --help.
 std::vector<std::string> options_in_help(const Schema& schema, RunCommand run, std::vector<std::string> words) {
   words.emplace_back("--help");
   std::ostringstream help;

@@ -23,7 +23,7 @@ namespace {
 struct Direction {
   const char* name;
   const char* from;
-  const char* to;  // null: nothing is written
+  const char* to;  // null: writes nothing
   const char* purpose;
   const char* example;
   void (*run)(const WeightConversion& conversion, std::ostream& out);
@@ -73,10 +73,10 @@ void print_help() {
                "options.\n\nExample:\n  titan_train convert from-hf Llama-3.1-8B/ llama31-8b\n";
 }
 
-/// What `--shard-gigabytes` may be: a kilobyte to a petabyte.
+/// Range of `--shard-gigabytes`: a kilobyte to a petabyte.
 constexpr double kLeastGigabytes = 1e-6, kMostGigabytes = 1e6;
 
-/// What is wrong with the word; CLI::Range takes nan for a number within it.
+/// The error message for the word; CLI::Range accepts nan for a number in its range.
 std::string expect_gigabytes(const std::string& word) {
   double number = 0;
   const bool fits = CLI::detail::lexical_cast(word, number) && number >= kLeastGigabytes && number <= kMostGigabytes;
@@ -126,8 +126,8 @@ bool names_any(const LoadedConfig& loaded, std::initializer_list<const char*> ke
          std::any_of(keys.begin(), keys.end(), [&](const char* key) { return loaded.origins.is_set(key); });
 }
 
-/// The config. Where it names no model and `from` is of Hugging Face's form, the model that the folder's config.json
-/// describes; `names_model`: it names one itself.
+/// The config. If it names no model and `from` is in Hugging Face's format, uses the model of the folder's config.json.
+/// `names_model`: set if the config names one.
 LoadedConfig load_conversion(const Schema& schema, const Direction& direction, const ConvertOptions& options,
                              bool& names_model) {
   LoadedConfig loaded = load_config(schema, options.rest, config_checks());

@@ -1,4 +1,4 @@
-// titan_train evaluate: how likely texts are, or which of several choices is, under the model in a checkpoint.
+// titan_train evaluate: scores texts, or choices of questions, with the model in a checkpoint.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -75,7 +75,7 @@ std::optional<EvaluateOptions> parse_evaluate(std::span<const std::string> argum
   return options;
 }
 
-/// Texts to score, and what is said of their sums.
+/// Texts to score, and the report of their sums.
 struct Evaluation {
   std::vector<ScoredText> texts;
   std::function<void(const std::vector<double>& sums)> report;
@@ -86,11 +86,11 @@ void say(const nlohmann::ordered_json& json) { std::cout << json_text(json) << '
 nlohmann::ordered_json perplexity_json(double sum, int64_t tokens, int64_t bytes) {
   const double loss = sum / static_cast<double>(std::max<int64_t>(1, tokens));
   nlohmann::ordered_json json{{"tokens", tokens}, {"loss", loss}, {"perplexity", std::exp(loss)}};
-  if (bytes > 0) json["bits_per_byte"] = sum / std::numbers::ln2 / static_cast<double>(bytes);  // ids have none
+  if (bytes > 0) json["bits_per_byte"] = sum / std::numbers::ln2 / static_cast<double>(bytes);  // unknown for ids
   return json;
 }
 
-/// A table's row; the JSON has the same numbers.
+/// A row of the table; the JSON has the same numbers.
 std::string perplexity_line(const std::string& name, const nlohmann::ordered_json& json) {
   return fmt::format("{:<12} {:>12} {:>10.5f} {:>12.4f} {:>10}\n", name, with_thousands(json["tokens"].get<int64_t>()),
                      json["loss"].get<double>(), json["perplexity"].get<double>(),
@@ -152,7 +152,7 @@ Evaluation texts_of(const EvaluateOptions& options, const DataSection& config, c
   return evaluation;
 }
 
-/// Of valid UTF-8.
+/// Number of characters of valid UTF-8.
 int64_t characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
@@ -193,8 +193,8 @@ Question parse_question(const std::string& place, const std::string& line) {
   return question;
 }
 
-/// As EleutherAI's harness does: white space at the context's end goes to the choice, both are tokenized together, and
-/// the tokens behind those of the context alone are the choice's.
+/// Follows EleutherAI's harness: white space at the context's end moves to the choice, both are tokenized together, and
+/// the tokens after those of the context alone belong to the choice.
 ScoredText scored_choice(const Question& question, const std::string& choice, const EvaluateOptions& options,
                          const Tokenizer& tokenizer, const std::string& place) {
   std::string context = question.context;
@@ -232,7 +232,7 @@ Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokeniz
     for (const std::string& choice : questions.back().choices) {
       ScoredText text = scored_choice(questions.back(), choice, options, tokenizer, place);
       const int64_t surplus = std::ssize(text.tokens) - (window + 1);
-      if (surplus > 0) {  // the context's beginning goes, as in the harness
+      if (surplus > 0) {  // drop the context's beginning, as in the harness
         if (text.first - surplus < 1) {
           throw Error(ExitCode::bad_data, fmt::format("{}: a choice is longer than the window of {} tokens; raise "
                                                       "--window",

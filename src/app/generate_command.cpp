@@ -43,7 +43,7 @@ struct GenerateOptions {
   std::vector<std::string> rest;  // --section.key options
 };
 
-/// CLI::Range takes nan for a number within it.
+/// CLI::Range accepts nan for a number in its range.
 CLI::Validator number_between(double least, double most) {
   return CLI::Validator(
       [least, most](const std::string& word) {
@@ -142,14 +142,14 @@ std::vector<std::string> prompts_of(const GenerateOptions& options) {
     throw Error(ExitCode::bad_data,
                 "generate: the prompt is in UTF-16; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)");
   }
-  // An editor's mark at the beginning and the end of the last line are none of the text.
+  // A byte order mark and the final newline do not belong to the text.
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
   return {text};
 }
 
-/// Processes that are started together have no standard input in common.
+/// Throws for a launch of several processes: they do not share standard input.
 void refuse_shared_input(const LoadedConfig& job, const std::string& remedy) {
   if (detect_launch(job.config).size == 1) return;
   throw Error(ExitCode::bad_config,
@@ -167,7 +167,7 @@ std::vector<std::vector<int32_t>> encode_prompts(const std::vector<std::string>&
   return encoded;
 }
 
-/// Ids that end a text: eos_token_id, one or a list, of generation_config.json, or of config.json where that has none.
+/// Ids that end a text: eos_token_id (one or a list) of generation_config.json, or else of config.json.
 std::vector<int32_t> end_ids(const std::filesystem::path& folder) {
   for (const char* name : {"generation_config.json", "config.json"}) {
     std::error_code unknown;
@@ -183,7 +183,7 @@ std::vector<int32_t> end_ids(const std::filesystem::path& folder) {
   return {};
 }
 
-/// Adds the tokenizer's end of text and the ids of the model's folder to those of the user.
+/// Adds the tokenizer's end of text and the ids of the model's folder to the user's ids.
 void add_stop_ids(GenerationOptions& generation, const Tokenizer& tokenizer, const JobConfig& config) {
   for (const int32_t id : generation.stop_ids) {
     if (id >= 0 && id < tokenizer.vocabulary_size()) continue;
@@ -205,7 +205,7 @@ nlohmann::ordered_json as_json(const std::string& prompt, const GeneratedText& t
           {"seconds", text.seconds}};
 }
 
-/// Turns of the user and answers of the model, until standard input ends; or one turn for each prompt.
+/// Turns of the user and answers of the model, until the end of standard input; or one turn per prompt.
 class Conversation {
  public:
   Conversation(Run& run, const GenerateOptions& options, const ChatTemplate& form, const Tokenizer& tokenizer,
@@ -256,7 +256,7 @@ class Conversation {
     messages_.push_back({"assistant", text.text});
   }
 
-  /// What `ids` continue is not read again.
+  /// Keeps the generator, and what it has read, if `ids` continue that.
   Generator& generator_for(const std::vector<int32_t>& ids) {
     const bool continues = generator_ && std::ssize(generator_->tokens(0)) < std::ssize(ids) &&
                            std::equal(generator_->tokens(0).begin(), generator_->tokens(0).end(), ids.begin());

@@ -17,7 +17,7 @@
 namespace titan {
 namespace {
 
-/// Empty if the environment is wrong as well: that is reported where it is used.
+/// Empty if the environment is also wrong: that is reported where it is used.
 std::optional<Launch> find_launch(const CommSection& comm) {
   try {
     return detect_launch(comm, process_context());
@@ -26,7 +26,7 @@ std::optional<Launch> find_launch(const CommSection& comm) {
   }
 }
 
-/// Lets the other ranks of the run end instead of waiting for this one. False when rank 0 has not heard of it.
+/// Ends the other ranks of the run instead of letting them wait. False if rank 0 did not receive the problem.
 bool send_problem_to_ranks(const Launch& launch, const std::string& text, ExitCode code) {
   RankFacts facts;
   facts.host = host_name();
@@ -42,8 +42,8 @@ bool send_problem_to_ranks(const Launch& launch, const std::string& text, ExitCo
   return false;
 }
 
-/// Reported once: by rank 0 for all ranks that reach it, at once if the problem is its own. `launch`: of this process,
-/// if it is one rank of several.
+/// Each problem is reported once, by rank 0: its own at once, and those of ranks that reach it. `launch`: of this
+/// process, if it is one rank of several.
 int report_problems(const std::optional<Launch>& launch, const std::vector<Problem>& problems, ExitCode code) {
   if (problems.empty()) return 0;
   std::ostringstream text;

@@ -22,7 +22,7 @@ constexpr int64_t kMostRanksOfHost = 1024;
 struct LaunchOptions {
   int64_t ranks = 0;
   std::string log_rank = "0";
-  std::vector<std::string> rest;  // what the ranks are started with
+  std::vector<std::string> rest;  // command line of the ranks
 };
 
 std::optional<LaunchOptions> parse_launch(std::span<const std::string> arguments, std::ostream& out) {
@@ -34,7 +34,7 @@ std::optional<LaunchOptions> parse_launch(std::span<const std::string> arguments
   app.add_option("--log-rank", options.log_rank, "Ranks whose log is shown: a comma list, or all")
       ->envname("LOG_RANK")
       ->capture_default_str();
-  // From the first other word on, everything is the ranks'.
+  // From the first unknown word on, all words are for the ranks.
   app.prefix_command();
   app.footer(
       "A config file and --section.key options follow, as for training; or ranks, generate or evaluate and "
@@ -79,7 +79,7 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   request.arguments = options->rest;
   request.shown_ranks = parse_ranks(options->log_rank, options->ranks);
   if (!request.arguments.empty() && (request.arguments[0] == "generate" || request.arguments[0] == "evaluate")) {
-    // They have a config of their own.
+    // These commands have a config of their own.
     request.output_folder = "outputs/logs";
     request.output_is_result = true;
     request.shown_ranks = {0};
@@ -101,7 +101,7 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
                     "out comm.rank, comm.world_size and comm.master, or start each rank yourself without launch",
                     loaded.origins.place("comm.rank").to_string(), *loaded.config.comm.rank));
   }
-  // This process is none of the ranks.
+  // This process is not a rank.
   if (const int code = trains ? report_job_problems(loaded, /*is_rank=*/false) : report_config_problems(loaded)) {
     return code;
   }

@@ -1,4 +1,4 @@
-// titan_train. Commands that need no tensors run at once; all others are in libtitan.so beside the program, since
+// titan_train. Commands that need no tensors run directly; all others are in libtitan.so beside the program, since
 // loading LibTorch takes most of a command's time.
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -16,8 +16,8 @@ namespace {
 
 using Run = int (*)(int argc, char** argv);
 
-/// Between two parallel loops OpenMP's threads spin, by default for milliseconds: on a machine with other work to do,
-/// they take the processor from the thread that they wait for. 3,000 rounds take some tens of microseconds and cost
+/// Limits the spinning of OpenMP's threads between parallel loops. By default they spin for milliseconds; on a busy
+/// machine, they take the core from the thread that they wait for. 3,000 rounds take some tens of microseconds and cost
 /// nothing on an idle machine. libgomp reads the variable when LibTorch loads it.
 void limit_spinning() {
   if (!std::getenv("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "3000", /*overwrite=*/0);

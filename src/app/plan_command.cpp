@@ -1,4 +1,4 @@
-// titan_train plan: what a config would do on any number of ranks, without starting one.
+// titan_train plan: shows what a config does on any number of ranks, without starting one.
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -20,12 +20,12 @@ namespace titan {
 namespace {
 
 struct PlanOptions {
-  std::optional<int64_t> world;  // else what the config's degrees ask for
+  std::optional<int64_t> world;  // default: the number that the config's degrees require
   int64_t rank = 0;
   bool verbose = false;
   bool program = false;
-  std::optional<std::string> gpu;  // the verdict and the time of a step on GPUs of this name; none: neither
-  std::string trace;               // where the simulated step goes
+  std::optional<std::string> gpu;  // predict fit and step time for GPUs of this name; none: no prediction
+  std::string trace;               // output file of the simulated step
   bool search = false;
   bool json = false;
   std::vector<std::string> rest;  // the config and its overrides
@@ -77,7 +77,7 @@ std::string in_words(const Exchange& exchange) {
                      with_thousands(exchange.traffic.bytes / std::max<int64_t>(1, exchange.traffic.calls)));
 }
 
-/// A group but for its name, so that those of a kind read alike.
+/// A group's description without its name, so that groups of a kind have equal text.
 std::string described(const WeightGroupPlan& group, const std::vector<Exchange>& exchanges) {
   std::string text = fmt::format(
       "{} elements, {} owned; {}{}\n", with_thousands(group.numel), with_thousands(group.shard_numel),
@@ -97,7 +97,7 @@ std::string described(const WeightGroupPlan& group, const std::vector<Exchange>&
   return text;
 }
 
-/// Groups in a row that are alike are shown once.
+/// Consecutive equal groups are printed once.
 void print_groups(const Plan& plan) {
   const std::vector<std::vector<Exchange>> exchanges = weight_exchanges(plan);
   for (size_t first = 0, end = 0; first < plan.groups.size(); first = end) {
@@ -119,7 +119,7 @@ void print_program(const Plan& plan, const char* name, const Program& program, i
   }
 }
 
-/// A step that begins where the one before it ended, and a validation behind it.
+/// A step that starts in the final state of the previous step, then a validation.
 void print_programs(const Plan& plan) {
   const std::vector<RepeatedProgram> step = step_programs(plan, stale_state(plan));
   for (size_t i = 0; i < step.size(); ++i) {
@@ -131,7 +131,7 @@ void print_programs(const Plan& plan) {
   print_program(plan, "validation", expand(plan, ProgramKind::evaluation, entry), 1);
 }
 
-/// Where the number of ranks comes from, unless it was given to this command.
+/// The source of the number of ranks, unless it was given to this command.
 const char* words_for_world(const PlanOptions& options, const JobConfig& config) {
   if (options.world) return "";
   return config.comm.world_size ? ", as comm.world_size says (--world: other numbers)"

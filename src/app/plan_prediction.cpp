@@ -1,4 +1,4 @@
-// plan --gpu: the verdict, the time and the search.
+// plan --gpu: whether the job fits, the step time and the layout search.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,13 +16,12 @@
 namespace titan {
 namespace {
 
-/// What an allocator reserves beyond the tensors that it holds: a GPU's was seen to take up to 4 % more
-/// (mock_gpu_test).
+/// Reserved memory of an allocator relative to its tensors: a GPU's was seen to take up to 4 % more (mock_gpu_test).
 constexpr double kReserved = 1.04;
 constexpr const char* kLastRank = "waiting for the last rank";
 constexpr double kContextBytes = 1.2 * kGiB;  // CUDA's context, libraries and the buffers of communicators
 
-/// The rank that computes longest: its time by purpose, waits included.
+/// The rank with the longest compute time.
 const SimulatedRank& busiest(const SimulatedStep& step) {
   const auto busy = [](const SimulatedRank& rank) {
     double seconds = 0;
@@ -33,7 +32,7 @@ const SimulatedRank& busiest(const SimulatedStep& step) {
                            [&](const auto& a, const auto& b) { return busy(a) < busy(b); });
 }
 
-/// Longest first; what is left of the step is a wait for the last rank.
+/// In descending order; the rest of the step is a wait for the last rank.
 std::vector<std::pair<double, std::string>> time_by_purpose(const SimulatedStep& step) {
   std::vector<std::pair<double, std::string>> parts;
   double sum = 0;
@@ -43,8 +42,8 @@ std::vector<std::pair<double, std::string>> time_by_purpose(const SimulatedStep&
   return parts;
 }
 
-/// Seconds in which the rank that computes longest waits: for other stages (the pipeline bubble) or for messages and
-/// copies.
+/// Waits of the rank with the longest compute time, in seconds: for other stages (the pipeline bubble), or for messages
+/// and copies.
 struct Waits {
   double bubble = 0;
   double communication = 0;
@@ -69,7 +68,7 @@ double Prediction::needed_bytes() const { return reserved_bytes() + kContextByte
 
 namespace {
 
-/// Everything but the time.
+/// Everything except the time.
 Prediction predict_memory(const JobConfig& config, const ModelDescription& model, int64_t world,
                           const Hardware& hardware) {
   Prediction result;
@@ -207,7 +206,7 @@ struct Candidate {
 };
 
 constexpr size_t kShown = 5;
-constexpr int64_t kMostSamples = 8;  // of a local batch, for each pipeline stage
+constexpr int64_t kMostSamples = 8;  // of a local batch, per pipeline stage
 
 std::vector<int64_t> powers_of_two(int64_t most) {
   std::vector<int64_t> all;
@@ -215,7 +214,7 @@ std::vector<int64_t> powers_of_two(int64_t most) {
   return all;
 }
 
-/// The layout's own words; none for one that is refused or does not fit.
+/// Describes and predicts a layout; none if it is invalid or does not fit.
 std::optional<Candidate> tried(const JobConfig& config, const ModelDescription& model, int64_t world,
                                const Hardware& hardware) {
   try {
@@ -276,7 +275,7 @@ std::vector<std::string> search_lines(const JobConfig& config, const ModelDescri
                      [](const Candidate& a, const Candidate& b) { return a.tokens_per_second > b.tokens_per_second; });
   };
   sort();
-  // Other schedules of the fastest pipelines.
+  // Other schedules for the fastest pipelines.
   std::vector<JobConfig> pipelines;
   for (const Candidate& candidate : found) {
     const bool is_pipeline = candidate.config.parallelism.pipeline_parallel_degree > 1;

@@ -14,7 +14,7 @@
 namespace titan {
 namespace {
 
-/// The vocabulary of some flavors is the tokenizer's; without the tokenizer's file it is the smallest possible.
+/// The vocabulary of some flavors is the tokenizer's; without the tokenizer's file the smallest possible one is used.
 ModelDescription describe_model(const JobConfig& config) {
   const ModelFamily& family = *find_model_family(config.model.name);
   const auto describe = [&](int64_t vocabulary) { return family.describe(make_model_request(config, vocabulary)); };
@@ -31,7 +31,7 @@ ModelDescription describe_model(const JobConfig& config) {
 
 std::string size_words(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
 
-/// A line per unit, those in a row that are alike once.
+/// One line per unit; consecutive equal units share a line.
 std::vector<std::string> unit_table(const Plan& plan) {
   const auto numbers = [](const std::string& a, const std::string& b, const std::string& c, const std::string& d) {
     return fmt::format(" {:>12} {:>12} {:>12} {:>12}", a, b, c, d);

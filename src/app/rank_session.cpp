@@ -34,14 +34,15 @@ bool is_shown(int64_t rank) {
   return false;
 }
 
-/// On a terminal. mpirun gives its ranks terminals of their own, whatever it writes to: there, who wants colour asks.
+/// Whether the log uses colour: only on a terminal. Not by default under mpirun, whose ranks always have terminals of
+/// their own.
 bool wants_colour(const JobConfig& config, const Launch& launch) {
   if (config.metrics.disable_color_printing || !variable("NO_COLOR").empty()) return false;
   if (!variable("FORCE_COLOR").empty()) return true;
   return launch.launcher != "mpirun" && ::isatty(STDOUT_FILENO) != 0;
 }
 
-/// Another rank whose lines stand on the same terminal would write into the status line; a dry run goes nowhere.
+/// Not if other ranks write to the same terminal, which would garble the status line; nor in a dry run.
 bool shows_status(const Launch& launch) {
   return !launch.fake && launch.launcher != "mpirun" && variable("LOG_RANK").empty() && ::isatty(STDOUT_FILENO) != 0 &&
          variable("TERM") != "dumb";
@@ -58,12 +59,12 @@ LogTargets log_targets(const JobConfig& config, const Launch& launch, bool outpu
   }
   targets.console = is_shown(launch.rank);
   targets.file = std::filesystem::path(config.job.dump_folder) / "logs" / fmt::format("rank-{:04}.log", launch.rank);
-  // titan_train launch marks every line itself.
+  // titan_train launch adds its own prefix.
   targets.error_prefix = variable("TITAN_LAUNCHER").empty() ? fmt::format("[rank {}] ", launch.rank) : "";
   return targets;
 }
 
-/// The config as all ranks must have it.
+/// The part of the config that must be equal on all ranks.
 std::string common_config(const Schema& schema, JobConfig config) {
   config.comm.rank.reset();
   config.job.config_file.clear();
@@ -105,7 +106,7 @@ int RankSession::run_as_rank(const std::function<ExitCode(const World& world)>& 
     met.world.hung = [this, &met](const std::string& text) {
       if (final_message_) final_message_->print();
       write_trace();
-      // This rank's own thread may hang for ever: the watcher ends the process when it has not ended by itself.
+      // This rank's main thread may hang for ever: the watcher ends the process after a time limit.
       met.watcher->fail(static_cast<int>(ExitCode::peer_failure), text);
     };
   }
@@ -144,7 +145,7 @@ RankFacts RankSession::own_facts() const {
   try {
     std::vector<std::string> gpus = visible_gpus(config_.training.device);
     if (gpus.size() > 1 && !launch_.local_rank) {
-      // Which of them is this rank's depends on who else is on this host.
+      // This rank's GPU depends on the other ranks of this host.
       if (config_.debug.share_gpu) std::fill(gpus.begin(), gpus.end(), "");
       facts.gpus = std::move(gpus);
     } else {
@@ -215,7 +216,7 @@ std::string RankSession::trace_prefix() const {
 void RankSession::prepare_nccl() const {
   const std::string prefix = trace_prefix();
   if (trace_) {
-    std::error_code none;  // NCCL reports when it cannot write
+    std::error_code none;  // NCCL reports if it cannot write
     std::filesystem::create_directories(std::filesystem::path(prefix).parent_path(), none);
   }
   const bool one_gpu_visible = visible_gpus(config_.training.device).size() == 1;
@@ -237,7 +238,7 @@ void RankSession::write_trace() {
 void keep_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  ::mallopt(M_MXFAST, 0);  // else every large free first tidies up all small ones
+  ::mallopt(M_MXFAST, 0);  // else every large free first consolidates all small chunks
 }
 
 Launch detect_launch(const JobConfig& config) { return detect_launch(config.comm, process_context()); }

@@ -1,5 +1,5 @@
-// titan_train ranks: the rendezvous without the training. Answers "do my processes find each other, and where do they
-// run?" within seconds, and lets a user see what the launcher and the scheduler make of a failure.
+// titan_train ranks: the rendezvous without training. Shows within seconds whether the processes find each other and
+// where they run, and how launcher and scheduler handle a failure.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -28,7 +28,7 @@ std::optional<RanksOptions> parse_ranks_options(std::span<const std::string> arg
   app.add_option("--fail", options.failing_ranks,
                  "These ranks fail after the check, to see what the launcher makes of it")
       ->delimiter(',')
-      ->allow_extra_args(false);  // what follows the list is the config
+      ->allow_extra_args(false);  // what follows the list belongs to the config
   app.allow_extras();
   app.footer(
       "A config file and --section.key options may follow, as for training.\n\n"
@@ -38,7 +38,7 @@ std::optional<RanksOptions> parse_ranks_options(std::span<const std::string> arg
   return options;
 }
 
-/// Every rank adds its number and reads the sum of all, each through its own connection to the store.
+/// Every rank adds its number to a sum in the store and reads it, through its own connection.
 void check_agreement(const World& world) {
   world.store->add("ranks/sum", world.rank + 1);
   if (world.store->add("ranks/count", 1) == world.size) world.store->set("ranks/all", "here");
@@ -64,7 +64,7 @@ void hold(const World& world, int64_t seconds) {
   try {
     world.store->wait({"ranks/never"}, std::chrono::seconds(seconds));
   } catch (const c10::Error&) {
-    // Timeout; or the store is lost, which the watcher reports in more detail.
+    // A timeout; or the store is lost, which the watcher reports in more detail.
   }
 }
 

@@ -20,11 +20,11 @@ namespace {
 
 constexpr size_t kMostRuns = 8;  // number of distinguishable colours
 
-/// The folder of a run, named by itself or by a file in it.
+/// The folder of a run, given as a folder or as a file in it.
 std::filesystem::path folder_of(const std::string& word) {
   const std::filesystem::path path = std::filesystem::absolute(word).lexically_normal();
   std::filesystem::path folder = std::filesystem::is_regular_file(path) ? path.parent_path() : path;
-  if (folder.filename().empty()) folder = folder.parent_path();  // a slash at the end
+  if (folder.filename().empty()) folder = folder.parent_path();  // trailing slash
   if (!std::filesystem::exists(folder / "metrics.jsonl")) {
     throw Error(ExitCode::bad_data, fmt::format("report: {} holds no metrics.jsonl; name the folder that "
                                                 "job.dump_folder named",
@@ -33,15 +33,14 @@ std::filesystem::path folder_of(const std::string& word) {
   return folder;
 }
 
-/// run.json; null where the run has none or it is damaged.
+/// run.json; null if the run has none or it is damaged.
 nlohmann::ordered_json facts_of(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder / "run.json")) return {};
   return parse_json<nlohmann::ordered_json>(read_file(folder / "run.json", ExitCode::bad_data),
                                             /*allow_exceptions=*/false);
 }
 
-/// A page is made again and again over itself, but over nothing else: one letter too few makes of the page's name that
-/// of a run's only record.
+/// A page may only overwrite an earlier page: a typing error in its name could otherwise overwrite a run's only record.
 void check_place(const std::filesystem::path& page, const std::vector<std::filesystem::path>& folders) {
   std::error_code ignored;
   for (const auto& folder : folders) {
@@ -72,7 +71,7 @@ std::vector<std::string> names_of(const std::vector<std::filesystem::path>& fold
   return names;
 }
 
-/// Half a line is what a full disk or a killed machine leaves; the rest is as good as ever.
+/// A full disk or a crash can leave an incomplete line; the other lines are valid.
 void report_unread_lines(const RunHistory& history, const std::filesystem::path& metrics, std::ostream& out) {
   const int64_t lines = history.unread_lines();
   if (lines == 0) return;
@@ -108,7 +107,7 @@ void run_report_command(const std::vector<std::string>& arguments, std::ostream&
   const std::filesystem::path page = !output.empty()       ? std::filesystem::path(output)
                                      : folders.size() == 1 ? folders[0] / "report.html"
                                                            : "report.html";
-  // What is in the run's folder under this name is the run's own page, of whichever version.
+  // A file of this name in the run's folder is an earlier page of the run.
   if (!output.empty() || folders.size() > 1) check_place(page, folders);
   with_remedy("name another place with --out", [&] { write_file_atomically(page, render_page(runs)); });
   out << page.string() << "\n";

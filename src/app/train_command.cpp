@@ -18,7 +18,7 @@
 namespace titan {
 namespace {
 
-/// All former spellings in one line.
+/// All renamed options in one line.
 std::string renaming_line(const LoadedConfig& loaded) {
   const size_t more = loaded.renamed.size() - 1;
   const std::string& file = loaded.config.job.config_file;
@@ -27,7 +27,7 @@ std::string renaming_line(const LoadedConfig& loaded) {
                      file.empty() ? "…" : file);
 }
 
-/// The lines about the config itself; `located` are those about its files.
+/// Logs the lines about the config; `located` are the lines about its files.
 void show_config(const Log& log, const Schema& schema, const LoadedConfig& loaded,
                  const std::vector<std::string>& located, const World& world) {
   const JobConfig& config = loaded.config;

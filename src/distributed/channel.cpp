@@ -19,8 +19,8 @@ namespace titan {
 namespace {
 
 constexpr int kBacklog = 4096;
-// A host that lost its power says nothing: after about a minute without an answer it counts as gone. Shorter, and a
-// hiccup of the network, which training itself survives, would end the run.
+// A host that lost power sends nothing; it counts as lost after about a minute without an answer. A shorter limit would
+// end runs because of short network outages.
 constexpr int kQuietSeconds = 20;
 constexpr int kProbeSeconds = 10;
 constexpr int kProbes = 4;
@@ -47,7 +47,7 @@ bool wait_for(int socket, short events, Deadline deadline) {
 
 using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
-/// Those of a host, as a list; null with getaddrinfo's `error` where there are none. `port`: null for none.
+/// All addresses of a host, as a list; null if there are none, with getaddrinfo's `error`. `port`: null for none.
 Addresses addresses_of(const std::string& host, const char* port, int& error) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -64,7 +64,7 @@ bool is_loopback(const sockaddr* address) {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
 }
 
-/// Connects to one address; 0 or the error number.
+/// Connects to one address. Returns 0 or the error number.
 int connect_address(int socket, const addrinfo& address, Deadline deadline) {
   if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
@@ -112,7 +112,7 @@ uint16_t port_of(const Descriptor& listener) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&storage), &length) != 0) return 0;
-  uint16_t port = 0;  // at the same place in both families
+  uint16_t port = 0;  // at the same offset in both address families
   std::memcpy(&port, reinterpret_cast<const char*>(&storage) + offsetof(sockaddr_in, sin_port), sizeof port);
   return ntohs(port);
 }
@@ -180,7 +180,7 @@ bool Channel::send_line(std::string_view line, std::chrono::milliseconds limit) 
     } else if (errno == EAGAIN) {
       waits = limit.count() > 0 && wait_for(socket_.get(), POLLOUT, deadline);
     } else if (errno != EINTR) {
-      begin = unsent_.size();  // it will not be read
+      begin = unsent_.size();  // the peer will not read it
       waits = false;
     }
   }

@@ -40,16 +40,16 @@ class Descriptor {
 };
 
 /// A listening socket on one address of the host, in digits; empty: on every address. Port 0 takes any free one.
-/// Nothing, with errno, when the port is taken or may not be used.
+/// Invalid, with errno set, when the port is in use or not permitted.
 Descriptor listen_on(const std::string& address, uint16_t port);
-/// The loopback address that `host` resolves to, in digits, IPv4 rather than IPv6; empty when it has any other address.
+/// The loopback address that `host` resolves to, in digits, IPv4 preferred; empty when it has any other address.
 std::string loopback_address_of(const std::string& host);
 /// Whether `host` is this machine's name or address.
 bool names_this_machine(const std::string& host);
 /// The port of a listening socket.
 uint16_t port_of(const Descriptor& listener);
 
-/// The longest line of a caller that has not proved itself, of a rank that joins, and of a rank of the run.
+/// Maximum line length: of a caller that has not authenticated, of a rank that joins, and of a rank of the run.
 inline constexpr size_t kStrangersLine = size_t{4} << 10;
 inline constexpr size_t kJoiningLine = size_t{1} << 20;
 inline constexpr size_t kMembersLine = size_t{64} << 20;
@@ -59,36 +59,35 @@ class Channel {
  public:
   Channel() = default;
   explicit Channel(Descriptor socket);
-  /// nullopt when no connection was made within `limit`; `reason` then says why.
+  /// nullopt when no connection was made within `limit`; `reason` is then the cause.
   static std::optional<Channel> connect(const std::string& host, uint16_t port, std::chrono::milliseconds limit,
                                         std::string& reason);
-  /// Accepts the next caller of a listening socket. Nothing if there is none; errno says if descriptors ran out.
+  /// Accepts the next caller of a listening socket. Nothing if there is none, or if descriptors ran out (errno).
   static std::optional<Channel> accept(const Descriptor& listener);
 
-  /// False when the other side is gone or did not take the line within `limit`; flush() sends the rest.
+  /// False when the peer has disconnected or did not take the line within `limit`; flush() sends the rest.
   bool send_line(std::string_view line, std::chrono::milliseconds limit = std::chrono::seconds(5));
   /// Sends as much as possible without blocking.
   void flush() { send_line({}, std::chrono::milliseconds(0)); }
   bool has_unsent() const;
-  /// Reads what has arrived, without waiting. False once the other side is gone or sent a longer line than allowed;
+  /// Reads what has arrived, without waiting. False once the peer has disconnected or sent a line that is too long;
   /// earlier lines can still be taken.
   bool read_arrived();
   void set_longest_line(size_t bytes) { longest_line_ = bytes; }
   std::optional<std::string> take_line();
-  /// Waits for a line. Nothing at the deadline, or when the other side is gone (then is_open() is false).
+  /// Waits for a line. Nothing at the deadline, or when the peer has disconnected (then is_open() is false).
   std::optional<std::string> wait_line(Deadline deadline);
 
   bool is_open() const { return open_; }
   int descriptor() const { return socket_.get(); }
   void close();
-  /// Keeps the connection open as long as the process lives: its end then shows the other side that the process has
-  /// ended.
+  /// Keeps the connection open until the process exits, so that the peer sees when it exits.
   void keep_until_exit() { socket_.release(); }
 
  private:
   Descriptor socket_;
   std::string received_;
-  size_t taken_ = 0, searched_ = 0;  // of `received_`: lines already taken, and what holds no further line's end
+  size_t taken_ = 0, searched_ = 0;  // positions in `received_`: end of the taken lines, start of the unsearched bytes
   size_t longest_line_ = kStrangersLine;
   bool open_ = false;
   std::unique_ptr<std::mutex> sending_ = std::make_unique<std::mutex>();

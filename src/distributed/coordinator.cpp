@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// For the monitoring thread, which waits for no rank: one may be stopped.
+/// Send timeout of the monitoring thread, which must not block on a stopped rank.
 constexpr std::chrono::milliseconds kAtOnce{0};
 
 std::vector<std::string> names_of(const RankCheck& check) {
@@ -47,7 +47,7 @@ Coordinator::~Coordinator() {
   wake_.ring();
   thread_.join();
   if (!own_failure_) return;
-  // The others wait for this process to be gone before they end.
+  // The other ranks wait until this process has exited.
   for (Member& member : members_) member.channel.keep_until_exit();
 }
 
@@ -78,13 +78,13 @@ void Coordinator::watch() {
     announce_when_due();
     if (say_farewell()) return;
     const std::lock_guard lock(mutex_);
-    // While leave() waits, a cause that is about to be announced ends the process.
+    // While leave() waits, a cause that is not announced yet still ends the process.
     if (stop_ && !(leaving_ && diagnosis_.cause())) return;
   }
 }
 
 void Coordinator::hear(Member& member) {
-  if (member.channel.is_open()) member.channel.read_arrived();  // else it closed right after the welcome
+  if (member.channel.is_open()) member.channel.read_arrived();  // else it closed right after the welcome message
   while (const std::optional<std::string> line = member.channel.take_line()) {
     if (take(member, parse_message(*line))) continue;
     report(diagnosis_.cause_of(member.rank, 0, "sent a message that cannot be read"));
@@ -140,7 +140,7 @@ void Coordinator::answer_waiting() {
 
 void Coordinator::report(Cause cause) {
   if (diagnosis_.cause()) return;
-  // At once: results that a device finishes after its peers were torn down may be wrong.
+  // Print before waiting: results that a device computes after its peers were torn down may be wrong.
   if (cause.rank != 0 && final_message_) final_message_->print();
   if (diagnosis_.report(std::move(cause), Clock::now())) ask_all();
 }
@@ -165,7 +165,7 @@ void Coordinator::announce_when_due() {
   send_to_all(ended_line(*cause));
   if (cause->rank != 0) {
     peer_failed_(cause->text, /*aloud=*/true);
-    // Rank 0 ends last, since the store is in its process.
+    // Rank 0 exits last, since its process holds the store.
     wait_until_gone(*cause, Clock::now() + kFirstToEndLimit);
     cause->is_silent ? end_for_silent_peer() : end_for_peer();
   }
@@ -213,7 +213,7 @@ bool Coordinator::fail(int code, const std::string& text) {
   std::unique_lock lock(mutex_);
   own_failure_ = Cause{0, code, text};
   wake_.ring();
-  // If another rank is the cause, the monitoring thread ends the process while this one waits.
+  // If another rank is the cause, the monitoring thread ends the process during this wait.
   changed_.wait_for(lock, kTrueCauseLimit + kFirstToEndLimit + kOwnEndLimit, [this] { return announced_; });
   return false;
 }

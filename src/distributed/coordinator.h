@@ -1,4 +1,4 @@
-// Rank 0's side of the run's channels: monitors all ranks on a thread of its own, and serves the run's store.
+// Rank 0's side of the run's channels: monitors all ranks on a separate thread and serves the run's store.
 #pragma once
 
 #include <condition_variable>
@@ -25,7 +25,7 @@ class Coordinator : public AbortWatcher {
               std::shared_ptr<FinalMessage> final_message);
   ~Coordinator() override;
 
-  /// The store of rank 0's own threads.
+  /// The store for rank 0's own threads.
   c10::intrusive_ptr<c10d::Store> store();
 
   bool fail(int code, const std::string& text) override;
@@ -36,8 +36,8 @@ class Coordinator : public AbortWatcher {
     int64_t rank;
     Channel channel;
     bool left = false;
-    bool is_gone = false;                                          // its channel is closed, and that was handled
-    std::vector<std::pair<StoreCall, Deadline>> store_calls = {};  // that wait for keys
+    bool is_gone = false;                                          // its channel is closed, and this was handled
+    std::vector<std::pair<StoreCall, Deadline>> store_calls = {};  // calls that wait for keys
   };
 
   void watch();
@@ -45,16 +45,16 @@ class Coordinator : public AbortWatcher {
   /// False if the member sent something that is not a message.
   bool take(Member& member, RankMessage message);
   void send_to_all(const std::string& line);
-  /// Has all ranks say which ranks they wait for, which also shows that they are alive.
+  /// Asks all ranks which ranks they wait for; an answer also shows that the rank is alive.
   void ask_all();
   void answer_store(Member& member, const StoreCall& call, Deadline until);
   void answer_waiting();
   void report(Cause cause);
-  /// Asks the other ranks whether they are alive if this rank waits for one that may be busy for long; ends the run
-  /// because of a rank that does not answer.
+  /// Asks the other ranks whether they are alive if this rank waits for one that may be busy for long. Ends the run if
+  /// a rank does not answer.
   void check_health();
-  /// Tells the others of the cause once that is due. Ends the process if another rank is the cause, or if this one is
-  /// and does not end by itself.
+  /// Announces the cause to the other ranks once that is due. Ends the process if another rank is the cause, or if this
+  /// one is and its main thread does not end it.
   void announce_when_due();
   void wait_until_gone(const Cause& cause, Deadline deadline);
   bool say_farewell();
@@ -67,9 +67,9 @@ class Coordinator : public AbortWatcher {
   // Used by the monitoring thread only.
   std::vector<Member> members_;
   FailureDiagnosis diagnosis_;
-  Deadline end_at_{};  // of the process, once its own failure is announced
+  Deadline end_at_{};  // deadline of this process, once its own failure is announced
 
-  std::mutex mutex_;  // of what follows, shared with the callers of fail and leave
+  std::mutex mutex_;  // guards the members below, shared with callers of fail and leave
   std::condition_variable changed_;
   std::optional<Cause> own_failure_;
   bool announced_ = false;

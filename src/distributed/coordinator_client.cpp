@@ -63,7 +63,7 @@ std::optional<StoreAnswer> CoordinatorClient::StoreCalls::ask(StoreCall call) {
 void CoordinatorClient::StoreCalls::take(StoreAnswer answer) {
   const std::lock_guard lock(mutex);
   const auto asked = answers.find(answer.id);
-  if (asked == answers.end()) return;  // its time was up
+  if (asked == answers.end()) return;  // timed out
   asked->second = std::move(answer);
   changed.notify_all();
 }
@@ -92,7 +92,7 @@ void CoordinatorClient::watch() {
 }
 
 void CoordinatorClient::hear() {
-  if (channel_.is_open()) channel_.read_arrived();  // else it closed right after the welcome
+  if (channel_.is_open()) channel_.read_arrived();  // else it closed right after the welcome message
   while (const std::optional<std::string> line = channel_.take_line()) {
     const std::lock_guard lock(mutex_);
     take(parse_message(*line));
@@ -130,7 +130,7 @@ void CoordinatorClient::take_end(const Cause& cause) {
     peer_failed_(cause.text, /*aloud=*/false);
     end_hanging();
   }
-  // Rank 0 ends first if it is the cause: a launcher shows the first exit code.
+  // If rank 0 is the cause, it exits first: a launcher reports the first exit code.
   if (cause.rank == 0) channel_.wait_line(Clock::now() + kFirstToEndLimit);
   peer_failed_(cause.text, /*aloud=*/false);
   cause.is_silent ? end_for_silent_peer() : end_for_peer();
@@ -138,7 +138,7 @@ void CoordinatorClient::take_end(const Cause& cause) {
 
 void CoordinatorClient::rank_zero_is_gone() {
   const std::lock_guard lock(mutex_);
-  if (own_failure_ && own_failure_->code != kPeerFailure) return;  // this rank ends for a reason of its own
+  if (own_failure_ && own_failure_->code != kPeerFailure) return;  // this rank reports its own failure
   say_final_message();
   peer_failed_(rank_zero_ + " ended without a word: it crashed or was killed", /*aloud=*/witness_);
   end_for_peer();
@@ -152,7 +152,7 @@ void CoordinatorClient::check_health() {
     if (!health_.is_open()) health_.ask(now, *response_timeout);
   }
   if (!health_.is_overdue(now)) return;
-  // Each rank reports it: the one that waits finds it first, and a launcher may end the witness before it does.
+  // Each rank reports it: the rank that waits for rank 0 finds it first, and a launcher may end the witness earlier.
   rank_zero_is_silent(
       fmt::format("this rank, which waits for it, has asked it for {} s in vain", health_.open_for(now).count()),
       /*aloud=*/true);
@@ -179,7 +179,7 @@ bool CoordinatorClient::fail(int code, const std::string& text) {
   channel_.send_line(failed_line(code, text));
   wake_.ring();
   if (code != kPeerFailure) return changed_.wait_until(lock, latest, [this] { return heard_; });
-  // A rank 0 whose monitoring thread does not even acknowledge the failure is the one that hangs.
+  // If rank 0's monitoring thread does not even acknowledge the failure, rank 0 hangs.
   if (!changed_.wait_for(lock, kTrueCauseLimit, [this] { return heard_; })) rank_zero_is_silent(text, witness_);
   changed_.wait_until(lock, latest, [this] { return is_the_cause_; });
   return true;

@@ -1,4 +1,4 @@
-// The side of every rank but 0 of the run's channels: monitors the connection to rank 0 on a thread of its own.
+// Rank 0's clients: every other rank monitors its connection to rank 0 on a separate thread.
 #pragma once
 
 #include <condition_variable>
@@ -34,7 +34,7 @@ class CoordinatorClient : public AbortWatcher {
   std::vector<int64_t> leave(std::chrono::seconds limit) override;
 
  private:
-  /// Calls of the store that wait for rank 0's answer. Shared with the stores, which may outlive the connection.
+  /// Store calls that wait for rank 0's answer. Shared with the stores, which may outlive the connection.
   struct StoreCalls {
     std::mutex mutex;
     std::condition_variable changed;
@@ -49,32 +49,32 @@ class CoordinatorClient : public AbortWatcher {
   void watch();
   void hear();
   void take(RankMessage message);
-  /// Rank 0 says why the run ends.
+  /// Ends the process with the cause that rank 0 sent.
   void take_end(const Cause& cause);
   void rank_zero_is_gone();
-  /// Ends the process: rank 0 does not answer, although the connection stands. `aloud`: this rank reports it.
+  /// Ends the process: rank 0 does not answer, although the connection is open. `aloud`: this rank reports it.
   [[noreturn]] void rank_zero_is_silent(const std::string& text, bool aloud);
-  /// Has all ranks asked whether they are alive if this rank waits for one that may be busy for long; ends this
-  /// process if not even rank 0 answers.
+  /// Has rank 0 ask all ranks whether they are alive if this rank waits for one that may be busy for long. Ends this
+  /// process if rank 0 does not answer either.
   void check_health();
   void say_final_message() const;
 
   const int64_t rank_;
   Channel channel_;
   const std::string rank_zero_;  // its name
-  const bool witness_;           // reports the loss of rank 0: one rank on every host
+  const bool witness_;           // reports the loss of rank 0; one rank per host
   PeerFailed peer_failed_;
   std::shared_ptr<WaitForGraph> waits_;
   std::shared_ptr<FinalMessage> final_message_;
   const std::shared_ptr<StoreCalls> store_calls_ = std::make_shared<StoreCalls>();
   HealthDeadline health_;  // of rank 0; used by the monitoring thread only
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::optional<Refusal> own_failure_;
-  Deadline end_at_{};          // of the process, once it has failed
+  Deadline end_at_{};          // deadline of this process, once it has failed
   bool heard_ = false;         // rank 0 has received the failure
-  bool is_the_cause_ = false;  // says rank 0
+  bool is_the_cause_ = false;  // according to rank 0
   bool leaving_ = false;
   bool farewell_ = false;  // rank 0 has seen all ranks leave
   bool stop_ = false;

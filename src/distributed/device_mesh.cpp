@@ -27,7 +27,7 @@ std::vector<MeshAxis> axes_of(std::string_view group_name) {
 }
 
 DeviceMesh::DeviceMesh(ParallelDegrees degrees, int64_t world) : world_(world) {
-  // More than the world is all the same to it, and the whole product may be more than a number holds.
+  // Products are capped at world + 1, since they may overflow.
   const auto times = [world](int64_t product, int64_t degree) {
     return degree > world ? world + 1 : std::min(product * degree, world + 1);
   };

@@ -8,7 +8,7 @@
 namespace titan {
 namespace {
 
-/// The monitoring thread waits for a second at most: looks that are further apart were delayed.
+/// The monitoring thread polls at least every second; if two polls are further apart, this process was stopped.
 constexpr std::chrono::seconds kLongestPause{2};
 
 }  // namespace
@@ -48,7 +48,7 @@ bool FailureDiagnosis::report(Cause cause, Deadline now) {
     suspect_until_ = now + kTrueCauseLimit;
     return true;
   }
-  // A rank that failed is given time to end first; one that is gone needs none, nor does rank 0, which announces it.
+  // A failed rank is given time to exit first. A rank that has exited needs none; nor does rank 0, which announces it.
   const bool ends_later = cause.code != 0 && cause.rank != 0;
   announce_at_ = now + (ends_later ? kFirstToEndLimit : std::chrono::seconds(0));
   cause_ = std::move(cause);

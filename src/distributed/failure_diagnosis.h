@@ -1,5 +1,5 @@
-// Which rank caused a failure: decided from what the ranks report, and from what a rank leaves unanswered. Rank 0's
-// Coordinator passes in each event with its time and acts on the result; nothing here communicates or reads a clock.
+// Finds the rank that caused a failure, from the ranks' reports and from missing answers. Rank 0's Coordinator passes
+// in each event with its time and acts on the result; nothing here communicates or reads a clock.
 #pragma once
 
 #include <chrono>
@@ -16,19 +16,19 @@
 
 namespace titan {
 
-/// The time limit of an open question whether other ranks are alive. The thread that monitors the ranks looks at it
-/// about every second; it also sends the question and keeps who has answered.
+/// Time limit of a health check: are the other ranks alive? The monitoring thread polls it about every second; that
+/// thread also sends the question and records the answers.
 class HealthDeadline {
  public:
-  /// Half of `response_timeout` is left to answer: the other half has passed before the question (WaitForGraph). Not
-  /// less than kSignOfLifeLimit, since a network may pause.
+  /// Opens the health check with half of `response_timeout` left to answer: the other half has passed before
+  /// (WaitForGraph). At least kSignOfLifeLimit, since a network may pause.
   void ask(Deadline now, std::chrono::milliseconds response_timeout);
   void close() { open_ = false; }
   bool is_open() const { return open_; }
-  /// While it is open: when to look next at the latest.
+  /// While it is open: the latest time of the next poll.
   Deadline until() const { return until_; }
-  /// Whether it has been open for too long. Time in which this process itself was stopped does not count: answers
-  /// that came then have not been read yet.
+  /// Whether it is open for too long. Time in which this process itself was stopped does not count: answers that
+  /// arrived then are not read yet.
   bool is_overdue(Deadline now);
   std::chrono::seconds open_for(Deadline now) const;
 
@@ -51,27 +51,27 @@ class FailureDiagnosis {
   /// becomes the cause if its failure is reported within kTrueCauseLimit; if none is, the wait-for graph decides.
   /// Returns true if all ranks must be asked now which ranks they wait for.
   [[nodiscard]] bool report(Cause cause, Deadline now);
-  /// The connection of a rank that was not done is closed. Returns the cause to report; nothing if a failure that
-  /// explains it was reported before.
+  /// The connection of a rank that has not left is closed. Returns the cause to report; nothing if an earlier failure
+  /// explains it.
   std::optional<Cause> lose(int64_t rank, Deadline now);
-  /// The rank is done or gone: no answer is expected from it.
+  /// The rank has left or exited: no answer is expected from it.
   void excuse(int64_t rank);
   /// A rank is alive, and waits for these ranks.
   void answer(WaitAnswer answer);
 
   /// Opens a health check for rank `asker`, which waits for a rank that may be busy for long. Returns true if all ranks
-  /// must be asked now; false if a check is open already, or a failure is known.
+  /// must be asked now; false if a check is open already or a failure is known.
   [[nodiscard]] bool ask(int64_t asker, std::chrono::milliseconds response_timeout, Deadline now);
   /// True once, when all ranks have answered the health check.
   bool take_all_alive();
-  /// The cause to report when a rank leaves the health check unanswered for too long: the lowest such rank.
+  /// The cause to report if a rank does not answer the health check in time: the lowest such rank.
   std::optional<Cause> overdue(Deadline now);
 
   /// Whether `rank` reported that it lost a peer, and the cause is still open.
   bool suspects(int64_t rank) const { return suspected_ && suspected_->rank == rank; }
-  /// Null as long as the cause is open.
+  /// Null until the cause is known.
   const Cause* cause() const { return cause_ ? &*cause_ : nullptr; }
-  /// The cause, once the other ranks may learn of it: a rank that failed ends first.
+  /// The cause, once the other ranks may be informed: a failed rank exits first.
   const Cause* announced(Deadline now);
   /// When to call announced() or overdue() next, at the latest.
   Deadline next(Deadline latest) const;
@@ -80,7 +80,7 @@ class FailureDiagnosis {
   Cause found_from_waits() const;
 
   const std::vector<std::string> names_;
-  std::set<int64_t> present_;        // ranks that can answer, but for rank 0
+  std::set<int64_t> present_;        // ranks that can answer, except rank 0
   std::set<int64_t> unanswered_;     // those that have not answered the health check
   std::optional<Cause> suspected_;   // the first rank that lost a peer, until the cause is known
   std::vector<WaitAnswer> answers_;  // wait-for edges received since then
@@ -88,7 +88,7 @@ class FailureDiagnosis {
   std::optional<Cause> cause_;
   Deadline announce_at_{};
   HealthDeadline health_;
-  int64_t asker_ = 0;  // of the health check
+  int64_t asker_ = 0;  // of the open health check
 };
 
 }  // namespace titan

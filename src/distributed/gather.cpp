@@ -17,21 +17,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A caller that has not authenticated by then is dropped.
+/// A caller that has not authenticated within this time is dropped.
 constexpr std::chrono::seconds kSilenceLimit{1};
 /// The same while kMostCallers are connected: ranks send at once, and another rank may wait for a free connection.
 constexpr std::chrono::milliseconds kFullLimit{100};
 /// The same for a caller that knows the secret and has not sent its facts.
 constexpr std::chrono::seconds kReportLimit{5};
-/// Callers that are connected at a time; more wait in the kernel's queue.
+/// Maximum number of connected callers; more wait in the kernel's queue.
 constexpr size_t kMostCallers = 512;
 /// How long a run that cannot start waits for ranks that have not joined yet, to send them the reason.
 constexpr std::chrono::seconds kRefusalLimit{5};
 /// Between two attempts to connect, or to accept after running out of file descriptors.
 constexpr std::chrono::milliseconds kRetryTime{100};
-/// A listener that does not answer like rank 0 is given up after this time.
+/// A listener that does not answer like rank 0 within this time is not rank 0.
 constexpr std::chrono::milliseconds kGreetingLimit{1000};
-/// Rank 0 may have been started later than this rank, and waits for its whole timeout from then on.
+/// Rank 0 may have been started later than this rank, and waits for its full timeout from then on.
 constexpr std::chrono::seconds kVerdictMargin{5};
 
 constexpr std::chrono::milliseconds kWithoutWaiting{0};
@@ -40,7 +40,7 @@ Refusal stopped() {
   return {static_cast<int>(ExitCode::interrupted), "stopped by a signal while the ranks were gathering"};
 }
 
-/// A hint for missing ranks: they may look for rank 0 on another host.
+/// A hint for missing ranks: they may be connecting to rank 0 on another host.
 std::string words_for_elsewhere(const std::string& host) {
   if (host.empty() || names_this_machine(host)) return {};
   return fmt::format("; and see to MASTER_ADDR or comm.master: {} is no address of this host, where rank 0 is", host);
@@ -64,7 +64,7 @@ class Gathering {
  public:
   Gathering(Descriptor listener, const std::string& secret, RankFacts zero)
       : listener_(std::move(listener)), secret_(secret), check_(std::move(zero)) {}
-  /// Without a run, the others wait for this process to end before they do.
+  /// If no run was started, the other ranks wait until this process has exited.
   ~Gathering() {
     for (auto& [rank, channel] : members_) channel.keep_until_exit();
   }
@@ -160,7 +160,7 @@ void Gathering::accept_callers() {
     std::optional<Channel> channel = Channel::accept(listener_);
     if (!channel) {
       if (!is_shortage(errno)) return;
-      // Callers that are dropped free theirs within seconds; without callers, nothing will.
+      // Dropped callers free their descriptors within seconds; without callers, no descriptor will be freed.
       if (callers_.empty()) {
         refuse_members({static_cast<int>(ExitCode::launcher),
                         fmt::format("rank 0 cannot take the calls of {} ranks: {}; raise the limit on open files "
@@ -213,7 +213,7 @@ std::optional<RankFacts> Gathering::hear_caller(Caller& caller) {
 void Gathering::check_members_stay() {
   for (const auto& [rank, channel] : members_) {
     if (channel.is_open()) continue;
-    // A launcher that stops all ranks signals rank 0 first: then the rank that left is not the cause.
+    // A launcher that stops all ranks may signal rank 0 first: then the rank that left is not the cause.
     if (StopSignals::was_sent()) refuse_all(stopped());
     refuse_all({kPeerFailure, fmt::format("{} ended while the ranks were gathering; see what it printed",
                                           check_.facts(rank)->name())});
@@ -225,8 +225,8 @@ void Gathering::refuse_members(const Refusal& refusal) {
   throw Error(static_cast<ExitCode>(refusal.code), refusal.text);
 }
 
-// Waits for all ranks before it refuses them. A rank that connects after this process has ended would retry until its
-// own timeout, and a launcher that sees one rank end may end this one before it has reported why.
+// Waits for all ranks before it refuses them. A rank that connects after this process has exited would retry until its
+// own timeout, and a launcher that sees one rank exit may kill this one before it has reported the reason.
 void Gathering::refuse_all(const Refusal& refusal) {
   const auto all_have_come = [this] {
     std::set<int64_t> ranks;
@@ -244,7 +244,7 @@ void throw_if_stopped() {
   if (StopSignals::received() != 0) throw Error(ExitCode::interrupted, stopped().text);
 }
 
-/// Whether the listener behind `channel` proves to be rank 0 of this run.
+/// Whether the listener behind `channel` proves that it is rank 0 of this run.
 bool is_rank_zero(Channel& channel, uint16_t port, const std::string& secret, int64_t rank) {
   const Deadline limit = Clock::now() + kGreetingLimit;
   const std::optional<std::string> greeting = channel.wait_line(limit);
@@ -257,12 +257,12 @@ bool is_rank_zero(Channel& channel, uint16_t port, const std::string& secret, in
   return proof && is_same_proof(*proof, handshake.zero_proof());
 }
 
-/// Sets `name` to rank 0's, for messages, as far as it is known.
+/// Sets `name` to rank 0's name, for messages, as far as it is known.
 Channel find_rank_zero(const std::string& host, const std::vector<uint16_t>& ports, const std::string& secret,
                        int64_t rank, Deadline deadline, std::string& name) {
   const Deadline begin = Clock::now();
   std::string reason = "no time was left";
-  std::string doubt;  // about who answered; reported rather than a later `reason`: rank 0 may have ended since
+  std::string doubt;  // about the listener that answered; preferred to a later `reason`: rank 0 may have exited since
   while (Clock::now() < deadline) {
     for (const uint16_t port : ports) {
       throw_if_stopped();
@@ -310,7 +310,7 @@ JoinedRun join_run(const std::string& host, const std::vector<uint16_t>& ports, 
     const RankMessage message = line ? parse_message(*line) : RankMessage{};
     if (message.welcome) return {std::move(channel), *message.welcome};
     if (message.refused) {
-      // Rank 0 ends first: its message says why, and a launcher shows the first exit code.
+      // Rank 0 exits first: its message has the reason, and a launcher reports the first exit code.
       channel.wait_line(Clock::now() + kFirstToEndLimit);
       const int code = facts.problem.empty() ? message.refused->code : facts.problem_code;
       throw RefusedByRankZero(static_cast<ExitCode>(code), message.refused->text);

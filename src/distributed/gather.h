@@ -17,9 +17,9 @@ struct GatheredRanks {
   std::vector<std::pair<int64_t, Channel>> channels;  // by rank, to all but rank 0; each waits for its Welcome
 };
 
-/// On rank 0: waits until every rank has joined and fits. `secret` is required of every caller; `zero` holds rank 0's
-/// own facts; `host` is where the others look for rank 0, named in the message if it is not this machine. Throws Error,
-/// after reporting it to all ranks that joined: a rank that does not fit or has left, ranks missing at the deadline, a
+/// On rank 0: waits until every rank has joined and fits. Every caller must know `secret`. `zero`: rank 0's own facts.
+/// `host`: where the other ranks look for rank 0, named in the message if it is not this machine. Throws Error, after
+/// reporting it to all ranks that joined: a rank that does not fit or has left, ranks missing at the deadline, a
 /// signal.
 GatheredRanks gather_ranks(Descriptor listener, const std::string& secret, RankFacts zero, Deadline deadline,
                            const std::string& host);
@@ -31,7 +31,7 @@ struct JoinedRun {
 
 /// On every other rank: finds the rank 0 that knows `secret` on the first of `ports` where it answers, and waits until
 /// it has gathered all ranks. Throws Error(launcher) at the deadline, RefusedByRankZero, with the exit code of this
-/// rank's own problem if it has one, or Error when rank 0 ended.
+/// rank's own problem if it has one, or Error when rank 0 exited.
 JoinedRun join_run(const std::string& host, const std::vector<uint16_t>& ports, const std::string& secret,
                    const RankFacts& facts, Deadline deadline);
 

@@ -1,7 +1,7 @@
-// Gloo between CPUs. A list of tensors travels as one packed message: on sockets a call costs more than a copy. A
-// reduce-scatter is an all-to-all whose parts are added here in rank order: half the bytes of the all-reduce that the
-// library would make of it, and a sum whose order does not depend on the ring. An all-reduce of narrow numbers is made
-// of the same, so that they too are added in fp32 and rounded once.
+// Gloo between CPUs. A list of tensors is packed into one message: on sockets a call costs more than a copy. A
+// reduce-scatter is an all-to-all whose parts are added here in rank order: it sends half the bytes of Gloo's own (an
+// all-reduce), and the order of the sum does not depend on the ring. An all-reduce in bf16 or fp16 is built from it, so
+// that it too accumulates in fp32 and rounds once.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -19,7 +19,7 @@
 namespace titan {
 namespace {
 
-/// The first line of what the library says, without the place in its sources that it begins with.
+/// The first line of the exception's message, without the source location at its start.
 std::string library_words(const std::exception& error) {
   std::string_view text(error.what());
   if (const size_t end = text.find("] "); text.starts_with('[') && end != std::string_view::npos)
@@ -27,7 +27,8 @@ std::string library_words(const std::exception& error) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
-/// The library's exceptions as ours: the message says which group waited, the abort watcher says who died.
+/// Translates Gloo's exceptions to Error: the message names the group that waited; the abort watcher reports which rank
+/// died.
 template <class Call>
 auto translated(const std::string& group, const Call& call) {
   try {
@@ -43,7 +44,7 @@ class GlooPending : public PendingCollective {
  public:
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-  /// `peers` of the group that it waits for. `limit` of each wait; kNoTimeout is that of the call itself.
+  /// `peers`: ranks of the group that it waits for. `limit`: of each wait; kNoTimeout uses that of the call.
   GlooPending(std::shared_ptr<const GroupMembers> members, std::vector<int64_t> peers, Works works,
               std::function<void()> finish, std::chrono::milliseconds limit = kNoTimeout)
       : members_(std::move(members)),
@@ -54,7 +55,7 @@ class GlooPending : public PendingCollective {
   ~GlooPending() override {
     try {
       wait();
-    } catch (const Error&) {  // a caller that needs the result has its own wait, and its own error
+    } catch (const Error&) {  // a caller that needs the result waits again, and gets the error there
     }
   }
   void wait() override {
@@ -65,7 +66,7 @@ class GlooPending : public PendingCollective {
       for (const auto& work : works) translated(members_->group, [&] { return work->wait(limit_); });
       return true;
     });
-    if (finish) finish();  // of this rank alone: a hang here waits for no other rank
+    if (finish) finish();  // local work: a hang here waits for no other rank
     for (const auto& work : works) let_go(work);
   }
   bool inputs_free() override {
@@ -73,8 +74,8 @@ class GlooPending : public PendingCollective {
   }
 
  private:
-  /// The library's thread shares in the tensors until a moment after it has said that the work is done. They shall be
-  /// gone when the wait is over: memory is planned and accounted for.
+  /// Gloo's thread holds references to the tensors until shortly after it reports completion. Waits until they are
+  /// released, so that memory use matches the plan.
   static void let_go(const c10::intrusive_ptr<c10d::Work>& work) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     while (work.use_count() > 1 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
@@ -87,7 +88,7 @@ class GlooPending : public PendingCollective {
   std::chrono::milliseconds limit_;
 };
 
-/// The sum of all rows, in row order; narrow types are added in fp32, and the sum is.
+/// The sum of all rows, in row order. bf16 and fp16 are accumulated in fp32, which is also the result's type.
 at::Tensor sum_of_rows(const at::Tensor& rows) {
   const bool narrow = at::isReducedFloatingType(rows.scalar_type());
   at::Tensor sum = narrow ? rows[0].to(at::kFloat) : rows[0];
@@ -149,8 +150,8 @@ class GlooCommunicator : public Communicator {
     return pending(std::move(work), [message, tensors = std::move(tensors)] { unflatten(message[0], tensors); });
   }
 
-  // Messages between two ranks are numbered, so that several can be distinguished. The library's send and receive know
-  // the group's first timeout only; the wait brings the present one.
+  // Messages between two ranks are numbered, so that several can be distinguished. Gloo's send and receive use the
+  // group's initial timeout; the wait applies the current one.
   Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
     GlooPending::Works works;
     std::vector<int64_t> peers;
@@ -180,8 +181,8 @@ class GlooCommunicator : public Communicator {
     return number = (number + 1) % kWrap;
   }
 
-  /// Every rank adds up its part of the message and gathers those of the others: the second half runs when the result
-  /// is waited for.
+  /// All-reduce in bf16 or fp16. Every rank sums its part of the message, then all parts are gathered. The second half
+  /// runs in wait().
   Pending start_narrow_sum(Tensors tensors) {
     const at::Tensor message = flattened(tensors);
     const int64_t part = (message.numel() + size() - 1) / size();
@@ -205,7 +206,7 @@ class GlooCommunicator : public Communicator {
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   std::shared_ptr<const GroupMembers> members_;
-  std::vector<int64_t> others_;  // all of the group but this one
+  std::vector<int64_t> others_;  // all ranks of the group except this one
   std::chrono::milliseconds timeout_;
   std::vector<int> sent_, received_;  // messages so far, by rank
 };

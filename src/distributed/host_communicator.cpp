@@ -1,8 +1,8 @@
-// Ranks of one host talking through memory they share. A collective is put into a bank of this rank's own memory when
-// it is issued, and taken out of the banks of all ranks when its result is wanted: no thread and no socket in between,
-// one copy each way, and no rank waits for another one's call to end. Operations of a group are numbered alike on all
-// ranks and completed in order. A bank is written again when every rank has taken out what was in it, four operations
-// ago.
+// Communication between ranks of one host through shared memory. When a collective is issued, each rank copies its
+// message into a bank of its own; when the result is waited for, it copies from the banks of all ranks. There is no
+// thread and no socket, one copy in each direction, and no rank waits for another rank's call to end. Operations of a
+// group have the same numbers on all ranks and complete in order. A bank is reused once every rank has read its message
+// of four operations ago.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -24,17 +24,17 @@ namespace {
 constexpr size_t kBanks = 4;
 constexpr int64_t kSmallestBank = 4096;  // bytes
 
-/// One per rank, in memory that all see.
+/// One per rank, in shared memory.
 struct RankCounters {
   SharedCounter issued;     // operations whose message is in the rank's bank
-  SharedCounter completed;  // operations whose result the rank has taken out
+  SharedCounter completed;  // operations whose result the rank has copied out
 };
 
 using Store = c10::intrusive_ptr<c10d::Store>;
 
 using Members = std::shared_ptr<const GroupMembers>;
 
-/// What rank `peer` of the group published under `key`. Throws Error(peer_failure) when it does not come.
+/// The value that rank `peer` of the group published under `key`. Throws Error(peer_failure) when it does not come.
 std::string heard(const Store& store, const std::string& key, const GroupMembers& members, int64_t peer,
                   std::chrono::milliseconds timeout) {
   const bool came = members.wait_for(peer, [&] {
@@ -49,7 +49,7 @@ std::string heard(const Store& store, const std::string& key, const GroupMembers
   return store->get_to_str(key);
 }
 
-/// The memory of one message of every rank of the group.
+/// Shared memory for one message of every rank of the group.
 class Bank {
  public:
   Bank(Store store, std::string key, const GroupRequest& request, Members members)
@@ -59,7 +59,7 @@ class Bank {
         rank_(request.rank),
         size_(request.size) {}
 
-  /// Collective: makes room for `bytes` a rank. Older segments stay mapped while their messages are read.
+  /// Collective: makes room for `bytes` per rank. Older segments stay mapped while their messages are read.
   void reserve(int64_t bytes, std::chrono::milliseconds timeout) {
     if (bytes <= capacity_ && !segments_.empty()) return;
     capacity_ = std::max({bytes, 2 * capacity_, kSmallestBank});
@@ -89,7 +89,7 @@ class Bank {
   std::vector<std::shared_ptr<SharedSegment>> segments_;  // by rank
 };
 
-/// A collective that was issued and is not completed.
+/// A collective that is issued and not completed.
 struct Operation {
   uint32_t number;
   std::vector<std::shared_ptr<SharedSegment>> messages;  // by rank
@@ -103,8 +103,8 @@ struct Operation {
   }
 };
 
-/// The messages' reduction in rank order, the same bits on every rank, into `result`. Narrow types are added in fp32
-/// and rounded once.
+/// Reduces the messages in rank order, bitwise equal on every rank, into `result`. bf16 and fp16 are accumulated in
+/// fp32 and rounded once.
 void reduce(const std::vector<at::Tensor>& messages, Reduction reduction, const at::Tensor& result) {
   if (messages.size() == 1) {
     result.copy_(messages[0]);
@@ -148,19 +148,19 @@ class HostCommunicator : public Communicator {
   }
 
   ~HostCommunicator() override {
-    if (std::uncaught_exceptions() > 0) return;  // a failed run has no use for the rest
+    if (std::uncaught_exceptions() > 0) return;  // a failed run does not need the rest
     for (Outbox& outbox : outboxes_) outbox.drain(timeout_);
   }
 
   std::string_view transport() const override { return "shared memory"; }
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
 
-  /// Bytes of zeroed memory that the ranks of a group see together: counters of every rank, a ring for every pair.
+  /// Bytes of zeroed shared memory of a group: the counters of every rank, a ring for every pair.
   static int64_t shared_bytes(int64_t size) {
     return size * int64_t{sizeof(RankCounters)} + size * size * int64_t{sizeof(MailboxRing)};
   }
 
-  /// Everything up to operation `number` is done after this.
+  /// Completes all operations up to `number`.
   void complete(uint32_t number) {
     while (!under_way_.empty() && static_cast<int32_t>(under_way_.front().number - number) <= 0) {
       const Operation operation = std::move(under_way_.front());
@@ -294,7 +294,7 @@ class HostCommunicator : public Communicator {
     SharedCounter& awaited = of(peer).*counter;
     if (awaited.reached(count)) return;
     if (members_->wait_for(peer, [&] { return awaited.wait_for(count, timeout_); })) return;
-    const std::chrono::milliseconds waited = std::exchange(timeout_, {});  // what else is under way waits no more
+    const std::chrono::milliseconds waited = std::exchange(timeout_, {});  // other pending operations do not wait again
     members_->fail_silent(peer, waited);
   }
 
@@ -308,7 +308,7 @@ class HostCommunicator : public Communicator {
   std::deque<Operation> under_way_;
 };
 
-/// The counters that rank 0 makes and the others open. Throws Error(launcher) where that cannot be.
+/// The counters, created by rank 0 and opened by the others. Throws Error(launcher) where that is impossible.
 std::shared_ptr<SharedSegment> meet_at_counters(const Store& store, const std::string& key, const GroupRequest& request,
                                                 const GroupMembers& members) {
   if (request.rank == 0) {
@@ -322,7 +322,7 @@ std::shared_ptr<SharedSegment> meet_at_counters(const Store& store, const std::s
     return SharedSegment::open(address);
   } catch (const Error& error) {
     if (error.code() != ExitCode::peer_failure) throw;
-    // Its process may be one that cannot be seen from here, as in another container.
+    // The process may be invisible from here, as in another container.
     throw Error(ExitCode::launcher,
                 "memory of the group's first rank cannot be opened: its process is not to be seen from here");
   }
@@ -344,7 +344,7 @@ std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c1
     answer = error.what();
     if (request.rank == 0) store->set(key, std::string());
   }
-  // One member that cannot is enough for all to do without.
+  // If one member cannot share memory, no member uses it.
   store->set(key + "/answer/" + std::to_string(request.rank), answer);
   refusal.clear();
   for (int64_t member = 0; member < request.size; ++member) {

@@ -83,7 +83,7 @@ namespace {
 static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == sizeof(uint32_t),
               "counters are shared between processes and given to the kernel");
 
-// Not FUTEX_PRIVATE_FLAG: the sleepers are other processes.
+// Not FUTEX_PRIVATE_FLAG: the waiters are other processes.
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit) {
   const timespec relative{.tv_sec = limit.count() / 1'000'000'000, .tv_nsec = limit.count() % 1'000'000'000};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &relative, nullptr, 0);
@@ -99,7 +99,7 @@ void SharedCounter::raise() {
 }
 
 bool SharedCounter::wait_for(uint32_t count, std::chrono::milliseconds timeout) {
-  // The process that will raise it may need this very processor.
+  // The process that will raise the counter may need this core.
   for (int tries = 0; tries < 64; ++tries) {
     if (reached(count)) return true;
     std::this_thread::yield();

@@ -1,5 +1,5 @@
-// A number in shared memory that one process raises and others wait for. Waiting spins for a moment, then sleeps in the
-// kernel until the number changes.
+// A counter in shared memory that one process increments and others wait for. Waiting spins briefly, then sleeps in the
+// kernel until the counter changes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@
 
 namespace titan {
 
-/// Lives in zeroed shared memory, on a cache line of its own. Counts wrap; the difference of two that are compared
-/// stays far below 2^31.
+/// In zeroed shared memory, on a cache line of its own. Counts wrap; two counts that are compared differ by far less
+/// than 2^31.
 class alignas(64) SharedCounter {
  public:
   /// Adds one. What this process wrote before is visible to a process that sees the new count.
@@ -32,43 +32,43 @@ class alignas(64) SharedCounter {
   std::atomic<uint32_t> sleepers_;
 };
 
-// Messages from one rank of a host to another through memory that they share, in the order in which they were sent.
-// Sending never waits for the receiver to ask: a message is in an envelope until it is taken out, and the envelope is
-// then used again. There are as many envelopes as messages were under way at the same time.
+// Messages from one rank of a host to another through shared memory, in the order of sending. A send does not wait for
+// the receiver: the message stays in an envelope (a buffer) until it is received, and the envelope is then reused.
+// There are as many envelopes as messages were in flight at the same time.
 
-/// What both sides of a pair see, in zeroed shared memory.
+/// The state shared by both sides of a pair, in zeroed shared memory.
 struct MailboxRing {
-  static constexpr uint32_t kLetters = 64;  // the most messages of a pair that may be under way
+  static constexpr uint32_t kLetters = 64;  // maximum number of messages in flight per pair
 
   SharedCounter sent;
   SharedCounter taken;
-  uint32_t envelope_of[kLetters];  // by number of the message
+  uint32_t envelope_of[kLetters];  // by message number
 };
 
 /// One direction of one pair: from this rank, or to it.
 struct MailboxSide {
   MailboxRing* ring;
   c10::intrusive_ptr<c10d::Store> store;
-  std::string key;  // of the pair, in `store`: addresses of envelopes
+  std::string key;  // of the pair, in `store`: addresses of its envelopes
   std::shared_ptr<const GroupMembers> members;
   int64_t peer;
 
-  /// Throws Error(peer_failure) when the other side does not bring `counter` to `count` within `timeout`.
+  /// Throws Error(peer_failure) when the other side does not raise `counter` to `count` within `timeout`.
   void await(SharedCounter& counter, uint32_t count, std::chrono::milliseconds timeout) const;
 };
 
 class Outbox {
  public:
   explicit Outbox(MailboxSide side) : side_(std::move(side)) {}
-  /// Copies the tensors. Throws Error(peer_failure) when kLetters messages were not taken within `timeout`.
+  /// Copies the tensors. Throws Error(peer_failure) when kLetters messages are unread after `timeout`.
   void send(const std::vector<at::Tensor>& tensors, std::chrono::milliseconds timeout);
-  /// Waits until all messages were taken: memory of a process that ends is gone with its unread messages.
+  /// Waits until all messages are received: unread messages are lost when this process exits.
   void drain(std::chrono::milliseconds timeout) { side_.ring->taken.wait_for(sent_, timeout); }
 
  private:
   struct Envelope {
     std::shared_ptr<SharedSegment> memory;
-    uint32_t message = 0;  // the last one in it
+    uint32_t message = 0;  // the last one that used it
     bool used = false;
   };
 
@@ -82,10 +82,10 @@ class Outbox {
 class Inbox {
  public:
   explicit Inbox(MailboxSide side) : side_(std::move(side)) {}
-  /// The next message will go into `outputs`; its number, for `wait`.
+  /// Schedules the next message for `outputs`. Returns its number, for `wait`.
   uint32_t expect(std::vector<at::Tensor> outputs);
-  /// Message `number` and those before it are in their outputs after this. Throws Error(peer_failure) when it does not
-  /// come within `timeout`.
+  /// Blocks until message `number` and all earlier ones are in their outputs. Throws Error(peer_failure) after
+  /// `timeout`.
   void wait(uint32_t number, std::chrono::milliseconds timeout);
 
  private:

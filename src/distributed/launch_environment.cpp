@@ -21,7 +21,7 @@ constexpr uint64_t kFirstDerivedPort = 61440;
 constexpr uint64_t kDerivedPorts = 4096;
 constexpr uint64_t kPortAttempts = 9;
 constexpr const char* kLoopback = "127.0.0.1";
-/// Steps that Slurm numbers from here on are shells and daemons, not what srun was asked to run.
+/// Slurm numbers its shells and daemons from here on; they are not steps that srun was asked to run.
 constexpr int64_t kFirstSpecialStep = 0xfffffff0;
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::launcher, message); }
@@ -49,8 +49,8 @@ RendezvousEndpoint parse_master(const std::string& master) {
           "master"};
 }
 
-/// Where the ranks of a launcher without a store of its own meet: MASTER_ADDR and MASTER_PORT where the user set them;
-/// else this host when it is the only one. `job` names the run among those of the machine.
+/// Rendezvous for launchers without a store of their own: MASTER_ADDR and MASTER_PORT if the user set them; else this
+/// host if it is the only one. `job` distinguishes the run from others on the machine.
 RendezvousEndpoint meet(const EnvironmentVariables& variables, const Launch& launch, const std::string& job,
                         uint64_t port_key) {
   RendezvousEndpoint rendezvous{
@@ -64,8 +64,8 @@ RendezvousEndpoint meet(const EnvironmentVariables& variables, const Launch& lau
   return rendezvous;
 }
 
-/// For launchers that name no job: the ranks of one host are children of one process; those of several hosts have only
-/// an address and a port in common, and the user must say both.
+/// For launchers that name no job. The ranks of one host are children of one process. Ranks of several hosts share only
+/// an address and a port, which the user must set.
 void meet_without_job(const EnvironmentVariables& variables, const LaunchContext& context, Launch& launch) {
   const bool one_host = launch.local_size == launch.size;
   const std::string job = one_host ? fmt::format("of process {}", context.launcher_process()) : "on several hosts";
@@ -129,7 +129,7 @@ std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
   launch.local_rank = variables.number("LOCAL_RANK");
   launch.local_size = variables.number("LOCAL_WORLD_SIZE");
   if (launch.size == 1) return launch;
-  // A restarted run must not meet ranks of the last attempt.
+  // A restarted run must not connect to ranks of the previous attempt.
   const std::string attempt = variables.text_or("TORCHELASTIC_RESTART_COUNT", "0");
   launch.rendezvous.kind = RendezvousEndpoint::Kind::rank_zero;
   launch.rendezvous.run = fmt::format("{}, attempt {}", run.value_or("by hand"), attempt);
@@ -148,7 +148,7 @@ std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
   }
   launch.rendezvous.host = *address;
   launch.rendezvous.ports = {parse_port(*port, "MASTER_PORT")};
-  // The agent's own store has the port: the ranks meet beside it.
+  // The port belongs to the agent's store: use derived ports.
   if (to_lower(variables.text_or("TORCHELASTIC_USE_AGENT_STORE", "")) == "true") {
     launch.rendezvous.run += ", port " + *port;
     launch.rendezvous.ports = derived_ports(name_key(launch.rendezvous.run));
@@ -172,11 +172,11 @@ std::optional<Launch> from_open_mpi(const EnvironmentVariables& variables) {
 std::optional<Launch> from_pmi(const EnvironmentVariables& variables, const LaunchContext& context) {
   const std::optional<int64_t> rank = variables.number("PMI_RANK");
   if (!rank) return std::nullopt;
-  // srun --mpi=pmi2 sets PMI's variables as well; Slurm's own say more.
+  // srun --mpi=pmi2 also sets PMI's variables; Slurm's contain more.
   if (variables.has("SLURM_STEP_ID") && !variables.has("MPI_LOCALRANKID")) return std::nullopt;
   Launch launch{.launcher = "mpiexec", .rank = *rank};
   launch.size = variables.required_number("PMI_SIZE", "PMI_RANK");
-  // Cray's name them otherwise.
+  // Cray uses other names.
   const bool cray = variables.has("PMI_LOCAL_RANK");
   launch.local_rank = variables.number(cray ? "PMI_LOCAL_RANK" : "MPI_LOCALRANKID");
   launch.local_size = variables.number(cray ? "PMI_LOCAL_SIZE" : "MPI_LOCALNRANKS");
@@ -229,7 +229,7 @@ std::optional<Launch> from_slurm(const EnvironmentVariables& variables) {
   return launch;
 }
 
-/// Launchers known from their documentation alone.
+/// Launchers implemented from their documentation only.
 std::optional<Launch> from_other(const EnvironmentVariables& variables, const LaunchContext& context) {
   struct Names {
     const char *launcher, *rank, *size, *local_rank, *local_size;
@@ -257,21 +257,21 @@ std::optional<Launch> from_other(const EnvironmentVariables& variables, const La
 Launch single_process(const EnvironmentVariables& variables) {
   const std::optional<int64_t> rank = variables.number("RANK");
   const std::optional<int64_t> size = variables.number("WORLD_SIZE");
-  // Each of them would train by itself, all into one folder.
+  // Otherwise each process would train alone, all writing to one folder.
   if (const auto pmix = variables.text("PMIX_RANK")) {
     refuse(fmt::format(
         "PMIX_RANK = {} is set, so a launcher has started this process, and nothing says how many ranks there are; set "
         "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or unset PMIX_RANK to train with this process alone",
         *pmix));
   }
-  // A lone WORLD_SIZE = 1 or RANK = 0 is what some containers bring along.
+  // Some containers set a lone WORLD_SIZE = 1 or RANK = 0.
   refuse_no_ranks(size);
   if (rank.value_or(0) != 0) refuse(fmt::format("RANK = {} is set and WORLD_SIZE is not; set both or neither", *rank));
   if (size.value_or(1) != 1) refuse(fmt::format("WORLD_SIZE = {} is set and RANK is not; set both or neither", *size));
   return {};
 }
 
-/// What the user gave; else what Open MPI 4 draws at random for every job and gives to its ranks alone.
+/// The user's secret; else the random one that Open MPI 4 creates for every job and passes to its ranks only.
 std::string secret_in(const EnvironmentVariables& variables) {
   return variables.text_or("TITAN_SECRET", variables.text_or("OMPI_MCA_orte_precondition_transports", ""));
 }
@@ -390,8 +390,7 @@ ProcessStatus status_of(int64_t process) {
   return status;
 }
 
-/// The nearest ancestor that is a proxy of mpiexec; a shell between it and the rank does not matter. Without one, the
-/// parent.
+/// The nearest ancestor that is a proxy of mpiexec, even if a shell is in between; if there is none, the parent.
 int64_t find_launcher_process() {
   for (int64_t process = ::getppid(); process > 1;) {
     const ProcessStatus status = status_of(process);

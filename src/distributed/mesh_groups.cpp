@@ -41,14 +41,14 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
     GroupRequest request;
     request.name = name;
     request.queue = queue;
-    request.instance = "/" + std::to_string(ranks.front());  // the ranks of one group share their first
+    request.instance = "/" + std::to_string(ranks.front());  // the first rank identifies the group
     request.rank = mine - ranks.begin();
     request.size = static_cast<int64_t>(ranks.size());
     request.timeout = timeout;
     request.members = ranks;
     return make(request);
   };
-  // With a queue of their own: communicators whose calls overlap with other communication of the same ranks.
+  // A queue of its own: for communicators whose calls overlap with other communication of the same ranks.
   auto group = [&](const char* name, const char* queue = "") {
     return group_of(name, mesh.group(rank, axes_of(name)), queue);
   };

@@ -89,7 +89,7 @@ std::shared_ptr<SharedSegment> SharedSegment::open(const std::string& address) {
   return segment;
 }
 
-// Peer memory in one segment of shared memory: counters first, then one buffer per rank.
+// Peer memory in one shared-memory segment: counters first, then one buffer per rank.
 
 namespace {
 
@@ -169,7 +169,7 @@ std::unique_ptr<PeerMemory> make_shared_peer_memory(const c10::intrusive_ptr<c10
   const std::string key = "peer_memory/" + name;
   std::shared_ptr<SharedSegment> segment;
   if (rank == 0) {
-    // A new segment is full of zeros, and so are its counters.
+    // A new segment is zeroed, and so are its counters.
     segment = with_remedy("set parallelism.enable_async_tensor_parallel = false", [&] {
       return SharedSegment::create(SharedPeerMemory::counters_bytes(size) + size * capacity);
     });
@@ -178,13 +178,13 @@ std::unique_ptr<PeerMemory> make_shared_peer_memory(const c10::intrusive_ptr<c10
     store->wait({key}, timeout);
     segment = SharedSegment::open(store->get_to_str(key));
   }
-  // The owner's descriptor stays open until all have it.
+  // The owner keeps its descriptor open until all ranks have mapped the segment.
   if (store->add(key + "/open", 1) == size) store->set(key + "/all", "1");
   store->wait({key + "/all"}, timeout);
   return std::make_unique<SharedPeerMemory>(name, std::move(segment), rank, size, capacity, timeout);
 }
 
-// Peer memory of a dry run: shapes and bytes are real, peers are not.
+// Peer memory of a dry run: shapes and sizes are real, peers are not.
 
 namespace {
 

@@ -24,7 +24,7 @@ std::string option_name(std::string pointer) {
   return pointer.substr(std::min<size_t>(1, pointer.size()));
 }
 
-/// Which options differ, with both values: "training.seq_len is 64 there and 128 on rank 0".
+/// The options that differ, with both values: "training.seq_len is 64 there and 128 on rank 0".
 std::string config_difference(const std::string& theirs, const std::string& zeros) {
   const Json their_config = parse_json(theirs, /*allow_exceptions=*/false);
   const Json zero_config = parse_json(zeros, /*allow_exceptions=*/false);
@@ -186,7 +186,7 @@ std::optional<Refusal> RankCheck::disagreement(const RankFacts& facts) const {
 
 std::optional<Refusal> RankCheck::add(RankFacts facts) {
   if (std::optional<Refusal> refusal = disagreement(facts)) return refusal;
-  facts.config.clear();  // compared, and not needed again: thousands of ranks send theirs
+  facts.config.clear();  // already compared, and not kept for thousands of ranks
   auto& place = ranks_[static_cast<size_t>(facts.rank)];
   place = std::move(facts);
   ++present_;
@@ -275,8 +275,8 @@ std::vector<int64_t> RankCheck::crowded_ranks() const {
   return crowded;
 }
 
-/// A rank alone on its only core, on a host that has a core for more ranks than there are. Ranks that share one core
-/// were not bound by a launcher: it is all that the host lends them.
+/// Ranks that are alone on their only core although the host has more cores than ranks. Ranks that share their only
+/// core are not reported: the host offers no other, and no launcher bound them.
 std::vector<int64_t> RankCheck::bound_ranks() const {
   std::vector<int64_t> bound;
   for (int64_t rank = 0; rank < size(); ++rank) {

@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// On one line; bytes that are no UTF-8 (a file name in a message) must not throw here.
+/// JSON on one line. Must not throw on bytes that are not UTF-8 (a file name in a message).
 std::string line_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 std::string hex_of(std::string_view bytes) {
@@ -41,7 +41,7 @@ std::string bytes_of(const std::string& hex) {
   return bytes;
 }
 
-/// A number that JSON holds as one: get<int64_t>() would take 1e300, too.
+/// An integer. get<int64_t>() alone would also accept 1e300.
 int64_t number_at(const Json& json, const char* key) {
   const Json& number = json.at(key);
   if (!number.is_number_integer()) malformed();
@@ -65,7 +65,7 @@ Refusal refusal_in(const Json& json) {
   return {static_cast<int>(code), text_at(json, "text")};
 }
 
-/// Half of it is added to a time.
+/// Clamped, since half of it is added to a time point.
 std::chrono::milliseconds milliseconds_in(int64_t milliseconds) {
   constexpr int64_t kLongest = int64_t{1000} * 60 * 60 * 24 * 365;
   return std::chrono::milliseconds(std::clamp<int64_t>(milliseconds, 0, kLongest));

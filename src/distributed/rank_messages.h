@@ -31,7 +31,7 @@ constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
 
 struct Welcome {
   int64_t cores;
-  std::string rank_zero;  // its name, for the report when it is lost
+  std::string rank_zero;  // its name, reported when it is lost
   HostPlace place;
 };
 
@@ -40,10 +40,10 @@ struct Cause {
   int64_t rank;
   int code;
   std::string text;
-  bool is_silent = false;  // it hangs and cannot end by itself, so the others end with the code of a hang
+  bool is_silent = false;  // it hangs and cannot exit by itself, so the others exit with the code of a hang
 };
 
-/// What a caller sends first. The proof covers `rank`.
+/// The first message of a caller. The proof covers `rank`.
 struct Hello {
   int64_t rank;
   std::string nonce;
@@ -57,10 +57,10 @@ std::string welcome_line(const Welcome& welcome);
 std::string refused_line(const Refusal& refusal);
 std::string failed_line(int code, std::string_view text);
 std::string heard_line();
-/// The question which ranks a rank waits for, and its answer.
+/// Asks a rank which ranks it waits for; and the answer.
 std::string asked_line();
 std::string waits_line(const std::vector<int64_t>& ranks);
-/// Has rank 0 send `asked` to all ranks, the sender among them, which shows that rank 0 is alive.
+/// Asks rank 0 to send `asked` to all ranks, the sender included, which shows that rank 0 is alive.
 std::string asks_line(std::chrono::milliseconds response_timeout);
 std::string ended_line(const Cause& cause);
 std::string leaving_line();
@@ -68,7 +68,7 @@ std::string farewell_line();
 std::string store_line(const StoreCall& call);
 std::string stored_line(const StoreAnswer& answer);
 
-/// One parsed line; fields of other kinds of message stay empty.
+/// One parsed line; the fields of other message kinds stay empty.
 struct RankMessage {
   bool is_understood = false;  // false: not of this protocol; all other fields are empty
   std::optional<std::string> greeting;

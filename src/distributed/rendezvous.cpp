@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 std::string listening_address(const Launch& launch) {
   const std::string& host = launch.rendezvous.host;
   const std::string loopback = loopback_address_of(host);
-  // Any other name may have another address on other hosts: Debian gives the own host's name 127.0.1.1.
+  // Any other name may resolve to another address on other hosts: Debian gives the host's own name 127.0.1.1.
   const bool is_same_everywhere = host == loopback || host == "localhost";
   return is_same_everywhere || launch.local_size == launch.size ? loopback : "";
 }
@@ -48,7 +48,7 @@ Descriptor listen_at(const Launch& launch) {
                                        : "choose another port (MASTER_PORT or comm.master)"));
 }
 
-/// Identifies the run: distinguishes it from another run with the same secret.
+/// Distinguishes the run from others with the same secret.
 std::string key_of(const RendezvousEndpoint& rendezvous) { return rendezvous.secret + "\n" + rendezvous.run; }
 
 void take_place(const HostPlace& place, World& world) {
@@ -82,7 +82,7 @@ void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, A
   met.watcher = std::move(client);
 }
 
-/// How long a rank that cannot take part looks for rank 0 to report it.
+/// How long a rank that cannot take part tries to reach rank 0 to report why.
 constexpr std::chrono::seconds kProblemLimit{8};
 
 /// Joins only to report the problem, so that the other ranks do not wait for this one. Throws the problem, or
@@ -139,7 +139,7 @@ Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::second
 
 namespace {
 
-constexpr size_t kBlock = 64;  // bytes that SHA-1 takes at a time
+constexpr size_t kBlock = 64;  // bytes of a SHA-1 block
 
 std::string sha1_bytes(const std::string& text) {
   const std::string digits = c10::sha1(text).str();

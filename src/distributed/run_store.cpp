@@ -17,12 +17,12 @@ using ByteVector = std::vector<uint8_t>;
 
 /// c10d's 0 means no limit; here every wait ends.
 constexpr std::chrono::hours kLongestWait{24};
-/// Of a call's keys and values together: a line between ranks holds two hexadecimal digits for each byte.
+/// Maximum size of a call's keys and values together: a line holds two hexadecimal digits for each byte.
 constexpr size_t kMostBytes = kMembersLine / 2 - (size_t{1} << 20);
 
 bool changes(CallKind kind) { return kind == CallKind::set || kind == CallKind::add || kind == CallKind::compare_set; }
 
-/// Of a counter; 0 for a key that holds no number.
+/// The value of a counter; 0 if the key holds no number.
 int64_t number_of(const std::string& text) { return std::strtoll(text.c_str(), nullptr, 10); }
 
 std::string text_of(const ByteVector& bytes) { return {bytes.begin(), bytes.end()}; }
@@ -60,7 +60,7 @@ class RunStore : public c10d::Store {
   }
 
  private:
-  /// On this side, since the other would take a longer line for the end of the connection.
+  /// Checked by the sender, since the receiver closes the connection on a line that is too long.
   static void check_length(const StoreCall& call) {
     size_t bytes = 0;
     for (const auto* texts : {&call.keys, &call.values}) {
@@ -117,7 +117,8 @@ std::optional<StoreAnswer> StoreTable::try_answer(const StoreCall& call) {
       answer.number = std::ssize(values_);
       break;
     case CallKind::compare_set: {
-      // As c10d's stores: a missing key is set when nothing was expected, and the expected value is returned otherwise.
+      // Same semantics as c10d's stores: a missing key is set if nothing was expected, else the expected value is
+      // returned.
       const bool is_there = has(key);
       if (is_there ? values_[key] == call.values.at(0) : call.values.at(0).empty()) values_[key] = call.values.at(1);
       answer.value = has(key) ? values_[key] : call.values.at(0);

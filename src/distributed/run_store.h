@@ -20,10 +20,10 @@ struct StoreCall {
   enum class Kind { set, get, wait, add, check, erase, count, compare_set };
   Kind kind = Kind::count;
   std::vector<std::string> keys{};
-  std::vector<std::string> values{};    ///< of set; of compare_set: the expected and the new one
+  std::vector<std::string> values{};    ///< of set; of compare_set: expected and new value
   int64_t number = 0;                   ///< added by add
-  std::chrono::milliseconds within{0};  ///< how long the caller waits
-  int64_t id = 0;                       ///< numbers the calls of one rank; the answer has the same
+  std::chrono::milliseconds within{0};  ///< timeout of the call
+  int64_t id = 0;                       ///< number of the call on its rank; the answer has the same id
 };
 
 struct StoreAnswer {
@@ -34,7 +34,7 @@ struct StoreAnswer {
 
 class StoreTable {
  public:
-  /// Nothing for a get or wait of which a key is missing.
+  /// Nothing for a get or wait with a missing key.
   std::optional<StoreAnswer> answer(const StoreCall& call);
   /// Waits for missing keys; nothing at the deadline. For rank 0's own threads.
   std::optional<StoreAnswer> wait_answer(const StoreCall& call);
@@ -50,7 +50,7 @@ class StoreTable {
   std::map<std::string, std::string> values_;
 };
 
-/// Asks the table; nothing after `within`, or when rank 0 is lost.
+/// Sends a call to the table; nothing after `within`, or when rank 0 is lost.
 using AskStore = std::function<std::optional<StoreAnswer>(StoreCall call)>;
 
 c10::intrusive_ptr<c10d::Store> make_run_store(AskStore ask);

@@ -8,7 +8,7 @@
 namespace titan {
 namespace {
 
-/// This rank's places of the rows of `values`, each of `length`.
+/// [rows, local length]: of each row of `values`, of `length` each, the columns of this rank.
 at::Tensor matrix(const std::vector<int64_t>& values, int64_t length, const SequenceShare& share,
                   const at::Device& device) {
   const bool pinned = !device.is_cpu();
@@ -23,7 +23,7 @@ at::Tensor matrix(const std::vector<int64_t>& values, int64_t length, const Sequ
   return pinned ? host.to(device, /*non_blocking=*/true) : host;
 }
 
-/// The places themselves, the same for all samples.
+/// The column indices that this rank holds, the same for all samples.
 at::Tensor places_held(int64_t length, const SequenceShare& share, const at::Device& device) {
   std::vector<int64_t> places(static_cast<size_t>(length));
   std::iota(places.begin(), places.end(), 0);

@@ -42,7 +42,7 @@ void set_determinism(const JobConfig& config) {
   at::globalContext().setBenchmarkCuDNN(false);
 }
 
-/// The seed of the config, or one that rank 0 draws for all.
+/// The seed of the config, or a random one that rank 0 shares with all ranks.
 uint64_t choose_seed(const JobConfig& config, const World& world, const Log& log) {
   if (config.debug.seed) return static_cast<uint64_t>(*config.debug.seed);
   uint64_t seed = 0;
@@ -59,11 +59,11 @@ uint64_t choose_seed(const JobConfig& config, const World& world, const Log& log
   return seed;
 }
 
-/// Rank 0 proves the programs of all ranks together in jobs of at most so many ranks: it makes the plan of each.
+/// Up to this number of ranks, rank 0 verifies the programs of all ranks together; this requires the plan of each rank.
 constexpr int64_t kRanksProvedTogether = 64;
 
-/// Throws InvariantError unless the programs of `plan`, and in a small job those of all ranks, can run: nothing is used
-/// before it is there, and no rank waits for a message or a collective that another does not make.
+/// Throws InvariantError unless the programs of `plan`, and in a small job those of all ranks, are valid: no value is
+/// used before it is produced, and every message and collective has its counterpart on the other ranks.
 void prove_programs(const Plan& plan, const std::function<Plan(int64_t rank)>& plan_of) {
   std::vector<std::vector<Program>> programs{checked_programs(plan)};
   const std::string problem = program_problem(plan, programs[0]);
@@ -81,7 +81,7 @@ void prove_programs(const Plan& plan, const std::function<Plan(int64_t rank)>& p
   TITAN_CHECK(between_ranks.empty(), between_ranks);
 }
 
-/// The cores that this rank may count on.
+/// CPU cores available to this rank.
 int64_t default_threads(const World& world) {
   return world.cores > 0 ? world.cores : std::thread::hardware_concurrency();
 }
@@ -91,7 +91,7 @@ ModelStrategies strategies_for(const JobConfig& config) {
   return {std::make_shared<DenseProducts>(round), config.training.loss_chunks, round};
 }
 
-/// The groups of all the model's parameters as groups of those that this rank has.
+/// Parameter groups of the whole model, restricted to the parameters of this rank.
 std::vector<ParameterGroup> groups_of(std::vector<ParameterGroup> groups, const std::vector<Parameter*>& all,
                                       const std::vector<Parameter*>& mine) {
   for (ParameterGroup& group : groups) {
@@ -151,14 +151,14 @@ void join_ranks(Run& run) {
   if (!world.is_distributed() && !groups_of_one) return;
   if (world.is_distributed()) run.log.info(mesh_line(run.place.mesh));
   if (!world.store && groups_of_one) world.store = c10::make_intrusive<c10d::HashStore>();
-  // NCCL refuses several ranks on one GPU of a host; each of these gets a host id of its own.
+  // NCCL refuses several ranks on one GPU of a host, so each rank gets its own host id.
   if (config.debug.share_gpu) ::setenv("NCCL_HOSTID", fmt::format("titan-{}", world.rank).c_str(), /*overwrite=*/0);
   TransportOptions transport{.shared_memory = config.comm.shared_memory, .refused = {}};
   transport.refused = [&run](const std::string& reason) {
     run.log.shared_warning(
         "The ranks of this host cannot share memory ({}); they talk through sockets, which is slower", reason);
   };
-  // Which units and which shared weights there are does not depend on the vocabulary, which the tokenizer may settle.
+  // The units and the shared weights do not depend on the vocabulary, which may come from the tokenizer.
   const ModelDescription model = find_model_family(config.model.name)->describe(make_model_request(config, 1));
   run.groups =
       make_mesh_groups(run.place.mesh, world.rank, timeout, communicator_maker(world, run.device.device, transport),
@@ -168,7 +168,7 @@ void join_ranks(Run& run) {
   run.groups.make_peer_memory = peer_memory_maker(world, run.place.mesh, run.device.device, timeout);
 }
 
-// Collective: all ranks use one kernel, so the result does not depend on timings of single ranks.
+// Collective: all ranks use the same kernel, so the result does not depend on the timings of single ranks.
 AttentionKernel attention_kernel_for(const Run& run, const Plan& plan) {
   if (run.device.device.is_cpu() || plan.request.compute != ElementType::bfloat16) return AttentionKernel::cudnn;
   if (run.config.debug.deterministic) {
@@ -207,7 +207,7 @@ AttentionKernel attention_kernel_for(const Run& run, const Plan& plan) {
   return *chosen;
 }
 
-/// What captures this plan's work as CUDA graphs; null: it runs eagerly.
+/// Captures this plan's work as CUDA graphs; null: eager execution.
 std::unique_ptr<GraphCapture> capture_for(const Run& run, const Plan& plan) {
   if (!plan.request.cuda_graphs) return nullptr;
   if (const std::optional<std::string> reason = why_no_graphs(plan.request)) {
@@ -219,7 +219,7 @@ std::unique_ptr<GraphCapture> capture_for(const Run& run, const Plan& plan) {
   return run.device.device.is_cuda() ? cuda().recorder(run.device.device.index()) : nullptr;
 }
 
-/// Describes, plans, proves and builds the model, with its initial weights if there is a seed.
+/// Describes, plans, verifies and builds the model; initialises its weights if there is a seed.
 void build_model(Run& run, std::optional<uint64_t> seed) {
   const JobConfig& config = run.config;
   const Log& log = run.log;
@@ -251,7 +251,7 @@ void build_model(Run& run, std::optional<uint64_t> seed) {
   }
 }
 
-/// What changes the weights: optimizer with its groups, learning-rate schedule, guard, and the runner of steps.
+/// Builds what changes the weights: optimizer with its groups, learning-rate schedule, guard, and step runner.
 void build_optimizer(Run& run) {
   const TrainingSection& training = run.config.training;
   RunModel& model = run.model;

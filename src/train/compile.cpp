@@ -12,7 +12,7 @@ namespace titan {
 bool runs_on(std::string_view architectures, int capability) {
   for (const std::string& architecture : split(architectures, ',')) {
     const int built_for = std::atoi(architecture.c_str());
-    if (built_for == 0) return true;  // "all", "native": it is not known here which
+    if (built_for == 0) return true;  // "all", "native": architectures unknown here
     const bool that_one_alone = architecture.find('a') < architecture.find('-');
     const bool has_ptx = architecture.find("-real") == std::string::npos;
     if (capability == built_for) return true;

@@ -45,7 +45,8 @@ DebugDump::DebugDump(std::span<Parameter* const> parameters, std::span<const Bat
   }
   tensors_.emplace_back("tokens", global_batch(tokens));
   tensors_.emplace_back("labels", global_batch(labels));
-  // Without documents a share's positions are its places: the same for every sample, and nothing in a whole one.
+  // Without documents, positions are the token indices of this rank's part, equal for all samples: not dumped for a
+  // split sequence.
   const bool has_positions = ranks_.split.ranks == 1 || !microbatches[0].bounds.document_starts.empty();
   if (has_positions && microbatches[0].positions.defined()) {
     std::vector<at::Tensor> positions;
@@ -70,7 +71,7 @@ at::Tensor DebugDump::global_batch(const std::vector<at::Tensor>& microbatches) 
 
 void DebugDump::add_parameter(const std::string& prefix, const Parameter& parameter, const at::Tensor& shard) {
   at::Tensor whole = gather_logical(parameter, shard, ranks_.world.get(), device_);
-  // Where weights are on the host because the device has no room for them, it has none for whole ones either.
+  // If weights are on the host because they do not fit on the device, their full tensors do not fit either.
   if (parameter.master.is_cpu()) whole = whole.cpu();
   if (ranks_.writes) tensors_.emplace_back(prefix + parameter.name(), std::move(whole));
 }

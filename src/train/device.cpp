@@ -55,7 +55,7 @@ DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
         "the driver (nvidia-smi) and that titan was built with a CUDA compiler");
   }
   if (!present) return {at::kCPU, processor_name(), total_memory_bytes(), {}, {}};
-  // A launcher that shows every rank its own GPU alone shows it as number 0.
+  // If a launcher makes only its own GPU visible to every rank, that GPU has index 0.
   const int64_t visible = cuda().count();
   const int64_t gpu = visible == 1 ? 0 : local_rank;
   if (gpu >= visible) {

@@ -21,7 +21,7 @@ namespace {
 
 struct Candidate {
   int32_t token;
-  double weight;  // logit, then probability times a constant
+  double weight;  // logit, then unnormalised probability
 };
 
 bool is_likelier(const Candidate& a, const Candidate& b) {
@@ -60,7 +60,7 @@ double log_probability(std::span<const float> logits, int32_t token) {
   return logits[static_cast<size_t>(token)] - largest - std::log(sum);
 }
 
-/// One sample while it grows.
+/// One sample during generation.
 class GrowingText {
  public:
   GrowingText(const Tokenizer& tokenizer, std::vector<int32_t> prompt, const GenerationOptions& options)
@@ -72,7 +72,7 @@ class GrowingText {
   bool ended() const { return ended_; }
   const std::vector<int32_t>& all() const { return all_; }
 
-  /// Takes a token, chosen by these logits; returns what came to the text. It ends when `context` is full.
+  /// Appends a token that was chosen from these logits; returns the new text. The sample ends when `context` is full.
   std::string add(int32_t token, std::span<const float> logits, int64_t context) {
     if (std::find(options_.stop_ids.begin(), options_.stop_ids.end(), token) != options_.stop_ids.end()) {
       result_.end = GeneratedText::End::token;
@@ -93,7 +93,7 @@ class GrowingText {
     }
     const int64_t made = std::ssize(all_) - static_cast<int64_t>(prompt_);
     if (ended_ || made == options_.max_new_tokens || std::ssize(all_) == context) return finish();
-    // What may be the beginning of a stop text is shown once it is none.
+    // Hold back text that may be the beginning of a stop text.
     const size_t held = longest_stop_ > 0 ? longest_stop_ - 1 : 0;
     return show(stable > held ? stable - held : 0);
   }
@@ -182,10 +182,10 @@ Generator::Generator(const Run& run, int64_t samples, int64_t context, bool cach
   }
   const int64_t ranks = run.place.mesh.size(MeshAxis::tp);
   rows_ = (samples + ranks - 1) / ranks * ranks;
-  if (cached) cache_ = std::make_unique<KeyValueCache>(rows_, context + 1);  // for what is read for nothing
+  if (cached) cache_ = std::make_unique<KeyValueCache>(rows_, context + 1);  // one more slot for padding tokens
 }
 
-/// `tokens` behind the `first` ones of each sample, filled up to a rectangle.
+/// A rectangular batch of `tokens`, padded, that follow the `first` tokens of each sample.
 BatchContext Generator::batch_of(const std::vector<std::vector<int32_t>>& tokens,
                                  const std::vector<int64_t>& first) const {
   int64_t length = 0;
@@ -308,7 +308,7 @@ std::vector<GeneratedText> Generator::generate(const std::vector<std::vector<int
 
 namespace {
 
-/// The template of a run on conversations, whose samples answer metrics.sample_prompt; else null.
+/// The chat template for metrics.sample_prompt, if the run trains on conversations; else null.
 std::shared_ptr<const ChatTemplate> sample_template(const Run& run) {
   const bool answers = run.config.training.dataset == "chat" && !run.config.metrics.sample_prompt.empty();
   return answers ? open_chat_template(run.config, run.data.tokenizer) : nullptr;

@@ -15,17 +15,17 @@
 namespace titan {
 namespace {
 
-/// Operations that hand numbers of the device to the host.
+/// Operations that copy device values to the host.
 constexpr std::array<std::string_view, 10> kWaiting{
     "aten::item",     "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal",
     "aten::allclose", "aten::masked_select",       "aten::_unique2",   "aten::unique_consecutive",
     "aten::bincount", "aten::unique_dim"};
-/// Boolean indices call it inside of another operation, on a GPU too. What else an operation calls is its device's own
-/// affair: the CPU's float8 product looks at its scales, the GPU's does not.
+/// Boolean indexing calls it inside another operation, also on a GPU. Other nested operations depend on the device: the
+/// CPU's float8 product reads its scales, the GPU's does not.
 constexpr std::string_view kWaitingAnywhere = "aten::nonzero";
 
-// LibTorch takes plain functions: the list of the check that this thread is in, and how many operations it is inside
-// of.
+// LibTorch takes plain function pointers, so the state is thread-local: the list of the active check on this thread,
+// and the nesting depth of operations.
 thread_local std::vector<std::string>* noted = nullptr;
 thread_local int depth = 0;
 

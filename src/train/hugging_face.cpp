@@ -20,14 +20,14 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kGenerationConfig = "generation_config.json";
-/// Names under which programs keep a tokenizer, or what belongs to it.
+/// Names of tokenizer files and of files that belong to a tokenizer.
 constexpr std::array<const char*, 10> kTokenizerFiles{"tokenizer.json",     "tokenizer_config.json",
                                                       "tokenizer.model",    "special_tokens_map.json",
                                                       "added_tokens.json",  "vocab.json",
                                                       "merges.txt",         "chat_template.jinja",
                                                       "chat_template.json", kGenerationConfig};
 
-/// Copies of what is in `place`, a folder or one tokenizer file.
+/// Contents of the tokenizer files at `place`, a folder or one file.
 std::vector<CompanionFile> tokenizer_files(const fs::path& place) {
   std::vector<CompanionFile> files;
   std::error_code unknown;
@@ -42,7 +42,7 @@ std::vector<CompanionFile> tokenizer_files(const fs::path& place) {
   return files;
 }
 
-/// What `transformers` needs besides a tokenizer.model to know its special tokens.
+/// The config that `transformers` needs besides a tokenizer.model to know its special tokens.
 Json tokenizer_config(const Tokenizer& tokenizer) {
   Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
   if (tokenizer.bos_id() != Tokenizer::kNoId) config["bos_token"] = tokenizer.token_name(tokenizer.bos_id());
@@ -53,7 +53,7 @@ Json tokenizer_config(const Tokenizer& tokenizer) {
   return config;
 }
 
-/// The template that the config names, for conversations; that of `auto` is one of the tokenizer's files.
+/// Adds the chat template that the config names; the template of `auto` is already among the tokenizer's files.
 void add_chat_template(const JobConfig& config, const std::shared_ptr<const Tokenizer>& tokenizer,
                        std::vector<CompanionFile>& files, std::vector<std::string>& notes) {
   if (config.data.chat_template == "auto") return;
@@ -71,7 +71,7 @@ void add_chat_template(const JobConfig& config, const std::shared_ptr<const Toke
   }
 }
 
-/// Ids that begin and end a text, where they are known.
+/// The known ones of bos_token_id and eos_token_id.
 Json token_ids(const Tokenizer* tokenizer) {
   Json ids = Json::object();
   if (tokenizer && tokenizer->bos_id() != Tokenizer::kNoId) ids["bos_token_id"] = tokenizer->bos_id();
@@ -101,7 +101,7 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
                                            std::vector<std::string>& notes) {
   const fs::path place = tokenizer_location(config);
   const std::shared_ptr<const Tokenizer> tokenizer = tokenizer_at(place);
-  // Ids alone have no tokenizer's files; those of their tokenizer may lie with the model's weights.
+  // A tokenizer of ids only has no files; those of the original tokenizer may be in the folder of the model's weights.
   const bool ids_alone = tokenizer && !tokenizer->reads_text();
   const fs::path where = ids_alone ? fs::path(config.model.hf_assets_path) : place;
   std::error_code unknown;

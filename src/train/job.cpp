@@ -15,7 +15,7 @@
 namespace titan {
 namespace {
 
-/// Among the filters, what leaves small layers alone.
+/// The float8 filter that excludes small layers.
 constexpr std::string_view kSmallLayers = "auto_filter_small_kn";
 
 ElementType element_type(const std::string& name) {
@@ -29,11 +29,11 @@ DatasetOptions dataset_options(const JobConfig& config, const std::string& datas
   options.path = path.value_or("");
   options.text_field = config.data.text_field;
   options.bad_record = config.data.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
-  // The corpus does not depend on the job's seed, as upstream's does not: only the weights do.
+  // The corpus does not depend on the job's seed (as in torchtitan); only the weights do.
   return options;
 }
 
-/// The option that a model's refusal is about: a length, or one of the sizes given over the flavor's own.
+/// Assigns a model's error to its option: a length, or one of the sizes that override the flavor's.
 Problem model_problem(const JobConfig& config, const Origins& origins, std::string what) {
   const std::string training = "training.seq_len";
   if (const size_t at = what.find(training); at != std::string::npos) {
@@ -53,7 +53,7 @@ Problem model_problem(const JobConfig& config, const Origins& origins, std::stri
   return origins.problem("model.flavor", std::move(what), "choose another flavor");
 }
 
-/// training.keep_fp32 names units of the model.
+/// Checks that training.keep_fp32 names units of the model.
 std::vector<Problem> check_kept_units(const ModelDescription& model, const JobConfig& config, const Origins& origins) {
   std::vector<std::string> units;
   for (const UnitDescription& unit : model.units) units.push_back(unit.name);
@@ -70,7 +70,7 @@ std::vector<Problem> check_kept_units(const ModelDescription& model, const JobCo
   return problems;
 }
 
-/// quantize.linear.float8.filter_fqns names layers of the model.
+/// Checks that quantize.linear.float8.filter_fqns names layers of the model.
 std::vector<Problem> check_float8_filters(const ModelDescription& model, const JobConfig& config,
                                           const Origins& origins) {
   const std::optional<Float8Request> request = make_float8_request(config);
@@ -256,7 +256,7 @@ BatchOptions make_batch_options(const JobConfig& config, bool block_causal) {
 
 namespace {
 
-/// Of the one corpus of training: this rank's part and order of it.
+/// Options of this rank's part and order of a single training corpus.
 DatasetOptions training_part(const JobConfig& config, const MeshPlace& place) {
   DatasetOptions dataset = make_training_dataset(config);
   if (config.data.shuffle) dataset.shuffle_seed = static_cast<uint64_t>(config.data.shuffle_seed);
@@ -347,7 +347,7 @@ BatchPlan make_validation_plan(const JobConfig& config, const MeshPlace& place) 
 
 std::vector<Problem> check_model(const JobConfig& config, const Origins& origins) {
   const ModelFamily* family = find_model_family(config.model.name);
-  if (!family) return check_degrees(nullptr, config, origins);  // the schema has already refused the name
+  if (!family) return check_degrees(nullptr, config, origins);  // the schema has already reported the name
   if (!family->has_flavor(config.model.name, config.model.flavor)) {
     std::vector<std::string> flavors = family->flavors(config.model.name);
     const std::vector<std::string> best = nearest(config.model.flavor, flavors, 1);
@@ -362,7 +362,7 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
   std::vector<std::string> names;
   std::vector<Problem> problems;
   try {
-    // A vocabulary that follows the tokenizer is settled once the tokenizer is open.
+    // A vocabulary that depends on the tokenizer is known only once the tokenizer is open.
     const ModelDescription model = family->describe(make_model_request(config, 1));
     problems = check_degrees(&model, config, origins);
     for (Problem& problem : check_kept_units(model, config, origins)) problems.push_back(std::move(problem));

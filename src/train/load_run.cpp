@@ -1,5 +1,5 @@
-// Where a run starts: its newest checkpoint, the checkpoint or the Hugging Face folder that `checkpoint.*` names, or
-// the export of a finished run. The checkpoint part reads the bytes; all ranks choose the same.
+// Chooses what a run starts from: its newest checkpoint, the checkpoint or Hugging Face folder that `checkpoint.*`
+// names, or the export of a finished run. The checkpoint part reads the bytes; all ranks make the same choice.
 
 #include <algorithm>
 #include <set>
@@ -15,7 +15,7 @@
 namespace titan {
 namespace {
 
-/// All that a run has besides its weights.
+/// All states of a run except its weights.
 const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_state"};
 
 bool leaves_model_alone(const std::set<std::string>& left_out) {
@@ -39,19 +39,19 @@ class RunLoader {
 
  private:
   RunStart report(const LoadOutcome& outcome);
-  /// From the run's newest checkpoint, or that of checkpoint.load_step; without one, from what the config names.
+  /// Loads the run's newest checkpoint or that of checkpoint.load_step; if there is none, what the config names.
   LoadOutcome load_newest();
   LoadOutcome load_initial();
   LoadOutcome load_hugging_face();
-  /// Loads what checkpoint.exclude_from_loading does not leave out.
+  /// Loads all states that checkpoint.exclude_from_loading does not exclude.
   RunPosition restore(OpenCheckpoint& checkpoint, WeightUse use);
-  /// From a checkpoint of the model alone.
+  /// From a checkpoint with only the model.
   RunPosition restore_model(OpenCheckpoint& checkpoint, WeightUse use);
   RunPosition position_of(const OpenCheckpoint& checkpoint, const RestoredRun& restored, WeightUse use);
-  /// The end of a finished run, which saved its model alone in `folder`; `read` loads it, given the step's number.
+  /// Loads a finished run that saved only its model in `folder`; `read` loads it, given the step's number.
   RunPosition restore_finished(const std::filesystem::path& folder, std::string_view form,
                                const std::function<void(int64_t)>& read);
-  /// The same of an export in Hugging Face's form. True if every byte matched its hash.
+  /// The same for an export in Hugging Face's format. True if every byte matched its hash.
   bool restore_export(Storage& storage, const std::filesystem::path& folder);
   void check_facts(const OpenCheckpoint& checkpoint, WeightUse use);
   void begin_attempt();
@@ -64,8 +64,8 @@ class RunLoader {
   Checkpointer& checkpointer_;
   const Log& log_;
   RunPosition position_;
-  std::vector<std::string> notes_;  // warnings of the attempt to load
-  std::string changed_options_;     // since the checkpoint that was loaded
+  std::vector<std::string> notes_;  // warnings of the current attempt to load
+  std::string changed_options_;     // options that differ from the loaded checkpoint's
 };
 
 RunStart RunLoader::report(const LoadOutcome& outcome) {
@@ -132,7 +132,7 @@ RunPosition RunLoader::restore(OpenCheckpoint& checkpoint, WeightUse use) {
         "checkpoint.exclude_from_loading: lr_scheduler makes no difference: the learning rate follows from the step "
         "and from this config alone");
   }
-  // A seed checkpoint (step 0) is a model only: its other states are initial ones.
+  // A seed checkpoint (step 0) has only a model: the other states keep their initial values.
   if (checkpoint.folder().filename() == step_folder(0)) leave.insert(kBesidesModel.begin(), kBesidesModel.end());
   if (!leave.contains("model")) check_facts(checkpoint, use);
   if (!holds_run(checkpoint.index()) && !leaves_model_alone(leave)) return restore_model(checkpoint, use);
@@ -213,7 +213,7 @@ void RunLoader::check_facts(const OpenCheckpoint& checkpoint, WeightUse use) {
   if (!changed.empty()) notes_.push_back(changed);
 }
 
-// Forgets what an attempt that failed has found.
+// Discards the results of a failed attempt.
 void RunLoader::begin_attempt() {
   notes_.clear();
   changed_options_.clear();

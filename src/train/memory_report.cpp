@@ -100,7 +100,7 @@ std::optional<std::string> out_of_memory_words(const std::exception_ptr& error) 
     if (refused.code() == std::errc::resource_unavailable_try_again) return "the system starts no more threads";
     if (refused.code() == std::errc::not_enough_memory) return "";
   } catch (const c10::DistError& communication) {
-    // NCCL's own words come below LibTorch's.
+    // NCCL's message follows LibTorch's first line.
     if (tells_out_of_memory(communication.what_without_backtrace())) return "while ranks communicated";
   } catch (const c10::Error& internal) {
     const std::string message = internal.what_without_backtrace();
@@ -127,21 +127,21 @@ std::optional<std::string> vague_words(const std::exception_ptr& error) {
   return std::nullopt;
 }
 
-// Which settings would make a job fit: the plan is made again with each, in the order of what they cost.
+// Finds settings that make a job fit: makes the plan again with each, in the order of their cost.
 
 namespace {
 
-/// Plans are of what is kept: what a backward makes and drops within a block, and what allocators lose, is not in them.
-/// A GPU's allocator was seen to take up to 4 % more than planned (mock_gpu_test); processes on a CPU lose more.
+/// A plan does not include temporaries of a backward within a block, nor allocator overhead. A GPU's allocator was seen
+/// to use up to 4 % more than planned (mock_gpu_test); processes on a CPU use more.
 int64_t planned_within(int64_t bytes, bool on_gpu) {
   return static_cast<int64_t>(static_cast<double>(bytes) / (on_gpu ? 1.1 : 1.5));
 }
 
-/// Bytes of a step and of a validation; of what they take, or may take.
+/// Bytes of a step and of a validation: predicted, or allowed.
 struct Peaks {
   int64_t training = 0;
   int64_t validation = 0;
-  int64_t forward = 0;  // of the validation: what a batch of it holds
+  int64_t forward = 0;  // of validation: the forward of one batch
 
   int64_t of(const std::optional<RunPhase>& phase) const {
     if (!phase) return std::max(training, validation);
@@ -149,7 +149,7 @@ struct Peaks {
   }
 };
 
-/// Throws Error for a job that would be refused.
+/// Throws Error for an invalid job.
 Peaks predict(const JobConfig& config, const MeshPlace& place, const MemoryQuestion& question) {
   const ModelFamily& family = *find_model_family(config.model.name);
   const ModelDescription model = family.describe(make_model_request(config, question.vocabulary));
@@ -166,17 +166,17 @@ class Search {
  public:
   Search(const MemoryQuestion& question, size_t most)
       : question_(question), most_(most), config_(question.config), now_(predict(config_, question.place, question)) {
-    // What -1 stood for, so that it can be made larger.
+    // Resolve -1, so that the degree can be increased.
     config_.parallelism.data_parallel_shard_degree = question.place.mesh.size(MeshAxis::dp_shard);
     const bool training_fits = !question.allowed || now_.training <= *question.allowed;
     is_validation_ =
         question.ran_out ? *question.ran_out == RunPhase::validation : now_.validation > now_.training && training_fits;
     const int64_t within = question.allowed ? planned_within(*question.allowed, question.device_only) : 0;
-    // A job that was planned to fit and did not needs more than the plan says: leave it a fifth of what it takes.
+    // A job that should have fit and ran out needs more than its plan: also require a fifth less than now.
     const int64_t taken = is_validation_ ? now_.validation : now_.of(question.ran_out);
     const int64_t room = question.allowed ? std::min(within, fifth_less(taken)) : fifth_less(taken);
     room_ = {is_validation_ ? std::max(within, now_.training) : room, room};
-    // Where what was there before a batch is known, the batch alone is planned.
+    // If the bytes held before a batch are known, only the batch must fit beside them.
     const int64_t rest = question.held > 0 && question.allowed
                              ? planned_within(*question.allowed - question.held, question.device_only)
                              : 0;
@@ -203,7 +203,7 @@ class Search {
     return peaks.training <= room_.training && (peaks.validation <= room_.validation || beside_what_is_held);
   }
 
-  /// None: the program would refuse it, a batch that the pipeline cannot cut, say.
+  /// None: the job is invalid, for example a batch that the pipeline cannot split.
   std::optional<Peaks> peaks_of(const MemoryTrial& trial) const {
     try {
       const MeshPlace place{make_mesh(trial.config, question_.place.mesh.world() * trial.times_ranks),
@@ -214,7 +214,7 @@ class Search {
     }
   }
 
-  /// Takes the first change that is enough, or is with a smaller validation.
+  /// Takes the first change that fits, alone or with a smaller validation.
   void climb(const MemoryLadder& ladder, Of changed) {
     if (found_.size() == most_) return;
     for (const MemoryChange& change : ladder) {
@@ -260,7 +260,7 @@ class Search {
   size_t most_;
   JobConfig config_;
   Peaks now_;
-  bool is_validation_ = false;  // what takes too much, and training does not
+  bool is_validation_ = false;  // validation takes too much, training does not
   Peaks room_;
   std::vector<MemorySetting> found_;
 };
@@ -303,7 +303,7 @@ void narrow_weights(Trial& trial) {
   trial.set("training.dtype", trial.config.training.dtype, narrow, "\"bfloat16\"");
 }
 
-/// Smaller values, the largest first: all below 16, powers of two of it above.
+/// Smaller values in descending order: halved above 16, then every value.
 std::vector<int64_t> smaller(int64_t value) {
   std::vector<int64_t> values;
   for (int64_t v = value; v > 1;) {
@@ -335,7 +335,7 @@ Ladder lengths(const JobConfig& config) {
   return ladder;
 }
 
-// Other layouts of as many ranks.
+// Other layouts for the same number of ranks.
 
 /// Fewer replicas (HSDP) that shard the weights over more ranks.
 Ladder replicas(const JobConfig& config) {

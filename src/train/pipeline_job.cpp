@@ -59,7 +59,7 @@ std::vector<Problem> check_pipeline(const JobConfig& config, const ModelDescript
   if (section.pipeline_parallel_degree == 1) return problems;
   const bool names_a_file = !section.pipeline_parallel_schedule_csv.empty();
   const bool is_custom = section.pipeline_parallel_schedule.starts_with("PipelineSchedule");
-  if (is_custom && !names_a_file) return problems;  // the config part has reported that the file is missing
+  if (is_custom && !names_a_file) return problems;  // the config part has reported the missing file
   if (names_a_file && !is_custom && origins.is_set(kSchedule)) {
     problems.push_back(origins.note(kSchedule, fmt::format("{} = \"{}\" has no effect beside a file with a schedule",
                                                            kSchedule, section.pipeline_parallel_schedule)));

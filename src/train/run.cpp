@@ -14,7 +14,7 @@
 namespace titan {
 namespace {
 
-/// The data position of a checkpoint that another program wrote: it counts documents, so the corpus is read up to it.
+/// Data position from another program's checkpoint. It counts documents, so the corpus is read up to that document.
 std::optional<StreamState> find_data_position(const Run& run, const SamplePosition& samples) {
   std::optional<StreamState> state;
   std::string problem = foreign_position_obstacle(run.config, run.place, samples.ranks);
@@ -58,7 +58,7 @@ RunStart resume(Run& run) {
 at::Tensor infer(const Run& run, const BatchContext& batch, UnitMode mode) {
   at::Tensor result = run.model.assembly.executor->infer(batch, mode);
   if (!run.model.plan().request.pipeline || mode != UnitMode::logits) return result;
-  // The rank that writes a dump may run another stage.
+  // The rank that writes the dump may run another stage.
   std::vector<int64_t> shape = (batch.logit_rows.defined() ? batch.logit_rows : batch.tokens).sizes().vec();
   shape.push_back(run.model.description.vocabulary);
   result = result.defined() ? result.to(at::kFloat) : at::zeros(shape, batch.tokens.options().dtype(at::kFloat));
@@ -72,7 +72,7 @@ void use_training_timeouts(Run& run) {
   if (run.model.assembly.peer_memory) run.model.assembly.peer_memory->set_timeout(timeout);
 }
 
-// A rank that closed a communicator early would take the last chunks of a collective from those behind it.
+// If a rank closed a communicator early, later ranks could lose the last chunks of a collective.
 void close_groups(Run& run) {
   const World& world = run.world;
   if (run.device.device.is_cpu() || !world.store) return;

@@ -19,10 +19,10 @@
 namespace titan {
 namespace {
 
-/// A rank that writes much and lives makes the others wait this long at most.
+/// Maximum time that the other ranks wait for a rank that is alive and writes much.
 constexpr std::chrono::hours kBarrierTimeout{2};
 
-/// At the end of a run: how often it says what command it waits for, and how long it does after a signal.
+/// At the end of a run: interval of messages about a running command, and how long it waits for it after a signal.
 constexpr std::chrono::seconds kCommandNotice{10}, kCommandTimeAtStop{10};
 
 SaveMode mode_of(const std::string& word) {
@@ -30,7 +30,7 @@ SaveMode mode_of(const std::string& word) {
   return word == "async_with_pinned_mem" ? SaveMode::asynchronous_pinned : SaveMode::synchronous;
 }
 
-/// `name`: there may be another one beside that of the saving thread.
+/// `name`: distinguishes the barrier from that of the saving thread.
 std::unique_ptr<RankBarrier> barrier_of(const JobConfig& config, const World& world, const Log& log,
                                         const std::string& name) {
   if (!world.is_distributed()) return make_lone_barrier();
@@ -59,7 +59,7 @@ RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, RunP
       root_, mode_of(options.async_mode), {options.keep_latest_k, options.keep_every}, options.load_only};
   const CheckpointEvents events{[this](const SaveOutcome& outcome) { report(outcome); },
                                 [this](const std::string& warning) { log_.warning(warning); }};
-  // Said now and not after the last step.
+  // Report it now, not after the last step.
   if (options.last_save_in_hf && !options.load_only) adapter_of(model_).hugging_face(model_);
   checkpointer_ =
       std::make_unique<Checkpointer>(make_posix_storage(), barrier_of(config, world, log, "checkpoints"), how, events);
@@ -126,7 +126,7 @@ void RunCheckpoints::leave_later_steps() {
                    fmt::join(steps, ", "), steps.size() == 1 ? fmt::format("replaced-{}", steps[0]) : "replaced-N");
     }
     went_back_to_.reset();
-  } catch (const StorageError& error) {  // tried again before the next save
+  } catch (const StorageError& error) {  // retried before the next save
     log_.warning("what was saved of steps after {} is in the way of this run's checkpoints: {}", *went_back_to_,
                  error.what());
   }
@@ -218,7 +218,7 @@ void RunCheckpoints::stop() {
   checkpointer_->finish();
   const bool all = commands_.finish_within(StopSignals::time_for(kCommandTimeAtStop));
   if (is_ending_ && !problem_.empty()) log_.shared_warning("the last checkpoint was not saved: {}", problem_);
-  checkpointer_->meet();  // a launcher ends the others soon after the first rank that ends with 75
+  checkpointer_->meet();  // a launcher kills the others soon after the first rank exits with 75
   const std::vector<std::string> left = commands_.waiting();
   if (all || left.empty()) return;
   log_.warning("checkpoint.on_commit of {} has not ended; this run does not wait for it any longer", left.front());
@@ -226,7 +226,7 @@ void RunCheckpoints::stop() {
   log_.warning("checkpoint.on_commit was not run for {}", join(std::span(left).subspan(1), ", "));
 }
 
-// A reason is reported once: the end of the run reports that of the second attempt.
+// Each reason is reported once; the end of the run reports that of the second attempt.
 void RunCheckpoints::report_failed_end(const std::string& before) const {
   if (before.empty()) return log_.shared_warning("the last checkpoint was not saved; it is tried once more");
   if (before != problem_) log_.shared_warning("the first attempt failed: {}", before);

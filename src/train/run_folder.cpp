@@ -32,11 +32,11 @@ void RunFolder::refuse_other(const std::string& holder) const {
 
 void RunFolder::keep() {
   if (lock_->state() != LockFile::State::held || lock_->is_in_place()) return;
-  std::error_code ignored;  // making the lock says it again
+  std::error_code ignored;  // creating the lock reports the error
   if (std::filesystem::exists(lock_path(), ignored)) refuse_other(trim(read_file(lock_path())));
   const bool gone = std::filesystem::create_directories(folder_, ignored);
   std::unique_ptr<LockFile> anew = take();
-  // Where a file system numbers one file differently from time to time, what is taken is this run's own lock.
+  // On a file system with unstable inode numbers, the lock found may be this run's own.
   if (anew->state() == LockFile::State::taken) return refuse_other(anew->detail());
   const bool held = anew->state() == LockFile::State::held;
   if (!std::exchange(warned_, true)) {

@@ -66,11 +66,11 @@ void RunMemory::check(const Plan& plan) const {
                    settings.empty() ? "no setting known here" : listed(settings));
 }
 
-// Ranks that share a GPU see each other's tensors as those of other processes.
+// Not with a shared GPU: the tensors of the other ranks would count as other processes' memory.
 void RunMemory::compare_libraries() const {
   if (run_.device.device.is_cpu() || run_.config.debug.share_gpu || run_.world.fake) return;
   const auto& peer_memory = run_.model.assembly.peer_memory;
-  const int64_t shared = peer_memory ? peer_memory->capacity() : 0;  // planned, by no allocator
+  const int64_t shared = peer_memory ? peer_memory->capacity() : 0;  // planned, but outside the allocator
   const int64_t taken = bytes_beside_allocator(run_.device.device) - shared;
   const std::string words = fmt::format(
       "libraries and other processes take {} of the GPU beside this rank's tensors, "

@@ -1,5 +1,6 @@
-// The memory of a run: whether the plan fits before the model is built, what took it at a peak, and what to say when it
-// runs out. The tables and the search for settings that fit are pure functions (titan/train/memory_report.h).
+// The memory of a run: checks before the model is built that the plan fits, reports what used memory at a peak, and
+// handles running out of it. The tables and the search for settings that fit are pure functions
+// (titan/train/memory_report.h).
 #pragma once
 
 #include <functional>
@@ -23,27 +24,27 @@ class RunMemory {
   /// Runs `work`. If it runs out of memory, logs the memory table and throws Error(out_of_memory) with the settings
   /// that would fit. `position` describes the work, e.g. "building the model".
   void watch(const std::function<std::string()>& position, const std::function<void()>& work) const;
-  /// From here to end_validation(), tables and settings are those of a validation.
+  /// From here to end_validation(), tables and settings describe validation.
   void begin_validation();
   void end_validation() { phase_ = RunPhase::training; }
-  /// What is being computed, "validation, forward of layers.0, after step 20"; `step`: the last complete step.
+  /// The current computation, "validation, forward of layers.0, after step 20"; `step`: the last complete step.
   std::string position(int64_t step) const;
   /// Planned and measured bytes by purpose at a peak of `peak_bytes`.
   std::vector<MemoryRow> rows(int64_t peak_bytes) const;
-  /// After the first step on a GPU: reports what libraries take against what check() leaves them.
+  /// After the first step on a GPU: reports the memory of libraries and the amount that check() reserves for them.
   void compare_libraries() const;
 
  private:
-  /// `ran_out`: during what; none: it has not.
+  /// `ran_out`: the phase that ran out of memory; none: it has not.
   MemoryQuestion question(std::optional<RunPhase> ran_out = {}) const;
-  /// Whether the plan and half as much again, for libraries, are more than there is.
+  /// Whether 1.5 times the plan (a margin for libraries) exceeds the available memory.
   bool is_short() const;
 
   const Run& run_;
   MemoryRoom room_;
-  int64_t bytes_before_ = 0;  // of the process, libraries included, before any tensor of the job; 0 on a GPU
+  int64_t bytes_before_ = 0;  // of the process, libraries included, before the job's first tensor; 0 on a GPU
   RunPhase phase_ = RunPhase::training;
-  int64_t held_before_validation_ = 0;  // by the allocator of a GPU, at most
+  int64_t held_before_validation_ = 0;  // maximum held by a GPU's allocator
 };
 
 }  // namespace titan

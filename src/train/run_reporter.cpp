@@ -20,7 +20,7 @@
 namespace titan {
 namespace {
 
-/// A number as people write it: the sign of a NaN means nothing.
+/// A number for a message; the sign of a NaN is omitted.
 std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
 
 bool is_spike(const StepValues& values) {
@@ -29,8 +29,8 @@ bool is_spike(const StepValues& values) {
 
 bool is_non_finite(const StepValues& values) { return values.skipped && !is_spike(values); }
 
-/// One folder of TensorBoard files for all ranks that write some; theirs are below it. Ranks' clocks may show different
-/// minutes, so rank 0 chooses.
+/// The TensorBoard folder of all ranks; each rank's files are in a subfolder. Rank 0 chooses it, since the ranks'
+/// clocks may differ.
 std::filesystem::path tensorboard_folder_of(const Run& run, bool resumes) {
   const JobConfig& config = run.config;
   const std::filesystem::path root = std::filesystem::path(config.job.dump_folder) / config.metrics.save_tb_folder;
@@ -42,7 +42,7 @@ std::filesystem::path tensorboard_folder_of(const Run& run, bool resumes) {
   return root / run.world.store->get_to_str(key) / fmt::format("rank_{}", run.world.rank);
 }
 
-/// What run.json and the page say of the run itself.
+/// What run.json and the page contain about the run itself.
 nlohmann::ordered_json facts_of(const Run& run, const StepBatch* first) {
   const JobConfig& config = run.config;
   const ModelDescription& model = run.model.description;
@@ -87,7 +87,7 @@ void RunReporter::begin(const RunStart& start, const StepBatch* first) {
   meter_->continue_after(start.position.tokens);
 }
 
-// A dry run stands for a run elsewhere: its numbers are not recorded in the folder.
+// A dry run simulates a run elsewhere: its numbers are not recorded in the folder.
 void RunReporter::open_record(const StepBatch* first) {
   const MetricsSection& wanted = run_.config.metrics;
   const int64_t rank = run_.world.rank;
@@ -161,17 +161,17 @@ void RunReporter::add(const SampleReport& report) {
   record(report);
 }
 
-// Waits, for the device or for other ranks, are outside the lock: a thread that ends the process because this one waits
-// in vain takes the lock.
+// Waits for the device or for other ranks happen outside the lock: a thread that ends the process because this one
+// hangs takes the lock.
 Requests RunReporter::read_next() {
   EnqueuedStep& read = enqueued_.front();
   const StepValues values = read.readback.wait();
-  flush();  // the ranks compared behind this step's work
+  flush();  // the ranks' comparison was enqueued before this step's work
   const bool is_first = read.step == first_step_;
   if (is_first) use_training_timeouts(run_);
   {
     const std::lock_guard lock(mutex_);
-    if (is_closed_) {  // another thread ends this process
+    if (is_closed_) {  // another thread is ending the process
       enqueued_.pop_front();
       return {};
     }
@@ -236,7 +236,7 @@ void RunReporter::report(PendingReport& made, bool compared) {
   if (status_.is_due()) status_.show(report);
   if (report.step != first_step_) return;
   if (!run_.world.fake) {
-    // Nothing is expected of weights that a resumed run trained for a few steps only.
+    // No check in a resumed run: its weights may have been trained for only a few steps.
     const bool begins = first_step_ == 1;
     const std::optional<std::string> note = explain_first_loss(made.values.loss, run_.model.description.vocabulary,
                                                                begins && is_trained_, begins && !is_trained_);
@@ -253,7 +253,7 @@ bool RunReporter::aborts_run(const StepValues& values) const {
 
 void RunReporter::judge(const EnqueuedStep& read, const StepValues& values) {
   if (is_non_finite(values)) {
-    // In backward the units are judged one by one, so those with finite gradients have been stepped.
+    // With the optimizer in backward, each unit is checked separately: those with finite gradients were updated.
     const std::string_view changed = run_.config.optimizer.early_step_in_backward
                                          ? "the units whose own gradients are not were left unchanged"
                                          : "no weight was changed";
@@ -278,7 +278,7 @@ void RunReporter::judge(const EnqueuedStep& read, const StepValues& values) {
   record(SpikeReport{read.step, values.spike->loss_deviations, values.spike->norm_deviations, values.skipped});
 }
 
-// A run that is stopped, or whose corpus ends, learns too late which step was its last.
+// If a run is stopped, or its corpus ends, it is not known in advance which step is the last.
 Requests RunReporter::end_steps() {
   const Requests requests = catch_up();
   {
@@ -296,7 +296,7 @@ Requests RunReporter::end_steps() {
 
 void RunReporter::report_last_lines(std::chrono::milliseconds patience) {
   const auto limit = std::chrono::steady_clock::now() + patience;
-  // The failure that ends the run is reported, not one that follows from it.
+  // Report the failure that ends the run, not its consequences.
   const auto succeeds = [](const auto& work) {
     try {
       return work();
@@ -321,7 +321,7 @@ void RunReporter::report_last_lines(std::chrono::milliseconds patience) {
     PendingReport made = report_of(read, values, meter_->measure(read.step, read.learning_rate, values, read.counters));
     return report(made, /*compared=*/false), true;
   };
-  // On a CPU a step is reported within it: one that is not was interrupted.
+  // On a CPU a step is reported before it ends; a step that is not reported was interrupted.
   const bool on_cpu = run_.device.device.is_cpu();
   for (size_t i = 0; i < pending_.size() && !on_cpu; ++i) {
     const bool compared = pending_[i].ranks && completes(*pending_[i].ranks);

@@ -1,8 +1,8 @@
 // What a run reports: its start, each step in the log, in the files of its folder and on its page, and its end.
 //
-// On a GPU the results of a step are read one step later, behind the next step's work; with several ranks, what they
-// compare comes another step later. A thread that ends the process because this one hangs takes over with
-// report_last_lines(), so all state below the mutex is guarded.
+// On a GPU the results of a step are read one step later, after the next step was enqueued; with several ranks, their
+// comparison arrives another step later. A thread that ends the process because this one hangs calls
+// report_last_lines(), so the mutex guards all state below it.
 #pragma once
 
 #include <chrono>
@@ -25,40 +25,40 @@ struct EnqueuedStep {
   double learning_rate = 0;
   StepReadback readback;
   double data_wait_seconds = 0;
-  int64_t batches_ready = 0;  // in the prefetch queue, when this step's was taken
+  int64_t batches_ready = 0;  // batches in the prefetch queue when this step's batch was taken
   DataCounters counters;
-  double own_share = 0;  // of the step's valid tokens, this rank's; 0 if it computes no loss
+  double own_share = 0;  // this rank's share of the step's valid tokens; 0 if it computes no loss
 };
 
 class RunReporter {
  public:
-  /// `run` outlives it.
+  /// `run` must outlive it.
   explicit RunReporter(Run& run);
 
   /// Opens the files of the run's folder and reports the start. `first`: the first batch; null: there is none.
   void begin(const RunStart& start, const StepBatch* first);
-  /// Reads the results of the step before, on a CPU of this step, and reports them when they are due. Returns what all
-  /// ranks agreed to do. Throws Error(non_finite) under training.non_finite = abort.
+  /// Reads the results of the previous step (on a CPU, of this step) and reports them when due. Returns the requests
+  /// that all ranks agreed on. Throws Error(non_finite) under training.non_finite = abort.
   Requests add(EnqueuedStep step);
   /// The same for all steps that are not read yet.
   Requests catch_up();
   void add(const ValidationReport& report);
   void add(const SampleReport& report);
-  /// The time since `start` was not spent on training steps.
+  /// Excludes the time since `start` from training time.
   void exclude_since(std::chrono::steady_clock::time_point start);
 
-  /// The steps are over: reads what is left, and reports the last step whether or not it was due.
+  /// After the last step: reads the remaining results, and reports the last step whether or not it is due.
   Requests end_steps();
-  /// The run failed or this process is about to end: reports the steps whose results come within `patience`, nothing
-  /// later. Thread-safe, and throws nothing.
+  /// The run failed or this process is about to end: reports the steps whose results arrive within `patience`, and
+  /// nothing after that. Thread-safe and does not throw.
   void report_last_lines(std::chrono::milliseconds patience = {});
-  /// What was skipped; before the outcome of the run is reported.
+  /// Reports what was skipped; call it before the outcome of the run is reported.
   void report_skipped(const DataCounters& counters);
-  /// Final loss, and where the outputs are.
+  /// Reports the final loss and the output paths.
   void end(bool stopped);
 
  private:
-  /// A report that waits for the comparison of ranks.
+  /// A report that waits for the comparison of the ranks.
   struct PendingReport {
     StepReport report;
     StepValues values;
@@ -72,10 +72,10 @@ class RunReporter {
   Requests read_next();
   PendingReport report_of(const EnqueuedStep& read, const StepValues& values, StepReport report) const;
   void compare_ranks(PendingReport& made);
-  /// Reports all that wait, once the comparisons are there.
+  /// Completes the pending reports; waits for their comparisons.
   void flush();
   void report(PendingReport& made, bool compared);
-  /// Warns of a step that was skipped or is a spike; throws Error(non_finite).
+  /// Warns of a skipped step or a spike; throws Error(non_finite).
   void judge(const EnqueuedStep& read, const StepValues& values);
   bool aborts_run(const StepValues& values) const;
   template <class Report>

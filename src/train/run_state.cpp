@@ -22,9 +22,9 @@ namespace {
 constexpr const char* kConfig = "config";
 constexpr const char* kGlobalBatch = "global_batch";
 
-/// Whether a changed option makes another length, rate or schedule. `before`: the config that it has changed from.
+/// Whether a changed option changes the length, rate or schedule. `before`: the earlier config.
 bool changes_training(const std::string& key, const nlohmann::ordered_json& before, const JobConfig& config) {
-  if (key == "training.steps" || key == "lr_scheduler.total_steps") {  // together they are one length
+  if (key == "training.steps" || key == "lr_scheduler.total_steps") {  // together they set the length
     const auto number = [&](const char* pointer) {
       return before.value(nlohmann::ordered_json::json_pointer(pointer), nlohmann::ordered_json());
     };
@@ -36,7 +36,7 @@ bool changes_training(const std::string& key, const nlohmann::ordered_json& befo
          key == "optimizer.lr";
 }
 
-/// What a checkpoint records of the config: its tokenizer is found from every working folder.
+/// The config as recorded in a checkpoint: with an absolute tokenizer path, valid from any working directory.
 JobConfig recorded_config(JobConfig config) {
   ModelSection& model = config.model;
   std::string& tokenizer = model.tokenizer_path ? *model.tokenizer_path : model.hf_assets_path;
@@ -47,7 +47,7 @@ JobConfig recorded_config(JobConfig config) {
   return config;
 }
 
-/// JSON has no NaN: it is written, and read, as null.
+/// JSON has no NaN, so null represents it.
 std::vector<double> numbers(const nlohmann::json& list) {
   std::vector<double> values;
   for (const nlohmann::json& value : list) {
@@ -79,11 +79,11 @@ void take_recorded_tokenizer(const nlohmann::ordered_json& facts, JobConfig& con
     }
     config.data.chat = std::move(chat);
     config.data.chat_template = data.at("chat_template").get<std::string>();
-  } catch (const nlohmann::json::exception&) {  // weights that no run saved, or not with conversations
+  } catch (const nlohmann::json::exception&) {  // weights not saved by a run, or not trained on conversations
   }
 }
 
-// Infinities become null as well, which the guard takes for the same: no value to compare with.
+// Infinities also become null; the guard treats both as "no value to compare with".
 nlohmann::json to_json(const SpikeGuardState& state) {
   return {{"steps", state.steps}, {"losses", state.losses}, {"norms", state.norms}};
 }
@@ -234,7 +234,7 @@ namespace {
 
 constexpr const char* kOptions = "options";
 
-/// 0.7 and 0.3 are 7 and 3.
+/// Integer weights: 0.7 and 0.3 become 7 and 3.
 std::vector<int64_t> mixture_weights(const JobConfig& config) {
   std::vector<double> weights;
   for (const MixtureSource& source : config.data.mixture) weights.push_back(source.weight);
@@ -275,14 +275,13 @@ void check_stream_options(const nlohmann::json& position, const JobConfig& confi
 
 namespace {
 
-/// None for a family that no other program knows.
+/// Empty for a family that no other program supports.
 std::vector<ModelFact> facts_of(const ModelRequest& model) {
   const StateDictAdapter* adapter = find_state_dict_adapter(model.name);
   return adapter ? adapter->facts(model) : std::vector<ModelFact>();
 }
 
-/// Every member of a request but the tokenizer's size and what the data ask for: of any other the same names mean the
-/// same.
+/// Visits every member of a request except the tokenizer's size and what depends on the data.
 template <class Request, class Visit>
 void visit_request(Request& model, const Visit& visit) {
   auto& sizes = model.sizes;
@@ -300,7 +299,7 @@ void visit_request(Request& model, const Visit& visit) {
   visit("rope_attention_factor", rope.attention_factor);
 }
 
-/// The facts of the model; null where there are none.
+/// The recorded facts of the model; null if there are none.
 nlohmann::ordered_json saved_facts(const std::optional<Manifest>& manifest) {
   const bool is_there = manifest && manifest->facts.is_object() && manifest->facts.contains(kModelFacts);
   nlohmann::ordered_json facts = is_there ? manifest->facts.at(kModelFacts) : nlohmann::ordered_json();
@@ -323,10 +322,10 @@ std::optional<ModelRequest> recorded_model(const std::optional<Manifest>& manife
   model.tokenizer_vocabulary = 1;
   try {
     facts.at("request").at("name").get_to(model.name);
-    visit_request(model, [&](const char* name, auto& value) {  // older programs wrote fewer
+    visit_request(model, [&](const char* name, auto& value) {  // older versions recorded fewer members
       if (facts.at("request").contains(name)) facts.at("request").at(name).get_to(value);
     });
-  } catch (const nlohmann::json::exception&) {  // of a program with another table of models
+  } catch (const nlohmann::json::exception&) {  // from a version with another table of models
     return std::nullopt;
   }
   const ModelFamily* family = find_model_family(model.name);

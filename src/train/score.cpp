@@ -24,13 +24,13 @@ std::vector<Window> windows_of(std::span<const ScoredText> texts, int64_t most) 
     TITAN_CHECK(texts[text].first >= 1, texts[text].first);
     for (int64_t begin = 0; begin < inputs; begin += most) {
       const int64_t length = std::min(most, inputs - begin);
-      if (begin + length >= texts[text].first) windows.push_back({text, begin, length});  // else nothing of it counts
+      if (begin + length >= texts[text].first) windows.push_back({text, begin, length});  // else nothing is scored
     }
   }
   return windows;
 }
 
-/// One sample, filled up to `length`.
+/// One sample, padded to `length`.
 MicroBatch batch_of(const ScoredText& text, const Window& window, int64_t length) {
   MicroBatch batch;
   batch.samples = 1;
@@ -55,7 +55,7 @@ std::vector<double> negative_log_likelihoods(const Run& run, std::span<const Sco
   const std::vector<Window> windows = windows_of(texts, window);
   const int64_t ranks = run.place.mesh.data_parallel_degree();
   const int64_t mine = run.place.mesh.data_parallel_rank(run.place.rank);
-  // Ranks that share a sequence have equal parts of it.
+  // Ranks that share a sequence need equal parts.
   const int64_t unit = run.place.mesh.size(MeshAxis::tp) * run.share.split.chunks();
   at::Tensor sums =
       at::zeros({std::max<int64_t>(1, std::ssize(windows))}, at::TensorOptions(run.device.device).dtype(at::kDouble));
@@ -67,7 +67,7 @@ std::vector<double> negative_log_likelihoods(const Run& run, std::span<const Sco
     const bool block_causal = run.model.description.block_causal;
     const at::Tensor loss =
         infer(run, to_device(batch, 1.0, block_causal, run.device.device, run.share), UnitMode::evaluate);
-    if (first + mine < std::ssize(windows)) sums[index] += loss;  // the last round may have fewer than ranks
+    if (first + mine < std::ssize(windows)) sums[index] += loss;  // the last round may use fewer ranks
   }
   if (run.groups.loss) run.groups.loss->all_reduce({sums})->wait();
   sums = sums.cpu();

@@ -19,14 +19,14 @@ std::string memory_row(const std::string& purpose, int64_t bytes) {
   return fmt::format("  {:<26} {:>12}", purpose, human_bytes(static_cast<double>(bytes)));
 }
 
-/// The first of a batch.
+/// At most `most` tokens from the beginning of a batch.
 std::vector<int32_t> shown_tokens(const StepBatch& batch, int64_t most) {
   const std::vector<int64_t>& tokens = batch.microbatches[0].tokens;
   const auto count = std::min<int64_t>(most, static_cast<int64_t>(tokens.size()));
   return {tokens.begin(), tokens.begin() + count};
 }
 
-/// Units that compute in fp32, whatever the others do.
+/// Units that compute in fp32.
 std::vector<std::string> wide_units(const Plan& plan) {
   std::vector<std::string> names;
   for (const UnitPlan& unit : plan.units) {
@@ -155,7 +155,8 @@ std::vector<std::string> offload_lines(const Plan& plan) {
 }
 
 std::optional<std::string> explain_first_loss(double loss, int64_t vocabulary, bool is_trained, bool is_fresh) {
-  // Of a trained model, even a poor one on other text; and around what drawn weights give, whose logits are small.
+  // Limits relative to ln V: trained models are below kKnowsNothing, even poor ones on other text; fresh weights, whose
+  // logits are small, are between kTooLow and kTooHigh.
   constexpr double kKnowsNothing = 0.9, kTooLow = 0.7, kTooHigh = 1.5;
   const double nothing_known = std::log(static_cast<double>(vocabulary));
   const std::string shown = fmt::format(

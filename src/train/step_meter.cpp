@@ -14,10 +14,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 at::Tensor extremes_of(const StepReport& own, std::optional<double> own_loss, Communicator& world,
                        const at::Device& device) {
   double most = own_loss.value_or(-kInfinity);
-  if (std::isnan(most)) most = kInfinity;  // a NaN is lost where numbers are compared
+  if (std::isnan(most)) most = kInfinity;  // a comparison would lose a NaN
   const double seconds = own.step_seconds;
   const auto bytes = static_cast<double>(own.memory_bytes);
-  // One message: the least of x is minus the largest of −x.
+  // One all-reduce: min(x) = −max(−x).
   at::Tensor extremes = to_device_soon({-seconds, seconds, -bytes, bytes, most}, device);
   world.all_reduce({extremes}, Reduction::max)->wait();
   return extremes;

@@ -76,7 +76,7 @@ std::unique_ptr<DebugDump> StepObservers::dump_of(int64_t step, std::span<const 
   return dump;
 }
 
-// The start, a dump and a validation leave gathered weights behind, which the next step need not gather.
+// The start, a dump and a validation leave gathered weights, which the next step need not gather.
 bool StepObservers::checks_traffic(int64_t step) const {
   if (traffic_is_known_ || dump_ || !run_.world.is_distributed()) return false;
   return step > first_step_ && !(run_.validator && run_.validator->due(step - 1));
@@ -95,7 +95,7 @@ void StepObservers::check_traffic_of(int64_t step) {
                 live == planned ? "as planned" : fmt::format("planned {}", planned));
 }
 
-// Ranks need not differ alike, and mostly do: the first to find it warns, the others inform.
+// Differences usually vary between ranks: the first rank to find one warns, the others log at info level.
 void StepObservers::report_differences(const std::vector<std::string>& differences) const {
   const bool warns = !run_.world.store || run_.world.store->add("traffic/differences", 1) == 1;
   for (const std::string& difference : differences) {

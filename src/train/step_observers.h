@@ -1,5 +1,5 @@
-// Everything that only looks at a step, each as its options ask: traces and memory snapshots (profiling.*), dumps, host
-// waits (debug.*), and the comparison of a step's traffic with the plan.
+// Observers of a step, enabled by options: traces and memory snapshots (profiling.*), dumps and host waits (debug.*),
+// and the comparison of a step's traffic with the plan.
 #pragma once
 
 #include <memory>
@@ -14,16 +14,16 @@ namespace titan {
 
 class StepObservers {
  public:
-  /// `run` outlives it. `first_step`: of this process.
+  /// `run` must outlive it. `first_step`: of this process.
   StepObservers(Run& run, int64_t first_step);
 
   void begin_step(int64_t step);
-  /// Before `step` is enqueued. The dump that is to get its results; null: none is due.
+  /// Before `step` is enqueued. Returns the dump that receives its results; null: none is due.
   DebugDump* begin_work(int64_t step, std::span<const BatchContext> microbatches);
-  /// Whether the host must not wait in `step` (HostWaitCheck): neither in the first, in which libraries set themselves
-  /// up, nor in one that is dumped.
+  /// Whether the host must not wait in `step` (HostWaitCheck). Exempt are the first step, in which libraries
+  /// initialise, and steps that are dumped.
   bool watches_host(int64_t step) const { return run_.config.debug.sync_check && step > first_step_ && !dump_; }
-  /// After it was enqueued.
+  /// After `step` was enqueued.
   void end_work(int64_t step);
   /// `made`: there was data for the step.
   void end_step(int64_t step, bool made);

@@ -9,8 +9,8 @@
 namespace titan {
 namespace {
 
-/// Parameters that this rank counts in the norm: of what every tensor-parallel rank holds, only the first one's copy;
-/// of weights that two stages of a pipeline hold, the owner's.
+/// Parameters that this rank counts in the norm. If all tensor-parallel ranks hold a copy, the first rank counts it; if
+/// two pipeline stages hold a weight, its owner does.
 std::vector<std::vector<Parameter*>> counted_parameters(const Plan& plan,
                                                         const std::vector<std::vector<Parameter*>>& groups) {
   const bool first = plan.request.place.coordinate(MeshAxis::tp) == 0;

@@ -19,7 +19,7 @@
 namespace titan {
 namespace {
 
-/// After a failure, steps whose results come within this time are still reported.
+/// After a failure, steps whose results arrive within this time are still reported.
 constexpr std::chrono::milliseconds kLastLinesLimit{1000};
 
 class Trainer {
@@ -53,13 +53,13 @@ class Trainer {
     return code;
   }
 
-  /// What is being computed, for people.
+  /// The current computation, for messages.
   std::string where() const { return run_.memory->position(position_.step); }
 
  private:
   void train() {
     while (position_.step < steps_) {
-      // Alone, a signal is obeyed at once; together, after the step in which all ranks have learnt of it.
+      // A single process stops at once; several ranks stop after the step in which all have learnt of the signal.
       if (!run_.world.is_distributed()) requests_.stop |= StopSignals::received() != 0;
       if (requests_.stop) return;
       if (!observed_step()) {
@@ -115,7 +115,7 @@ class Trainer {
     return true;
   }
 
-  /// What this rank's signals and clock ask for; all ranks learn of it with the step's sums.
+  /// Requests of this rank's signals and clock; they reach all ranks with the step's sums.
   Requests own_requests() const {
     const bool asked = StopSignals::take_save_request();
     if (asked && (!run_.checkpoints || run_.config.checkpoint.load_only)) {
@@ -125,7 +125,7 @@ class Trainer {
     return {StopSignals::received() != 0, asked || (run_.checkpoints && run_.checkpoints->clock_asks())};
   }
 
-  /// Of the step's valid tokens, this rank's; 0 if it computes no loss.
+  /// This rank's share of the step's valid tokens; 0 if it computes no loss.
   double own_share(const StepBatch& batch) const {
     const Plan& plan = run_.model.plan();
     if (plan.units.empty() || plan.units.back().role != UnitRole::head || batch.valid_tokens == 0) return 0;
@@ -189,9 +189,9 @@ class Trainer {
   Run& run_;
   const int64_t steps_;
   RunPosition position_;  // after the last step
-  Requests requests_;     // that all ranks agreed to follow
+  Requests requests_;     // agreed on by all ranks
   DataCounters counters_;
-  std::optional<StepBatch> next_batch_;  // the first of this process; taken early for the start report
+  std::optional<StepBatch> next_batch_;  // the first of this process; read early for the start report
   std::optional<StepObservers> observers_;
 };
 

@@ -27,7 +27,7 @@ std::unique_ptr<BatchStream> Validator::open() const {
   BatchOptions options = make_batch_options(config_, block_causal_);
   options.dataset = config_.validation.dataset;
   options.section = "validation";
-  options.announces_passes = false;  // of a set that is read anew each time, they are no news
+  options.announces_passes = false;  // not worth reporting for a set that is reread each time
   options.infinite = config_.validation.steps >= 0;
   options.queue_depth = BatchOptions().queue_depth;
   options.packing = make_packing(config_, options.dataset);
@@ -51,7 +51,7 @@ std::optional<ValidationReport> Validator::run(int64_t step,
   int64_t valid_tokens = 0;
   int64_t tokens = 0;
   for (int64_t batch = 0; whole_set || batch < config_.validation.steps; ++batch) {
-    // Ranks stop together: with several, the training loop agrees on it after the set.
+    // Ranks stop together: with several, the training loop agrees on it after the validation.
     if (!loss_ && StopSignals::received() != 0) return std::nullopt;
     std::optional<StepBatch> next = stream->next();
     if (!next) break;
@@ -70,7 +70,7 @@ std::optional<ValidationReport> Validator::run(int64_t step,
   ValidationReport report;
   report.step = step;
   report.loss = loss.item<double>() / static_cast<double>(std::max<int64_t>(1, valid_tokens));
-  const auto ranks = static_cast<double>(place_.mesh.non_data_parallel_size());  // that share these tokens
+  const auto ranks = static_cast<double>(place_.mesh.non_data_parallel_size());  // ranks that share these tokens
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report.tokens_per_second = static_cast<double>(tokens) / ranks / std::max(seconds, 1e-9);
   const MemoryUse memory = memory_use(device.device);

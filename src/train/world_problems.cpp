@@ -12,7 +12,7 @@
 namespace titan {
 namespace {
 
-/// The first degree that the user gave: the place to look at.
+/// The first degree that the user set: the option that a message points to.
 std::string given_degree(const Origins& origins) {
   for (const char* name : {"pipeline_parallel_degree", "data_parallel_replicate_degree", "data_parallel_shard_degree",
                            "context_parallel_degree", "tensor_parallel_degree"}) {
@@ -21,13 +21,13 @@ std::string given_degree(const Origins& origins) {
   return "parallelism.data_parallel_shard_degree";
 }
 
-/// The multiples of `step` next to `number`, from `step` on.
+/// The multiples of `step` next to `number`, at least `step`.
 std::string nearest_multiples(int64_t number, int64_t step) {
   const int64_t below = number / step * step;
   return below > 0 ? fmt::format("{} or {}", below, below + step) : std::to_string(step);
 }
 
-/// More than a world can have. Degrees may multiply to more than a number holds: their products end here.
+/// More than a world can have. Products of degrees are capped here to avoid overflow.
 constexpr int64_t kTooManyRanks = kMostRanks + 1;
 
 int64_t ranks_of(std::initializer_list<int64_t> degrees) {
@@ -36,7 +36,7 @@ int64_t ranks_of(std::initializer_list<int64_t> degrees) {
   return product;
 }
 
-/// Ranks for one shard of the weights each.
+/// Number of ranks per shard of the weights.
 int64_t unsharded_ranks(const ParallelismSection& degrees) {
   return ranks_of({degrees.pipeline_parallel_degree, degrees.data_parallel_replicate_degree,
                    degrees.context_parallel_degree, degrees.tensor_parallel_degree});
@@ -65,7 +65,7 @@ std::vector<Problem> batch_problems(const JobConfig& config, const Origins& orig
       fmt::format("use {} (a multiple of {}), or -1", nearest_multiples(global, local * ranks), local * ranks))};
 }
 
-/// Options that say something and do nothing on this mesh, although the degrees that were given left that open.
+/// Options that have no effect on this mesh, which the configured degrees alone do not show.
 std::vector<Problem> notes_for_mesh(const JobConfig& config, const Origins& origins, const DeviceMesh& mesh) {
   const std::string key = "parallelism.fsdp_reshard_after_forward";
   const bool is_open = config.parallelism.data_parallel_shard_degree == -1;
@@ -91,7 +91,7 @@ int64_t fewest_ranks(const JobConfig& config) {
 }
 
 std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world) {
-  // A dry run has comm.world_size ranks, however it was started.
+  // A dry run has comm.world_size ranks, whatever the launcher.
   if (config.comm.mode == "fake_backend") world = config.comm.world_size.value_or(world);
   try {
     const DeviceMesh mesh = make_mesh(config, world);
@@ -105,7 +105,7 @@ std::vector<Problem> world_problems(const JobConfig& config, const Origins& orig
 
 namespace {
 
-/// Degrees above this are not named.
+/// Messages list no degrees above this.
 constexpr int64_t kMostNamed = 256;
 
 class DegreeCheck {
@@ -116,7 +116,7 @@ class DegreeCheck {
   std::vector<Problem> run() {
     check_heads();
     check_length("training.seq_len", config_.training.seq_len);
-    // A length that follows training's is wrong with that one.
+    // A validation length that defaults to training's needs no check of its own.
     const ValidationSection& validation = config_.validation;
     const bool follows = !origins_.is_set("validation.seq_len") && validation.seq_len == config_.training.seq_len;
     if (validation.enable && !follows) check_length("validation.seq_len", validation.seq_len);
@@ -124,14 +124,14 @@ class DegreeCheck {
   }
 
  private:
-  /// What keeps `degree` ranks from sharing every matrix of a block; empty when nothing does.
+  /// Why `degree` ranks cannot shard every matrix of a block; empty if they can.
   std::string obstacle(int64_t degree) const;
-  /// The parts of equal length that a sequence is cut into.
+  /// The number of equal parts of a sequence.
   int64_t parts(int64_t tensor, int64_t context) const { return tensor * SequenceSplit{context, balance_}.chunks(); }
   bool divide_lengths(int64_t tensor, int64_t context) const;
   std::string tensor_degrees(int64_t context) const;
   std::string context_degrees(int64_t tensor) const;
-  /// Degrees under which the sequences stay as long as they are.
+  /// Degrees that fit the sequence lengths.
   std::string other_degrees() const;
   void check_heads();
   void check_length(const char* key, int64_t length);

@@ -1,5 +1,5 @@
-// The lifetime of one rank in a run: its rendezvous, its log, and its failure, which ends the other ranks too.
-// Shared by the subcommands that run on several ranks; also works for a single process.
+// One rank of a run, from rendezvous to exit: its log, and its failure, which ends the other ranks too. Used by the
+// subcommands that run on several ranks; also works for a single process.
 #pragma once
 
 #include <atomic>
@@ -19,9 +19,9 @@ struct DeviceInfo;
 
 class RankSession {
  public:
-  /// Rank 0 logs to the console, every other rank to logs/rank-NNNN.log of the dump folder, and warnings and errors to
-  /// standard error as well. LOG_RANK, a comma list or "all", names ranks that log to the console, too.
-  /// `final_message`: run when another thread ends the process; may be null. `output_is_result`: the console of the log
+  /// Rank 0 logs to the console. Every other rank logs to logs/rank-NNNN.log of the dump folder, and its warnings and
+  /// errors also to standard error. LOG_RANK, a comma list or "all", names ranks that also log to the console.
+  /// `final_message`: printed when another thread ends the process; may be null. `output_is_result`: the log's console
   /// is standard error.
   RankSession(const Schema& schema, const JobConfig& config, Launch launch,
               std::shared_ptr<FinalMessage> final_message = nullptr, bool output_is_result = false);
@@ -37,9 +37,9 @@ class RankSession {
   int run_as_rank(const std::function<ExitCode(const World& world)>& work, const std::function<void()>& tear_down);
   Rendezvous meet();
   RankFacts own_facts() const;
-  /// Moves this rank to the cores near its GPU, unless it is there.
+  /// Moves this rank to the cores near its GPU, unless it already runs there.
   void move_near(const DeviceInfo& device) const;
-  /// Sets NCCL's environment variables where unset, its flight recorder's among them.
+  /// Sets unset environment variables of NCCL, including those of its flight recorder.
   void prepare_nccl() const;
   /// Path prefix of the collective traces.
   std::string trace_prefix() const;
@@ -54,11 +54,11 @@ class RankSession {
   Log log_;
   std::shared_ptr<CollectiveTrace> trace_;  // null: disabled
   std::atomic<bool> trace_written_ = false;
-  bool rank_zero_tells_ = false;  // of this rank's failure
+  bool rank_zero_tells_ = false;  // rank 0 reports this rank's failure
 };
 
-/// Freed activations stay with the process: giving them back to the system and faulting them in again every step costs
-/// more than the step's own arithmetic on small models.
+/// Keeps freed memory in the process: returning activations to the system and faulting them in again every step costs
+/// more than the step's arithmetic on small models.
 void keep_freed_memory();
 
 /// This process's rank and launcher, from a config without problems.

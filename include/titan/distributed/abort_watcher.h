@@ -12,7 +12,7 @@ namespace titan {
 
 class AbortWatcher {
  public:
-  /// Called on the watcher's thread, right before it ends the process: the program's last line. `aloud`: this rank
+  /// Called on the watcher's thread, right before it ends the process: prints the last message. `aloud`: this rank
   /// reports the failure to the user; the other ranks only log it.
   using PeerFailed = std::function<void(const std::string& text, bool aloud)>;
 
@@ -25,8 +25,8 @@ class AbortWatcher {
   /// rank 0 has received the failure and reports it, so that a failure of all ranks is reported once.
   virtual bool fail(int code, const std::string& text) = 0;
 
-  /// This rank is done. Waits for all ranks, so that it is not taken for dead and rank 0's store outlives its clients.
-  /// Returns the ranks that were not done within `limit` (rank 0 sees all ranks, the others only rank 0).
+  /// This rank has finished. Waits for all ranks, so that it is not taken for dead and rank 0's store outlives its
+  /// clients. Returns the ranks that had not finished within `limit` (rank 0 sees all ranks, the others only rank 0).
   virtual std::vector<int64_t> leave(std::chrono::seconds limit) = 0;
 };
 

@@ -21,7 +21,7 @@ std::string_view name(Collective kind);
 enum class Reduction : uint8_t { sum, max, min };
 
 /// Traffic of a communicator: calls (a list of tensors is one call) and bytes of the full tensors: the output of an
-/// all-gather, the input of a reduce-scatter, the tensor of an all-reduce, what a permute sends.
+/// all-gather, the input of a reduce-scatter, the tensor of an all-reduce, the sent tensors of a permute.
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;

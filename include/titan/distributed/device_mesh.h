@@ -1,5 +1,5 @@
-// The named axes over which ranks are laid, outermost to innermost: pp, dp_replicate, dp_shard, cp, tp.
-// Arithmetic only; process groups over the axes are made elsewhere from the same object.
+// The named mesh axes, outermost to innermost: pp, dp_replicate, dp_shard, cp, tp. Arithmetic only; process groups over
+// the axes are created elsewhere (mesh_groups.h).
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ inline constexpr const char* kWorld = "world";
 /// members.
 std::vector<MeshAxis> axes_of(std::string_view group_name);
 
-/// Degrees as the user asks for them; `dp_shard` = -1 means "the rest of the world".
+/// Degrees as configured; `dp_shard` = -1 means "the rest of the world".
 struct ParallelDegrees {
   int64_t pp = 1;
   int64_t dp_replicate = 1;
@@ -55,7 +55,7 @@ class DeviceMesh {
   int64_t coordinate(int64_t rank, MeshAxis axis) const;
 
   int64_t size(std::span<const MeshAxis> axes) const;
-  /// The ranks that differ from `rank` along `axes` only, `rank` among them, ascending: one group of a communicator.
+  /// The ranks that differ from `rank` along `axes` only, including `rank`, ascending: one group of a communicator.
   std::vector<int64_t> group(int64_t rank, std::span<const MeshAxis> axes) const;
 
   /// Ranks that read different data: dp_replicate × dp_shard.
@@ -69,7 +69,7 @@ class DeviceMesh {
   std::array<int64_t, 5> sizes_;
 };
 
-/// One rank of a mesh; by default the only one.
+/// One rank of a mesh; by default the single rank of a mesh of size 1.
 struct MeshPlace {
   DeviceMesh mesh{ParallelDegrees{1, 1, 1, 1, 1}, 1};
   int64_t rank = 0;

@@ -1,4 +1,4 @@
-// The members of a group as ranks of the run, and a note of the ones that this rank waits for.
+// The global ranks of a group's members. Records in the wait-for graph which of them this rank waits for.
 #pragma once
 
 #include <chrono>
@@ -18,14 +18,14 @@ namespace titan {
 
 struct GroupMembers {
   std::string group;
-  std::vector<int64_t> ranks;           // of the run, by rank of the group; empty: not known
+  std::vector<int64_t> ranks;           // global rank by group rank; empty: unknown
   std::shared_ptr<WaitForGraph> waits;  // null: waits are not recorded
 
-  /// `peer` of the group as a rank of the run; -1: not known.
+  /// Global rank of the group's rank `peer`; -1: unknown.
   int64_t run_rank(int64_t peer) const { return ranks.empty() ? -1 : ranks[static_cast<size_t>(peer)]; }
 
-  /// What `came` returns, which waits for `peers` of the group: whether they came. When they did not, or it throws, the
-  /// note stays.
+  /// Calls `came`, which waits for `peers` of the group and returns whether they arrived; returns its result. If they
+  /// did not arrive, or it throws, the recorded wait stays.
   template <class Came>
   bool wait_for(std::span<const int64_t> peers, const Came& came) const {
     if (!waits || ranks.empty()) return came();
@@ -46,20 +46,20 @@ struct GroupMembers {
     return wait_for(std::span(&peer, 1), came);
   }
 
-  /// All of them but `own` of the group, as ranks of the run, for `noted`; null: not known, or not recorded.
+  /// Global ranks of all members except group rank `own`, for `noted`; null: unknown, or not recorded.
   WaitForGraph::Ranks others(int64_t own) const;
-  /// For work that no host thread waits for: this rank waits for `ranks` from now on until `is_complete` has said so
-  /// once. When it throws, the note stays.
+  /// For work that no host thread waits for: this rank counts as waiting for `ranks` until `is_complete` returns true.
+  /// If it throws, the recorded wait stays.
   std::function<bool()> noted(WaitForGraph::Ranks ranks, std::function<bool()> is_complete) const;
 
-  /// Ends a wait in vain: throws Error(peer_failure) that names group and peer.
+  /// Ends a wait that timed out: throws Error(peer_failure) that names group and peer.
   [[noreturn]] void fail_silent(int64_t peer, std::chrono::milliseconds timeout) const;
 };
 
-/// `memory`, with a note of every wait.
+/// Wraps `memory` to record every wait.
 std::unique_ptr<PeerMemory> noting(std::unique_ptr<PeerMemory> memory, GroupMembers members);
 
-// Our reductions in the words of LibTorch's process groups.
+// Our reductions as those of LibTorch's process groups.
 
 inline c10d::ReduceOp c10d_reduction(Reduction reduction) {
   switch (reduction) {

@@ -1,5 +1,5 @@
-// Who this process is among the ranks of a run, and where they meet: a function of options and environment variables.
-// A pure function of its arguments: nothing is read, resolved or connected here. docs/launch.md is its table.
+// This process's rank, the world size and the rendezvous endpoint, from options and environment variables. A pure
+// function of its arguments: nothing is read, resolved or connected here. docs/launch.md has the table.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace titan {
 struct LaunchContext {
   /// The value of an environment variable; nothing when it is unset.
   std::function<std::optional<std::string>(std::string_view name)> variable;
-  /// Id of the process that started this host's ranks: what they have in common where a launcher names no job.
+  /// Id of the process that started this host's ranks: identifies the run where a launcher names no job.
   std::function<int64_t()> launcher_process;
 };
 
@@ -33,15 +33,15 @@ struct RendezvousEndpoint {
   Kind kind = Kind::nowhere;
   std::string host;
   std::vector<uint16_t> ports;
-  std::string run;       ///< names the run; keeps runs that share a host apart
-  std::string secret{};  ///< known to the run's ranks alone; empty: none was given, and ranks prove `run` alone
+  std::string run;       ///< names the run; distinguishes runs that share a host
+  std::string secret{};  ///< known only to the run's ranks; empty: none was given, and ranks prove `run` alone
 };
 
 struct Launch {
   std::string launcher;  ///< "torchrun", "mpirun", …; empty for a single process
   int64_t rank = 0;
   int64_t size = 1;
-  /// Among the ranks of its host, if the launcher says; else the rendezvous check finds out (rank_check.h).
+  /// Among the ranks of its host, if the launcher sets it; else the rendezvous check finds it (rank_check.h).
   std::optional<int64_t> local_rank{};
   std::optional<int64_t> local_size{};
   bool fake = false;
@@ -50,13 +50,13 @@ struct Launch {
 
 /// The first that applies: a dry run (comm.mode); comm.rank, comm.world_size and comm.master; RANK and WORLD_SIZE
 /// (torchrun, titan_train launch); Open MPI; PMI (MPICH, Intel MPI); a Slurm step; other launchers; a single process.
-/// Throws Error(launcher) for variables that contradict each other or say too little, with what to do.
+/// Throws Error(launcher) with a remedy for variables that contradict each other or are incomplete.
 Launch detect_launch(const CommSection& comm, const LaunchContext& context);
 
 /// The context of the running process. TITAN_SECRET may also be the first line of the file TITAN_SECRET_FILE.
 LaunchContext process_context();
 
-/// 128 random bits as hexadecimal digits: a secret that a launcher gives its ranks, or a number used once.
+/// 128 random bits as hexadecimal digits: a secret that a launcher passes to its ranks, or a nonce.
 std::string random_secret();
 
 /// The first host of Slurm's list notation: "n[001-015],h2" → "n001", "n[07,9]-x" → "n07-x".
@@ -66,13 +66,13 @@ std::string first_node(std::string_view node_list);
 /// Tasks of node `index` in Slurm's notation: "4(x2),3" is 4, 4, 3. Nothing when the text is malformed or too short.
 std::optional<int64_t> tasks_of_node(std::string_view tasks_per_node, int64_t index);
 
-/// Nine ports above Linux's ephemeral range that follow from `key`: 61440 + (key + 0…8) mod 4096. All ranks of a run
-/// try the same ones in the same order.
+/// Nine ports above Linux's ephemeral range, derived from `key`: 61440 + (key + 0…8) mod 4096. All ranks of a run try
+/// the same ones in the same order.
 std::vector<uint16_t> derived_ports(uint64_t key);
 
-// Environment variables with the refusals that go with them: what a launcher should have set and did not.
+// Environment variables, with the errors for those that a launcher should have set.
 
-/// A value for a message: its beginning, when it is as long as lists of many hosts are.
+/// A value for a message, shortened if it is as long as a list of many hosts.
 inline std::string as_shown(std::string_view value) {
   constexpr size_t kMost = 60;
   if (value.size() <= kMost) return fmt::format("\"{}\"", value);
@@ -94,7 +94,7 @@ class EnvironmentVariables {
   }
   bool has(std::string_view name) const { return text(name).has_value(); }
 
-  /// Throws Error(launcher) when the variable is set and is no whole number from 0 on.
+  /// Throws Error(launcher) when the variable is set to anything but a whole number ≥ 0.
   std::optional<int64_t> number(std::string_view name) const {
     const std::optional<std::string> value = text(name);
     if (!value) return std::nullopt;
@@ -109,7 +109,7 @@ class EnvironmentVariables {
   }
   int64_t number_or(std::string_view name, int64_t otherwise) const { return number(name).value_or(otherwise); }
 
-  /// Throws Error(launcher) naming `because`, a variable that is there, when `name` is not.
+  /// Throws Error(launcher) when `name` is unset, naming `because`, a variable that is set.
   int64_t required_number(std::string_view name, std::string_view because) const {
     if (const std::optional<int64_t> value = number(name)) return *value;
     throw Error(

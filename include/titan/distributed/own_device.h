@@ -1,5 +1,5 @@
-// The GPU of a thread. CUDA takes number 0 for a thread that has chosen none, and the first question that such a thread
-// asks makes half a gigabyte of context there, on every rank: so what a thread is started with begins with a choice.
+// The GPU of a thread. CUDA uses device 0 for a thread that has not chosen one, and the first CUDA call of such a
+// thread creates a context of half a gigabyte there, on every rank. So every new thread must choose its GPU first.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace titan {
 
-/// The number of the GPU that this thread has chosen; 0 where it has chosen none, or there is none.
+/// The index of the GPU that this thread has chosen; 0 if it has chosen none, or there is none.
 int chosen_gpu();
-/// Has this thread choose it, unless it has.
+/// Chooses GPU `number` for this thread, unless it is chosen already.
 void choose_gpu(int number);
 
-/// `work` for another thread: there it begins on the GPU that this thread has chosen.
+/// Wraps `work` for another thread: it runs on the GPU that the calling thread has chosen.
 template <class Work>
 auto on_own_device(Work work) {
   return [gpu = chosen_gpu(), work = std::move(work)]() mutable {
@@ -23,17 +23,16 @@ auto on_own_device(Work work) {
   };
 }
 
-// What LibTorch's NCCL groups read from the environment when they are made. titan keeps its own limits and its own
-// record of collectives; these make the library's, which knows the kernels, agree with them.
+// Environment variables that LibTorch's NCCL groups read when they are created. titan has its own timeouts and its own
+// trace of collectives; these settings make the library's, which sees the kernels, agree with them.
 
-/// Names and values, as torchtitan sets them: errors end the process without waiting for the GPU, and when a collective
-/// is overdue, the last `remembered` of them (0: none) are written to `file_prefix` followed by the rank. With
-/// `one_gpu_visible`, where every rank calls its GPU number 0, symmetric memory does not take equal numbers for one
-/// GPU.
+/// Names and values, as torchtitan sets them: errors end the process without waiting for the GPU. When a collective
+/// times out, the last `remembered` collectives (0: none) are written to `file_prefix` followed by the rank.
+/// `one_gpu_visible`: every rank's GPU has index 0, and symmetric memory must not take equal indices for one GPU.
 std::vector<std::pair<std::string, std::string>> nccl_environment(int64_t remembered, const std::string& file_prefix,
                                                                   bool one_gpu_visible);
 
-/// Sets what the user has not set. To be called before other threads read the environment.
+/// Sets the variables that the user has not set. Call it before other threads read the environment.
 void set_where_unset(const std::vector<std::pair<std::string, std::string>>& environment);
 
 }  // namespace titan

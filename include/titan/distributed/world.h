@@ -1,5 +1,5 @@
-// This process's place among the processes (ranks) of a run. Created once by the rendezvous; a default World is a
-// single process. Passed by reference; does not depend on the mesh or process groups.
+// The rank of this process in a run, and what it shares with the other ranks. Created once by the rendezvous; a default
+// World is a single process. Passed by reference; does not depend on the mesh or process groups.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>

@@ -1,4 +1,4 @@
-// What compile.enable and compile.components choose of the fused kernels (docs/kernels.md).
+// Selection of the fused kernels by compile.enable and compile.components (docs/kernels.md).
 #pragma once
 
 #include <string>
@@ -12,23 +12,23 @@
 
 namespace titan {
 
-/// Whether code built for `architectures` ("80-real,90a-real", as CMake names them) runs on a GPU of `capability`
-/// (10 · major + minor): machine code on its own major version from its minor one on, with an `a` on that very one;
-/// what is not `-real` also holds PTX, which the driver translates for anything newer. Source: NVIDIA, "CUDA C++
-/// Programming Guide", Binary Compatibility and PTX Compatibility.
+/// Whether code built for `architectures` ("80-real,90a-real", as in CMake) runs on a GPU of `capability` (10 · major +
+/// minor). Machine code runs on its own major version from its minor version on; with an `a`, on that exact version
+/// only. Entries without `-real` also contain PTX, which the driver compiles for anything newer. Source: NVIDIA, "CUDA
+/// C++ Programming Guide", Binary Compatibility and PTX Compatibility.
 bool runs_on(std::string_view architectures, int capability);
 
-/// What the kernels of libtitan_cuda.so were built for, as CMake names it; empty where it is not open.
+/// Architectures of the kernels in libtitan_cuda.so, as in CMake; empty if it is not loaded.
 std::string_view built_architectures();
 
 /// Throws Error(bad_config) for a GPU that kernels built for `architectures` do not run on: initial weights, the
-/// gradient norm and the optimizer are such kernels whatever compile.enable says.
+/// gradient norm and the optimizer need them whatever compile.enable is.
 void require_kernels(const DeviceInfo& device, std::string_view architectures = built_architectures());
 
-/// Whether compile.enable and compile.components ask for `component` ("model", "loss"); on a CPU that changes nothing.
+/// Whether compile.enable and compile.components request `component` ("model", "loss"); no effect on a CPU.
 bool compiles(const JobConfig& config, std::string_view component);
 
-/// The kernels of a run on `device`; none when compile.enable is false, and none on a CPU, which is said.
+/// The kernels of a run on `device`; none if compile.enable is false, and none on a CPU, which is logged.
 ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device, const Log& log);
 
 }  // namespace titan

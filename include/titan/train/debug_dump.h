@@ -1,5 +1,5 @@
-// debug.dump_steps: everything about one step as full logical tensors in one file, whatever the layout. The tool for
-// comparing two layouts, two revisions or two frameworks; docs/debugging.md lists the keys.
+// debug.dump_steps: everything about one step as full logical tensors in one file, independent of the layout. For
+// comparing two layouts, revisions or frameworks; docs/debugging.md lists the keys.
 #pragma once
 
 #include <filesystem>
@@ -16,19 +16,19 @@
 
 namespace titan {
 
-/// The ranks a dump is gathered from; null where this process is alone.
+/// The ranks that a dump is gathered from; null for a single process.
 struct DumpRanks {
   std::shared_ptr<Communicator> world;
-  std::shared_ptr<Communicator> data;  // ranks that read different tokens: by samples, then by places of a sample
+  std::shared_ptr<Communicator> data;  // ranks that read different tokens: by samples, then by token position
   SequenceSplit split;                 // of every sample over its ranks
   bool writes = true;                  // this rank writes the file
-  bool pipeline = false;               // some parameters are of other ranks, and have no memory here
+  bool pipeline = false;               // some parameters are on other ranks, without memory here
 };
 
 class DebugDump {
  public:
-  /// Collects "param.NAME" (copies) and the batch. All calls are collective; `ranks` gathers
-  /// the ranks' parts to full tensors.
+  /// Collects "param.NAME" (copies) and the batch. All calls are collective; `ranks` gathers the ranks' parts into full
+  /// tensors.
   DebugDump(std::span<Parameter* const> parameters, std::span<const BatchContext> microbatches, DumpRanks ranks = {});
   void add_logits(const std::vector<at::Tensor>& logits);
   /// "grad.NAME", "loss" and "grad_norm": after the last reduction, before the optimizer.
@@ -44,7 +44,7 @@ class DebugDump {
   void add_parameter(const std::string& prefix, const Parameter& parameter, const at::Tensor& shard);
 
   DumpRanks ranks_;
-  at::Device device_;  // of the batch, and of what ranks send each other
+  at::Device device_;  // of the batch, and of messages between ranks
   std::vector<Parameter*> parameters_;
   NamedTensors tensors_;
 };

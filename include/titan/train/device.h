@@ -1,4 +1,4 @@
-// The device a run trains on: choosing it, its memory, and reading a step's results without stopping it.
+// The device of a run: selection, memory, and asynchronous readback of a step's results.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,44 +25,42 @@ struct DeviceInfo {
   int capability = 0;       ///< of a GPU: 10 · major + minor
 };
 
-/// Throws Error(bad_config) for a GPU that does not multiply float8 (before Ada and Hopper).
+/// Throws Error(bad_config) for a GPU without float8 matmuls (before Ada and Hopper).
 void require_float8(const DeviceInfo& device);
 
-/// Why GPUs cannot be used although a driver is here, and what to do; empty without a driver and where nothing is
-/// wrong.
+/// Why GPUs cannot be used although a driver is installed, and the remedy; empty without a driver or without a problem.
 std::string gpu_obstacle(const CudaState& state);
 
-/// `wanted`: auto, cpu or cuda. With several GPUs in sight, the one of this rank's place on its host. Throws
-/// Error(bad_config) when cuda is wanted and there is none, or when there is something to use but for an obstacle and
-/// the CPU is not asked for; Error(launcher) when the place has no GPU.
+/// `wanted`: auto, cpu or cuda. With several visible GPUs, uses the one of this rank's local rank. Throws
+/// Error(bad_config) if cuda is wanted and there is none, or if an obstacle prevents using a GPU and the CPU is not
+/// requested; Error(launcher) if the local rank has no GPU.
 DeviceInfo choose_device(const std::string& wanted, int64_t local_rank = 0);
 
-/// The uuids of the GPUs that choose_device chooses from, by their index; empty where it would choose the CPU or throw.
+/// The uuids of the GPUs that choose_device can choose, by index; empty if it would choose the CPU or throw.
 std::vector<std::string> visible_gpus(const std::string& wanted);
 
-/// What the device's allocator says of itself. On the CPU, which has no such counters, both peaks are those of resident
-/// memory.
+/// Statistics of the device's allocator. The CPU has no such counters: both peaks are those of resident memory.
 struct MemoryUse {
   int64_t reserved_peak = 0;  // since the last reset
-  int64_t active_peak = 0;    // of that, held by tensors
-  int64_t retries = 0;        // so far
-  int64_t out_of_memory = 0;  // so far
+  int64_t active_peak = 0;    // of reserved_peak, held by tensors
+  int64_t retries = 0;        // total
+  int64_t out_of_memory = 0;  // total
 };
 MemoryUse memory_use(const at::Device& device);
 
-/// What is set aside of a GPU for libraries: context, communicators, work spaces, fragments.
+/// GPU memory reserved for libraries: context, communicators, workspaces, fragmentation.
 inline constexpr int64_t kLibraryBytes = int64_t{2} << 30;
-/// What is taken of a GPU and not by this process's allocator: by libraries, and by other processes.
+/// GPU memory in use outside this process's allocator: by libraries and by other processes.
 int64_t bytes_beside_allocator(const at::Device& device);
 
-/// What tensors of one rank may take.
+/// Memory available to the tensors of one rank.
 struct MemoryRoom {
-  std::optional<int64_t> bytes;  // none: not known
-  std::string words;             // the device's name, how much it has, and how much of that is for this rank and why
+  std::optional<int64_t> bytes;  // none: unknown
+  std::string words;             // the device's name, its memory, and how much of that is for this rank and why
 };
-/// Of one of `host_ranks` ranks of this host, asked before the job made any tensor: a GPU, of which each has its own
-/// or, with `share_gpu`, an even share, without what libraries take for themselves; on a CPU an even share of what is
-/// available, and no more than this process's limits.
+/// For one of `host_ranks` ranks of this host, before the job's first tensor. GPU: its memory, or an even share with
+/// `share_gpu`, minus the reserve for libraries. CPU: an even share of the available memory, limited by this process's
+/// limits.
 MemoryRoom memory_room(const DeviceInfo& device, int64_t host_ranks, bool share_gpu);
 
 /// Peak memory on the device since the last reset: allocator's reserved bytes on CUDA, resident memory on the CPU.
@@ -75,10 +73,10 @@ struct Spike {
   double norm_deviations = 0;
 };
 
-/// The host waits for all work that this process has given the device. Of a CPU there is none.
+/// Blocks the host until all work that this process enqueued on the device is complete. No effect on a CPU.
 void wait_for_device(const at::Device& device);
 
-/// Numbers for the device, which need not be waited for: fp64, in order.
+/// Copies numbers to the device asynchronously: fp64, in order.
 at::Tensor to_device_soon(std::initializer_list<double> values, const at::Device& device);
 
 /// Values of one step on the host.
@@ -87,7 +85,7 @@ struct StepValues {
   double grad_norm = 0;
   bool skipped = false;
   Requests requests = {};
-  double own_loss = 0;  // what this rank's tokens brought to the loss
+  double own_loss = 0;  // contribution of this rank's tokens to the loss
   std::optional<Spike> spike = {};
 };
 
@@ -98,7 +96,7 @@ class HostCopy {
   /// Whether wait() would return at once.
   bool is_done() const { return !copied_ || copied_->query(); }
   std::span<const double> wait();
-  /// Of a copy that has arrived.
+  /// Of a completed copy.
   std::span<const double> values() const;
 
  private:

@@ -1,6 +1,6 @@
-// Proof that a step makes the host wait for nothing (debug.sync_check). On a GPU CUDA itself refuses calls that wait.
-// On a CPU nothing has to be waited for, but the step calls the same operations: those whose result the host reads, or
-// whose shape depends on numbers of the device, are noted, so that one that slips into a step is found without a GPU.
+// Checks that a step never makes the host wait (debug.sync_check). On a GPU, CUDA itself rejects calls that wait. On a
+// CPU nothing waits, but the step calls the same operations: the check records those whose result the host reads, or
+// whose shape depends on device values. So such a call is found without a GPU.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -13,21 +13,22 @@
 
 namespace titan {
 
-/// Throws Error(bad_config) for a check on a GPU of steps in which the host waits by design, but for the one wait of an
-/// optimizer on the host (WAIT_HOST), which is let through: LibTorch, which refuses, has no part in it.
+/// Throws Error(bad_config) for a check on a GPU of steps in which the host waits by design. The wait of an optimizer
+/// on the host (WAIT_HOST) is allowed: it does not go through LibTorch, which does the check.
 void refuse_waits_by_design(const JobConfig& config, const at::Device& device);
 
 class HostWaitCheck {
  public:
-  /// Watches this thread's work on `device` from here on, when `on`.
+  /// If `on`, checks this thread's work on `device` from here on.
   HostWaitCheck(const at::Device& device, bool on);
   ~HostWaitCheck();
   HostWaitCheck(const HostWaitCheck&) = delete;
   HostWaitCheck& operator=(const HostWaitCheck&) = delete;
 
-  /// Throws Error(bug) that names what would have made the host wait for a GPU. (On a GPU the call itself throws.)
+  /// Throws Error(bug) that names the operations that would make the host wait for a GPU. (On a GPU the call itself
+  /// throws.)
   void finish();
-  /// Operations that on a GPU make the host wait, so far, each once, in order.
+  /// Operations so far that make the host wait on a GPU, without duplicates, in order.
   const std::vector<std::string>& found() const { return found_; }
 
  private:

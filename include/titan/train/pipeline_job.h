@@ -1,4 +1,4 @@
-// From the config's options to a pipeline: which stages there are, who runs them, in which order.
+// Builds a pipeline from the config's options: its stages, their ranks, and the schedule.
 #pragma once
 
 #include <vector>
@@ -11,17 +11,16 @@
 
 namespace titan {
 
-/// The pipeline of a config with parallelism.pipeline_parallel_degree above 1, with everything that keeps it from being
-/// built.
+/// The pipeline of a config with parallelism.pipeline_parallel_degree above 1, with all problems that prevent it.
 PipelinePlan make_pipeline(const JobConfig& config, const ModelDescription& model);
 
-/// The same problems as lines of the config's report. None without a pipeline.
+/// The same problems for the config's report. None without a pipeline.
 std::vector<Problem> check_pipeline(const JobConfig& config, const ModelDescription& model, const Origins& origins);
 
-/// Cuts what `request` asks for into the pipeline's microbatches and gives it the stages of its place. Does nothing
+/// Splits the batch of `request` into the pipeline's microbatches and sets the stages of its place. Does nothing
 /// without a pipeline. Throws Error(bad_config) with the first problem.
 void add_pipeline(PlanRequest& request, const JobConfig& config, const ModelDescription& model);
-/// The same with the job's pipeline, which is one for all its ranks.
+/// The same with the job's pipeline, which all its ranks share.
 void add_pipeline(PlanRequest& request, const PipelinePlan& pipeline, const ModelDescription& model);
 
 }  // namespace titan

@@ -1,5 +1,5 @@
-// A run: everything that a job's config asks for, built once by build_run(), and the loop that trains with it, train()
-// (src/train/trainer.cpp). No parallelism, no precision and no model is named here: the parts know theirs.
+// A run: everything that a job's config asks for, built once by build_run(), and the training loop, train()
+// (src/train/trainer.cpp). Contains nothing specific to a parallelism, a precision or a model.
 #pragma once
 
 #include <memory>
@@ -53,10 +53,10 @@ struct Run {
 
   const JobConfig& config;
   const Log& log;
-  bool trains = true;  // false: build_inference made it
+  bool trains = true;  // false: built by build_inference
   World world;
   DeviceInfo device;
-  std::unique_ptr<RunFolder> folder;  // null but on rank 0
+  std::unique_ptr<RunFolder> folder;  // null except on rank 0
   MeshPlace place;                    // of this rank in the device mesh
   SequenceShare share;                // of every sequence: this rank's part under context parallelism
   MeshGroups groups;                  // communicators
@@ -72,8 +72,8 @@ struct Run {
 /// process's rank and the number of ranks. `config` and `log` must outlive the run. Throws Error with the exit code.
 std::unique_ptr<Run> build_run(const JobConfig& config, const World& world, const Log& log);
 
-/// The model alone, with the weights that `checkpoint.initial_load_*` name: nothing that trains, no folder, no data.
-/// Otherwise as build_run.
+/// Builds only the model, with the weights that `checkpoint.initial_load_*` name: no optimizer, no folder, no data.
+/// Otherwise like build_run.
 std::unique_ptr<Run> build_inference(const JobConfig& config, const World& world, const Log& log);
 
 /// Trains to the last step, or until a signal asks to stop. Throws Error(non_finite) under training.non_finite =
@@ -83,14 +83,15 @@ ExitCode train(Run& run);
 /// Loads the checkpoint that `checkpoint.*` names, if there is one, and sets the data position.
 RunStart resume(Run& run);
 
-/// Forward alone, through all stages of the model. With a pipeline, logits are on every rank, other results as
-/// Executor::infer has them.
+/// Forward only, through all stages of the model. With a pipeline, logits are on every rank; other results are as in
+/// Executor::infer.
 at::Tensor infer(const Run& run, const BatchContext& batch, UnitMode mode);
 
-/// Once the first step is over, which meets ranks that start slowly: collectives wait for comm.train_timeout_seconds.
+/// Call it after the first step, which waits for slow starters: sets the timeout of collectives to
+/// comm.train_timeout_seconds.
 void use_training_timeouts(Run& run);
 
-/// On GPUs, when no rank has anything left to send: closes all communicators. Not after a failure (NcclTransport).
+/// On GPUs: waits until no rank has work left, then closes all communicators. Not after a failure (NcclTransport).
 void close_groups(Run& run);
 
 }  // namespace titan

@@ -1,5 +1,5 @@
-// The folder of a run, which no other run may write to at the same time: held from the start on, and looked at again
-// wherever something is written there.
+// The folder of a run, which no other run may write to at the same time: locked from the start, and checked again
+// before each write.
 #pragma once
 
 #include <filesystem>
@@ -13,18 +13,18 @@ namespace titan {
 
 class RunFolder {
  public:
-  /// Makes the folder and takes its run.lock. `holder`: this process, for others to read. Throws Error(launcher) when
-  /// another run holds it, Error(storage) when it cannot be made. A file system without locks is a warning.
+  /// Creates the folder and locks its run.lock. `holder`: names this process to others. Throws Error(launcher) if
+  /// another run holds the lock, Error(storage) if it cannot be created. Only warns on a file system without locks.
   RunFolder(std::filesystem::path folder, std::string holder, const Log& log);
 
-  /// Before something is written there: takes the lock anew, folder included, when it was removed or moved away, with
-  /// one warning. Throws Error(storage) when another run has taken the folder's place.
+  /// Call it before a write. If the lock was removed or moved away, recreates it and the folder, with one warning.
+  /// Throws Error(storage) if another run uses the folder now.
   void keep();
 
  private:
   std::filesystem::path lock_path() const { return folder_ / "run.lock"; }
   std::unique_ptr<LockFile> take() const;
-  /// Unless `holder` is this run.
+  /// Throws unless `holder` is this run.
   void refuse_other(const std::string& holder) const;
 
   std::filesystem::path folder_;

@@ -1,4 +1,4 @@
-// How likely texts are under a model: sums of −log p over tokens, through the executor's evaluation walk, on any
+// Negative log likelihood of texts: sums of −log p over tokens, computed with the executor's evaluation walk, on any
 // layout.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace titan {
 
 struct ScoredText {
   std::vector<int32_t> tokens;
-  int64_t first = 1;  // tokens[first] and what follows is scored; what is before is given
+  int64_t first = 1;  // tokens from this index on are scored; earlier ones are context
 };
 
 /// Collective: each text's negative log likelihood, summed in fp64, on every rank. A text of more than `window` + 1

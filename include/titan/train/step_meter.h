@@ -1,6 +1,6 @@
-// Counts what happens between two reports and turns it into a StepReport: tokens per second, FLOPS, waits, time left.
-// Owned by the reporter; gets every finished step; a report begins a new interval. Knows the clock and nothing of how
-// a report is written.
+// Measures the interval between two reports and makes a StepReport from it: tokens per second, FLOPS, waits, time left.
+// Owned by the reporter; receives every finished step; a report starts a new interval. Uses the clock; does not know
+// how a report is written.
 #pragma once
 
 #include <chrono>
@@ -14,16 +14,16 @@
 
 namespace titan {
 
-/// The extremes of step time and memory over the ranks of `world`, and the largest of their losses. All of them make
-/// one, which sends; the answer comes behind the work already enqueued on the device, so a caller that reads
-/// it a step later does not wait for the device.
+/// The extremes of step time and memory over the ranks of `world`, and the largest of their losses. Collective: the
+/// constructor sends. The result arrives after the work already enqueued on the device, so a caller that reads it a
+/// step later does not wait for the device.
 class RankComparison {
  public:
-  /// `own_loss`: mean over this rank's valid tokens; none when it has none.
+  /// `own_loss`: mean over this rank's valid tokens; none if it has none.
   RankComparison(const StepReport& own, std::optional<double> own_loss, Communicator& world, const at::Device& device);
   bool is_done() const { return extremes_.is_done(); }
   void wait() { extremes_.wait(); }
-  /// Once it has arrived.
+  /// Call it once the result has arrived.
   void add_to(StepReport& report) const;
 
  private:
@@ -34,18 +34,18 @@ class StepMeter {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `tokens_per_step` of all `ranks`; rates are per rank. The first interval begins at `start`.
+  /// `tokens_per_step`: of all `ranks`; rates are per rank. The first interval begins at `start`.
   StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token,
             int64_t ranks = 1, Clock::time_point start = Clock::now());
 
-  /// Tokens that earlier runs have seen: tokens_seen resumes from there.
+  /// Tokens seen by earlier runs: tokens_seen continues from there.
   void continue_after(int64_t tokens) { tokens_before_ = tokens; }
   /// Once per finished step.
   void add_step(double data_wait_seconds, bool skipped);
-  /// The report of `step`, over everything since the last one; starts a new interval.
+  /// The report of `step`, over the interval since the last report; starts a new interval.
   StepReport report(int64_t step, double learning_rate, const StepValues& values, const DataCounters& counters,
                     Clock::time_point now = Clock::now());
-  /// The same without a new interval: how it goes between two reports.
+  /// The same without a new interval, for the status between two reports.
   StepReport measure(int64_t step, double learning_rate, const StepValues& values, const DataCounters& counters,
                      Clock::time_point now = Clock::now()) const;
   /// Time spent elsewhere (validation) does not count as training time.

@@ -1,6 +1,6 @@
-// One optimizer step: has the executor run the step's programs, and does what they say of norm, clipping and optimizer.
-// It reads no data, shows nothing and waits for nothing but gradients that are stepped on the host: the trainer brings
-// the microbatches and looks at the outcome when it likes.
+// One optimizer step: the executor runs the step's programs; this class implements their norm, clipping and optimizer
+// instructions. It reads no data, prints nothing and waits only for gradients of an optimizer on the host. The trainer
+// supplies the microbatches and reads the outcome later.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@
 
 namespace titan {
 
-/// Over which ranks the step's scalars add up; null where this process is alone.
+/// The ranks over which a step's scalars are summed; null for a single process.
 struct StepCommunicators {
   std::shared_ptr<Communicator> loss;   // ranks that read different tokens
   std::shared_ptr<Communicator> model;  // ranks that together hold every gradient once
 };
 
-/// What a rank asks all ranks to do after a step: they learn of it with the step's sums.
+/// Requests of a rank to all ranks after a step, sent with the step's sums.
 struct Requests {
   bool stop = false;
   bool save = false;
@@ -43,51 +43,51 @@ struct StepOutcome {
   at::Tensor loss;
   StepControl control;
   at::Tensor requests;  // fp64 [2], stop and save: 1 if any rank asks, else 0
-  at::Tensor own_loss;  // fp64: what this rank's tokens brought to the loss; not the same on all ranks
-  at::Tensor spike;     // fp64 [3] as SpikeGuard::judge gives it; undefined without a guard
+  at::Tensor own_loss;  // fp64: contribution of this rank's tokens to the loss; differs between ranks
+  at::Tensor spike;     // fp64 [3], see SpikeGuard::judge; undefined without a guard
 };
 
 class StepRunner : private StepWork {
  public:
-  /// What ranks exchange once a step: the exact sum of squares, or the loss, and their requests.
+  /// Bytes of a step's messages between ranks: the exact sum of squares, or the loss, and the requests.
   static constexpr int64_t kNormMessageBytes = (kExactSlots + 2) * sizeof(int64_t);
   static constexpr int64_t kLossMessageBytes = 3 * sizeof(double);
 
-  /// `group_parameters` by weight group of the plan. Executor and optimizer outlive this. `max_norm` 0, or a plan that
-  /// steps in backward: no clipping.
+  /// `group_parameters`: by weight group of the plan. Executor and optimizer must outlive this. No clipping if
+  /// `max_norm` is 0 or the plan steps in backward.
   StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std::vector<Parameter*>> group_parameters,
              double max_norm, StepCommunicators communicators = {});
-  /// From now on every step is judged, and left out when the guard skips; null: no longer. It outlives this. A step in
-  /// backward has been made when its norm is known: there a guard that skips is refused.
+  /// From now on the guard judges every step, and a step that it rejects is skipped; null: off. The guard must outlive
+  /// this. Refuses a guard that skips if the optimizer steps in backward: such a step is done before its norm is known.
   void guard_with(SpikeGuard* guard);
-  /// From now on `act` is called in every step, before anything of it that changes weights or moments is enqueued.
+  /// From now on calls `act` in every step, before any change to weights or moments is enqueued.
   void before_change(std::function<void()> act) { before_change_ = std::move(act); }
   StepRunner(const StepRunner&) = delete;
   StepRunner& operator=(const StepRunner&) = delete;
 
   /// Runs step `step` (1-based). `rate`: the scheduled rate, before the multipliers of parameter groups. The
-  /// microbatches' loss_scale makes the loss a mean over the valid tokens of all of them; with a pipeline each is cut
-  /// into the pipeline's own. Loss or gradients that are not finite leave the weights as they are; stepping in
-  /// backward, those of the groups concerned. `requests` travel with the step's sums, so that all ranks learn of them
-  /// after the same step. `dump`, when given, gets loss, norm and gradients; `observer` sees every instruction before
-  /// it runs.
+  /// microbatches' loss_scale makes the loss a mean over the valid tokens of all of them; a pipeline splits each into
+  /// its own microbatches. If loss or gradients are not finite, the weights do not change; with the optimizer in
+  /// backward, those of the affected groups do not. `requests` are sent with the step's sums, so that all ranks receive
+  /// them after the same step. `dump`, if given, gets loss, norm and gradients; `observer` is called before every
+  /// instruction.
   StepOutcome run(std::span<const BatchContext> microbatches, int64_t step, double rate, Requests requests = {},
                   DebugDump* dump = nullptr, const Executor::Observer& observer = {});
 
  private:
-  /// What the step under way has come to.
+  /// State of the current step.
   struct Progress {
     int64_t step = 0;
     double rate = 0;
     DebugDump* dump = nullptr;
     at::Tensor loss, requests, any_skipped, own_loss, spike;
     at::Tensor squares;        // of all groups so far
-    at::Tensor group_squares;  // of the group that is stepped now, in backward
+    at::Tensor group_squares;  // of the current group, in backward
     StepControl control;       // of the whole step
-    StepControl applied;       // what the optimizer reads, where it runs
+    StepControl applied;       // read by the optimizer, on its device
   };
 
-  // The instructions of a step, as StepWork says.
+  // The instructions of a step (StepWork).
   void sum_loss(const at::Tensor& loss) override;
   void add_squares(int group) override;
   void sum_norm(int group) override;
@@ -97,7 +97,7 @@ class StepRunner : private StepWork {
   void step(int group) override;
 
   bool steps_in_backward() const { return executor_.plan().request.step_in_backward; }
-  /// Clip factor and skip flag of the whole step, once its norm is known.
+  /// Computes clip factor and skip flag of the whole step, once its norm is known.
   void control_step();
   std::vector<BatchContext> microbatches_of(const BatchContext& batch) const;
 

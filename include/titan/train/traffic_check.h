@@ -1,4 +1,4 @@
-// What the communicators counted in a step, held against what the plan said.
+// Compares the traffic that the communicators counted in a step with the plan.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@ namespace titan {
 
 struct TrafficCheck {
   int64_t calls = 0;
-  double sent_bytes = 0;  // by this rank, as `sent_bytes` of communicator.h has it
-  /// One line for each group and kind of collective whose counts are not the plan's.
+  double sent_bytes = 0;  // by this rank, as computed by `sent_bytes` of communicator.h
+  /// One line for each group and kind of collective whose counts differ from the plan.
   std::vector<std::string> differences;
 };
 
-/// `groups` have counted exactly one step of training since they were reset.
+/// `groups` must have counted exactly one training step since they were reset.
 TrafficCheck check_traffic(const Plan& plan, const MeshGroups& groups);
 
 }  // namespace titan

@@ -1,6 +1,6 @@
 // The validation loop: the loss over a separate corpus, summed over valid tokens, with the executor's forward walk.
-// Owned by the trainer. Every validation opens its corpus anew, at its beginning, and leaves weights, optimizer and the
-// training stream untouched.
+// Owned by the trainer. Every validation reads its corpus from the beginning and does not change weights, optimizer or
+// training stream.
 #pragma once
 
 #include <functional>
@@ -18,16 +18,15 @@ namespace titan {
 
 class Validator {
  public:
-  /// Reads the set's first batch, so that a problem of the set is reported before training and not after its first
-  /// step. Throws Error(bad_data).
+  /// Reads the set's first batch, so that a problem of the set is reported before training. Throws Error(bad_data).
   Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> tokenizer, bool block_causal,
             const MeshPlace& place, std::shared_ptr<Communicator> loss, const Log& log);
 
   /// Step 1 and every validation.freq steps.
   bool due(int64_t step) const;
-  /// The whole set, or validation.steps batches of it, from its beginning each time; nothing when a signal asks to stop
-  /// before its end. The first run warns about what the set is found to hold: every later one reads the same.
-  /// Throws Error(bad_data).
+  /// Validates on the whole set, or on validation.steps batches, each time from the beginning; nothing if a signal
+  /// stops it early. Only the first run warns about the set's contents: later ones read the same. Throws
+  /// Error(bad_data).
   std::optional<ValidationReport> run(int64_t step, const std::function<at::Tensor(const BatchContext&)>& loss_of,
                                       const DeviceInfo& device);
 
@@ -39,7 +38,7 @@ class Validator {
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool block_causal_;
   MeshPlace place_;
-  std::shared_ptr<Communicator> loss_;  // ranks that read different samples; null where this process is alone
+  std::shared_ptr<Communicator> loss_;  // ranks that read different samples; null for a single process
   const Log& log_;
   bool reported_ = false;
 };

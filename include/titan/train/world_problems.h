@@ -1,4 +1,4 @@
-// What keeps a number of ranks from running a config: known before any of them is started or talks to another.
+// Problems of running a config on a given number of ranks, found before any rank is started.
 #pragma once
 
 #include <vector>
@@ -8,17 +8,18 @@
 
 namespace titan {
 
-/// Degrees that do not multiply to `world`, and a global batch that its data-parallel ranks cannot share; each with the
-/// nearest numbers that fit. Notes on options that do nothing on so many ranks. A dry run has the ranks that it wants.
+/// Degrees that do not multiply to `world`, and a global batch that its data-parallel ranks cannot split; each with the
+/// nearest numbers that fit. Notes on options without effect on that many ranks. A dry run uses its own number of
+/// ranks.
 std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world);
 
-/// The fewest ranks that the config's degrees can have, or those that comm.world_size names.
+/// The smallest number of ranks for the config's degrees, or comm.world_size if set.
 int64_t fewest_ranks(const JobConfig& config);
 
-// Degrees that the model and the lengths of its sequences allow, before anything is started.
+// Degrees that the model and the sequence lengths allow, checked before any rank is started.
 
-/// Tensor-parallel ranks share every head, row and column of a block, and with context-parallel ones every sequence.
-/// `model` null: its sizes contradict each other, and only sequences are looked at.
+/// Tensor-parallel ranks must split every head, row and column of a block evenly; with context-parallel ranks, every
+/// sequence. `model` null: its sizes contradict each other, and only sequences are checked.
 std::vector<Problem> check_degrees(const ModelDescription* model, const JobConfig& config, const Origins& origins);
 
 }  // namespace titan
