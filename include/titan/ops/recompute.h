@@ -67,7 +67,7 @@ class Recorder {
     return once<1>(kind, ordinal, [&] { return std::array<at::Tensor, 1>{compute()}; })[0];
   }
 
-  /// True if the replay returns `kind`, so the first run's result must not be overwritten.
+  /// True if the replay returns the recorded result, so the first run's result must not be overwritten.
   bool keeps(ResultKind kind, int ordinal) const {
     return phase_ != Phase::off && policy_.of(kind, ordinal) == Keep::keep;
   }
