@@ -33,7 +33,7 @@ struct RotaryScaling {
 };
 
 /// exp(i·t·f_j) for t in [0, positions), f_j = θ^(−2j/head_dim) scaled: complex64 [positions, head_dim / 2] on the CPU.
-/// Dynamic scaling is that of a sequence of `positions`.
+/// With dynamic scaling the table is that of a sequence of `positions`.
 at::Tensor rotary_table(int64_t positions, int64_t head_dim, double theta, const std::optional<RotaryScaling>& scaling);
 
 /// Rotates query [B, T, Hq, d] and key [B, T, Hk, d] by rows of `table`: row t at sequence position t, or `positions`
