@@ -16,7 +16,7 @@ namespace {
 struct TypeName {
   at::ScalarType type;
   std::string_view name;
-  std::string_view storage;  // Python's class of storages of it
+  std::string_view storage;  // Python's storage class of the dtype
 };
 constexpr std::array<TypeName, 9> kTypes{{{at::kFloat, "float32", "FloatStorage"},
                                           {at::kBFloat16, "bfloat16", "BFloat16Storage"},
@@ -69,7 +69,7 @@ std::string small_entries(ZipWriter& zip, std::string_view pickle) {
   return bytes;
 }
 
-/// What comes before the elements.
+/// The bytes before the elements.
 std::string tensor_head(ZipWriter& zip, at::ScalarType type, std::span<const int64_t> shape) {
   const int64_t bytes = numel_of(shape) * static_cast<int64_t>(c10::elementSize(type));
   std::string head = small_entries(zip, write_pickle(tensor_value(type, shape, "0")));
@@ -127,7 +127,7 @@ StoredElements elements_of(const PickleValue& tensor, const std::vector<ZipEntry
   if (found.strides.size() != found.shape.size()) throw DamageError("a tensor has more sizes than strides");
   const auto element = static_cast<int64_t>(c10::elementSize(found.type));
   const int64_t begin = arguments[1]->integer;
-  int64_t last = begin;  // the highest element it reaches
+  int64_t last = begin;  // the highest element that the tensor reaches
   for (size_t d = 0; d < found.shape.size(); ++d) {
     int64_t reach = 0;
     if (found.shape[d] == 0 || __builtin_mul_overflow(found.shape[d] - 1, found.strides[d], &reach) ||
@@ -143,7 +143,7 @@ StoredElements elements_of(const PickleValue& tensor, const std::vector<ZipEntry
 }  // namespace
 
 std::string_view python_name(at::ScalarType type) {
-  // Only in safetensors: Python pickles it with an opcode that the reader refuses.
+  // Only in safetensors: Python pickles it with an opcode that the reader rejects.
   return type == at::kFloat8_e4m3fn ? "float8_e4m3fn" : known(type).name;
 }
 

@@ -28,7 +28,7 @@ struct Contents {
   bool manifest = false, checkpoint = false, safetensors = false;
 };
 
-/// Which parts of a checkpoint a folder has; nothing if it cannot be listed.
+/// The parts of a checkpoint that a folder has; nothing if it cannot be listed.
 std::optional<Contents> look_into(Storage& storage, const std::filesystem::path& folder) {
   try {
     const std::vector<StorageEntry> files = storage.list(folder);
@@ -38,7 +38,7 @@ std::optional<Contents> look_into(Storage& storage, const std::filesystem::path&
   }
 }
 
-/// Deletes the manifest first, so that what a crash leaves is never loaded as complete.
+/// Deletes the manifest first, so that the remains after a crash are never loaded as complete.
 void delete_checkpoint(Storage& storage, const std::filesystem::path& root, int64_t step) {
   const std::filesystem::path folder = root / step_folder(step);
   for (const char* marker : {kManifestFile, kIndexFile}) storage.remove(folder / marker);
@@ -73,13 +73,13 @@ std::vector<std::string> for_leftovers(Storage& storage, const std::filesystem::
   std::vector<StorageEntry> entries;
   try {
     entries = storage.list(root);
-  } catch (const StorageError&) {  // loading, which comes next, says so on all ranks
+  } catch (const StorageError&) {  // the load, which comes next, reports it on all ranks
     return failures;
   }
   for (const StorageEntry& entry : entries) {
     const bool deleting = entry.name.starts_with(kDeletingPrefix);
     const int64_t step = deleting ? step_being_deleted(entry.name).value_or(kNoStep) : kNoStep;
-    const bool is_ours = entry.is_link ? step != kNoStep : entry.is_folder;  // a link was a step's that is replaced
+    const bool is_ours = entry.is_link ? step != kNoStep : entry.is_folder;  // a link was a step that has been replaced
     if (!is_ours || !(deleting || entry.name.starts_with(kSavingPrefix))) continue;
     try {
       act(entry.name, step);
@@ -103,7 +103,7 @@ bool holds_model_alone(Storage& storage, const std::filesystem::path& folder) {
   try {
     const nlohmann::ordered_json facts = read_manifest(storage.read_all(folder / kManifestFile)).facts;
     return facts.is_object() && facts.value(kModelAlone, false);
-  } catch (const std::exception&) {  // a damaged one counts as any other
+  } catch (const std::exception&) {  // a damaged one counts like any other
     return false;
   }
 }
@@ -135,7 +135,7 @@ std::vector<FoundCheckpoint> find_checkpoints(Storage& storage, const std::files
     const std::optional<int64_t> step = step_of(entry.name);
     if (!step || !(entry.is_folder || entry.is_link)) continue;
     const std::optional<Contents> contents =
-        entry.is_folder ? look_into(storage, root / entry.name) : std::nullopt;  // otherwise a link that leads nowhere
+        entry.is_folder ? look_into(storage, root / entry.name) : std::nullopt;  // otherwise a dangling link
     const bool is_ours = !contents || contents->checkpoint;
     if (is_ours || contents->safetensors) {
       const bool is_unseen = entry.is_folder && !contents;
@@ -154,7 +154,7 @@ std::string newest_inside(Storage& storage, const std::filesystem::path& folder)
       if (found.empty()) continue;
       return fmt::format("it is no checkpoint, but holds some: name one, such as the newest, {}",
                          (root / step_folder(found.front().step)).string());
-    } catch (const StorageError&) {  // nothing to name, then
+    } catch (const StorageError&) {  // nothing to name
     }
   }
   return {};
@@ -190,7 +190,7 @@ std::vector<std::string> files_in_the_way(Storage& storage, const std::filesyste
           fmt::format("{} is a file and no checkpoint: it is left alone, and step {} cannot be saved until it is moved",
                       (root / entry.name).string(), *step));
     }
-  } catch (const StorageError&) {  // loading says so
+  } catch (const StorageError&) {  // reported by the load
   }
   return sentences;
 }

@@ -91,7 +91,7 @@ void Saver::finish() {
 
 namespace {
 
-constexpr size_t kPiece = size_t{1} << 18;  // taken from the source at once: it waits in the cache, not in memory
+constexpr size_t kPiece = size_t{1} << 18;  // bytes taken from the source at once; they stay in the cache until written
 
 }  // namespace
 
@@ -99,8 +99,8 @@ struct StateSnapshot::Part {
   at::Tensor source;             // of this save
   at::Tensor buffer;             // undefined until it is needed, then kept
   AsyncCopy to_read, to_change;  // the copy from a GPU: before the buffer is read, before the source is changed
-  std::mutex mutex;              // of what follows, and of a piece that is taken from the source
-  bool in_buffer = false;        // what is not taken yet
+  std::mutex mutex;              // guards the fields below, and the source while a piece is taken
+  bool in_buffer = false;        // the remaining bytes are in the buffer
   size_t taken = 0;              // bytes from the source
 
   /// `piece`: buffer for bytes that are not kept.
@@ -324,10 +324,10 @@ LoadOutcome Checkpointer::load(std::optional<int64_t> step, const LoadAttempt& a
                                const ExportAttempt& attempt_export) {
   std::vector<std::string> warnings;
   const bool cleans = barrier_->rank() == 0 && !options_.only_loads;
-  if (cleans) give_back(*storage_, options_.root);  // what fails is tried again below, and said there
+  if (cleans) give_back(*storage_, options_.root);  // failures are retried below and reported there
   LoadOutcome outcome =
       load_together(*storage_, *barrier_, options_.root, step, attempt, options_.only_loads, attempt_export);
-  if (cleans) warnings = clean_leftovers(*storage_, options_.root);  // nothing goes where a run was refused
+  if (cleans) warnings = clean_leftovers(*storage_, options_.root);  // nothing is removed if the load failed
   if (cleans) {
     const std::vector<std::string> files = files_in_the_way(*storage_, options_.root);
     warnings.insert(warnings.end(), files.begin(), files.end());

@@ -68,7 +68,7 @@ void begin_save(Storage& storage, const SavePlace& place, int64_t bytes) {
   if (storage.free_bytes(place.root) < needed) {
     throw StorageError(fmt::format("write {} bytes of step {} to", needed, place.step), place.root, ENOSPC);
   }
-  storage.remove_folder(place.temporary());  // left by an attempt of this run that failed
+  storage.remove_folder(place.temporary());  // left by a failed attempt of this run
   storage.make_folders(place.temporary());
   storage.sync_way_to(place.root);
 }
@@ -105,7 +105,7 @@ void commit_save(Storage& storage, const SavePlace& place, const CheckpointIndex
   read_back(storage, place.final(), index, manifest);
   try {
     if (replaced) put_away_replaced(storage, place.root, *replaced, place.step);
-  } catch (const StorageError&) {  // the next start sees to it
+  } catch (const StorageError&) {  // cleaned up at the next start
   }
 }
 

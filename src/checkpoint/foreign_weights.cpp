@@ -31,7 +31,7 @@ bool is_ignored(const ForeignModel& model, const std::string& name) {
                      [&](const std::string& end) { return name.ends_with(end); });
 }
 
-/// Why a tensor cannot be the parameter; empty if it can.
+/// The reason why a tensor cannot be the parameter; empty if it can.
 std::string obstacle(const LogicalTensor& stored, const std::vector<int64_t>& shape) {
   if (stored.shape != shape) {
     return fmt::format("{} has shape {}, this model's has {}", stored.name, shape_text(stored.shape),
@@ -159,7 +159,7 @@ void read_parameter(TensorSource& theirs, const ForeignTensor& tensor, const Box
     const int64_t row = box.offset[0] + done;
     Box piece = box;
     piece.offset[0] = row;
-    piece.extent[0] = std::min(box.extent[0] - done, (row / step + 1) * step - row);  // ends where a head does
+    piece.extent[0] = std::min(box.extent[0] - done, (row / step + 1) * step - row);  // ends at the end of a head
     const at::Tensor target = into.narrow(0, done, piece.extent[0]);
     if (tensor.rotary_heads > 0) {
       read_turned(theirs, tensor, piece, target);
@@ -194,7 +194,7 @@ Box whole_box(const std::vector<int64_t>& shape) { return {std::vector<int64_t>(
 /// No dimension: the tensor is replicated.
 constexpr size_t kUncut = std::numeric_limits<size_t>::max();
 
-/// The only dimension in which `whole` is `parts` times as long as `part`; kUncut when there is none such.
+/// The only dimension in which `whole` is `parts` times as long as `part`; kUncut if there is none.
 size_t cut_dimension(const std::vector<int64_t>& part, const std::vector<int64_t>& whole, int64_t parts) {
   if (part.size() != whole.size()) return kUncut;
   size_t cut = kUncut;
@@ -218,7 +218,7 @@ MetaWeights::MetaWeights(Storage& storage, std::filesystem::path folder, const F
     const auto known = shapes.find(name);
     join(name, known == shapes.end() ? nullptr : known->second);
   }
-  for (size_t file = 1; file < files_.size(); ++file) {  // what only a later one has is nothing that was cut
+  for (size_t file = 1; file < files_.size(); ++file) {  // tensors that only a later file has are not sharded
     for (const auto& [name, elements] : files_[file].tensors) {
       if (!tensors_.try_emplace(name, LogicalTensor{name, elements.type, elements.shape}).second) continue;
       parts_[name] = {{file, whole_box(elements.shape), elements}};
@@ -373,14 +373,14 @@ void write_streamed(Storage& storage, const StreamedState& state, const std::fil
   int64_t bytes = 0;
   for (const LogicalTensor& tensor : state.tensors) bytes += bytes_of(tensor);
   for (const SavedValue& value : state.values) bytes += std::ssize(value.blob);
-  // The temporary name is fixed, so that the next attempt removes what a killed one left.
+  // The temporary name is fixed, so that the next attempt removes the files of a killed one.
   const SavePlace place{folder.has_parent_path() ? folder.parent_path() : ".", 0, folder.filename().string()};
   refuse_to_replace(storage, folder);
   begin_save(storage, place, bytes);
   try {
     write_parts(storage, state, parts, place);
     OpenCheckpoint(storage, place.temporary(), /*all_sizes=*/true).check_all();
-    refuse_to_replace(storage, folder);  // it took its time
+    refuse_to_replace(storage, folder);  // it may have been created during the write
     storage.rename(place.temporary(), folder);
     storage.sync_folder(place.root);
   } catch (const Error&) {
@@ -415,7 +415,7 @@ void write_torch_file(Storage& storage, TensorSource& weights, const std::filesy
   storage.make_folders(folder);
   storage.sync_way_to(folder);
   if (storage.free_bytes(folder) < bytes) throw StorageError(fmt::format("write {} bytes to", bytes), folder, ENOSPC);
-  storage.remove(temporary);  // left by an attempt that was killed
+  storage.remove(temporary);  // left by a killed attempt
   try {
     write_all_tensors(storage, weights, tensors, temporary);
     storage.rename(temporary, file);

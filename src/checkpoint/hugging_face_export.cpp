@@ -60,7 +60,7 @@ class Exporter {
     if (storage_.free_bytes(parent_) < needed) {
       throw StorageError(fmt::format("write {} bytes to", needed), parent_, ENOSPC);
     }
-    storage_.remove_folder(temporary_);  // left by an attempt that was killed
+    storage_.remove_folder(temporary_);  // left by a killed attempt
     storage_.make_folders(temporary_);
     storage_.sync_way_to(parent_);
   }
@@ -132,10 +132,10 @@ class Exporter {
 
   void publish() {
     const std::filesystem::path old =
-        parent_ / fmt::format("{}{}-{}", kDeletingPrefix, wanted_.step, wanted_.run);  // clean_leftovers knows the form
+        parent_ / fmt::format("{}{}-{}", kDeletingPrefix, wanted_.step, wanted_.run);  // the form of clean_leftovers
     const std::optional<StorageEntry> former = entry_at(storage_, wanted_.folder);
     const bool replaces = former.has_value(), replaces_link = former && former->is_link;
-    if (replaces && !wanted_.replace) throw StorageError("write", wanted_.folder, EEXIST);  // it came meanwhile
+    if (replaces && !wanted_.replace) throw StorageError("write", wanted_.folder, EEXIST);  // created during the export
     if (replaces) storage_.rename(wanted_.folder, old);
     storage_.rename(temporary_, wanted_.folder);
     storage_.sync_folder(parent_);
@@ -321,7 +321,7 @@ SaveOutcome save_hugging_face_together(Storage& storage, RankBarrier& barrier, c
   outcome.folder = wanted.folder;
   outcome.seconds += seconds;
   if (barrier.rank() == 0) {
-    problem_of([&] { storage.remove_folder(parts_root(wanted)); });  // what stays goes with the next start
+    problem_of([&] { storage.remove_folder(parts_root(wanted)); });  // leftovers are removed at the next start
   }
   return outcome;
 }

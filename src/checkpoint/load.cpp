@@ -15,7 +15,7 @@
 namespace titan {
 namespace {
 
-constexpr size_t kReaders = 4;  // files that are read at once
+constexpr size_t kReaders = 4;  // files that are read in parallel
 
 }  // namespace
 
@@ -95,7 +95,7 @@ void OpenCheckpoint::load(std::span<const LoadTarget> targets) {
     const std::string& name = jobs[begin].read.place.file;
     while (end < jobs.size() && jobs[end].read.place.file == name) ++end;
     by_file.push_back(std::span<const Job>(jobs).subspan(begin, end - begin));
-    file(name);  // opened here: the threads below only look it up
+    file(name);  // opened here, because the threads below only look it up
   }
   // Copies to a GPU belong on this thread's stream.
   const bool on_cpu =
@@ -342,7 +342,7 @@ Verdict try_folder(RankBarrier& barrier, const std::filesystem::path& folder, co
 const char* word_for(bool verified) { return verified ? "verified" : "unverified"; }
 
 /// The first file of a checkpoint that rank 0 found and this rank does not see: another disk, or a network file system
-/// that lags. Empty: it sees them all.
+/// with a delay. Empty: it sees all files.
 std::string unseen_file(Storage& storage, const std::filesystem::path& folder,
                         const std::optional<Manifest>& manifest) {
   std::set<std::string> seen;
@@ -399,7 +399,7 @@ std::string what_it_is_instead(Storage& storage, const std::filesystem::path& fo
     if (!is_checkpoint(entries) && is_safetensors_folder(entries)) {
       return "it holds a model in Hugging Face's form, which checkpoint.initial_load_in_hf reads";
     }
-  } catch (const StorageError&) {  // what was said before is all there is to say
+  } catch (const StorageError&) {  // no further hint without a listing
   }
   return newest_inside(storage, folder);
 }

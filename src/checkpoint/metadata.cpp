@@ -15,7 +15,7 @@ using Kind = PickleValue::Kind;
 constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata ";
 constexpr std::string_view kStorageInfo = "torch.distributed.checkpoint.filesystem _StorageInfo";
 constexpr std::string_view kVersion = "1.0.0";
-constexpr std::string_view kWriter = "titan, with manifest.json";  // as the save's identifier, which Python makes up
+constexpr std::string_view kWriter = "titan, with manifest.json";  // the save's identifier, which Python generates
 
 std::string type_in_metadata(std::string_view name) { return std::string(kModule) + std::string(name); }
 
@@ -98,7 +98,7 @@ PickleRef storage_meta_of(const CheckpointIndex& index) {
 
 [[noreturn]] void fail(const std::string& what) { throw DamageError(what); }
 
-/// A field of an object of Python's `type`, whose state is the dictionary of its fields.
+/// A field of an object of Python's `type`, whose state is a dictionary of its fields.
 const PickleValue& field(const PickleValue& object, std::string_view type, std::string_view name) {
   if (!object.is_object(type) || object.items.size() != 2)
     fail(fmt::format("it holds something instead of a {}", type));
@@ -276,7 +276,7 @@ constexpr int64_t kFormat = 1;
 constexpr std::string_view kOpening = " \"xxh3_128\": \"";
 constexpr std::string_view kClosing = "\"\n}\n";
 
-/// The last line of a manifest that begins with `text`.
+/// The last line of a manifest whose preceding text is `text`.
 std::string closing_of(std::string_view text) { return std::string(kOpening) + xxh3_128(text) + std::string(kClosing); }
 
 Manifest manifest_from(const nlohmann::ordered_json& json) {

@@ -25,8 +25,7 @@ constexpr std::array<std::string_view, 17> kKnownNames{
     "collections OrderedDict",
     "_codecs encode",
     "_io BytesIO",
-    // A member of an enumeration by its name, as Python 3.11.0 to 3.11.3 write it; the reader allows nothing else with
-    // it.
+    // Python 3.11.0 to 3.11.3 write enumeration members with it; the reader accepts no other use.
     "builtins getattr",
     "__builtin__ getattr",
 };
@@ -67,7 +66,7 @@ bool is_known_name(std::string_view name) {
          (name.starts_with(kTorch) && among(kTorchNames, name.substr(kTorch.size())));
 }
 
-// Values made by hand, and their pickles (protocol 2, with the bytes of protocol 3).
+// Values to write, and their pickles (protocol 2, with the bytes of protocol 3).
 
 namespace {
 
@@ -75,7 +74,7 @@ using Kind = PickleValue::Kind;
 
 PickleRef make(PickleValue value) { return std::make_shared<const PickleValue>(std::move(value)); }
 
-/// Marks an object whose arguments are for a call, not for an instance without one; see `pickle::instance`.
+/// Marks an object that is created without a call; see `pickle::instance`.
 constexpr int64_t kInstance = 1;
 
 class Writer {

@@ -1,4 +1,5 @@
-// The pickle machine: a stack, a memo, and the opcodes of protocols 2 to 5 that build values. It never calls anything.
+// The pickle virtual machine: a stack, a memo, and the opcodes of protocols 2 to 5 that build values. It never calls
+// anything.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -15,7 +16,7 @@ using Node = std::shared_ptr<PickleValue>;
 
 constexpr int kMaximumDepth = 100;
 
-/// The bytes that latin-1 text stands for: how protocol 2 spells bytes.
+/// The bytes that latin-1 text encodes: protocol 2's form of bytes.
 std::string latin1_bytes(std::string_view utf8) {
   std::string bytes;
   for (size_t i = 0; i < utf8.size(); ++i) {
@@ -61,10 +62,10 @@ class Machine {
 
  private:
   using Instruction = void (*)(Machine& machine);
-  /// By code; null: unknown.
+  /// By opcode; null: unknown.
   static std::array<Instruction, 256> make_instructions();
 
-  // The bytes that are read.
+  // Reading bytes.
 
   std::string_view take(uint64_t count) {
     if (count > rest_.size()) throw PickleError("it ends too early");
@@ -115,7 +116,7 @@ class Machine {
     need(1);
     return *stack_.back();
   }
-  /// All values above the last mark, which goes too.
+  /// Removes and returns all values above the last mark, and the mark.
   std::vector<Node> pop_to_mark() {
     if (marks_.empty()) throw PickleError("it closes a list that it did not open");
     const auto begin = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
@@ -131,7 +132,7 @@ class Machine {
     return values;
   }
 
-  /// `owner` gets `items` after those it has. Values inside another are never changed again, so none can hold itself.
+  /// Appends `items` to those of `owner`. Values inside another are never changed again, so none can contain itself.
   static void add(PickleValue& owner, std::vector<Node> items) {
     if (owner.frozen) throw PickleError("it changes a value that another one already holds");
     for (Node& item : items) {
@@ -149,7 +150,7 @@ class Machine {
     return top();
   }
 
-  // What instructions do.
+  // The instructions.
 
   void append(std::vector<Node> items) { add(top_of(Kind::list, "list"), std::move(items)); }
   void set_items(std::vector<Node> items) {
@@ -181,7 +182,7 @@ class Machine {
     push(Kind::global, name);
   }
 
-  /// What calling `type` would make, as data.
+  /// The object that calling `type` would create, as data.
   void make_object(const Node& type, Node arguments) {
     if (!type->is(Kind::global) || !arguments->is(Kind::tuple)) throw PickleError("it calls something that is no type");
     const std::string& name = type->text;
@@ -203,7 +204,7 @@ class Machine {
     }
   }
 
-  /// A member of an enumeration asked for by name: the enumeration's object of that name.
+  /// A member of an enumeration, requested by name: the enumeration's object of that name.
   void make_member(const PickleValue& arguments) {
     const auto& items = arguments.items;
     const bool fits = items.size() == 2 && items[0]->is(Kind::global) &&
@@ -217,7 +218,7 @@ class Machine {
 
   std::string_view rest_;
   std::vector<Node> stack_;
-  std::vector<size_t> marks_;  // heights of the stack
+  std::vector<size_t> marks_;  // stack heights
   std::unordered_map<uint64_t, Node> memo_;
 };
 
@@ -253,8 +254,8 @@ std::array<Machine::Instruction, 256> Machine::make_instructions() {
   table['s'] = [](Machine& m) { m.set_items(m.pop_some(2)); };
   table['u'] = [](Machine& m) { m.set_items(m.pop_to_mark()); };
 
-  table[0x80] = [](Machine& m) { m.take(1); };  // the protocol: instructions say enough
-  table[0x95] = [](Machine& m) { m.take(8); };  // the length of what follows
+  table[0x80] = [](Machine& m) { m.take(1); };  // the protocol version, which the instructions make redundant
+  table[0x95] = [](Machine& m) { m.take(8); };  // the length of the frame
   table['q'] = [](Machine& m) { m.remember(m.number<uint8_t>()); };
   table['r'] = [](Machine& m) { m.remember(m.number<uint32_t>()); };
   table[0x94] = [](Machine& m) { m.remember(m.memo_.size()); };

@@ -237,8 +237,8 @@ void add_missing_settings(Values& values, const TorchtitanForm& form) {
   }
 }
 
-/// The optimizer's settings and the schedule. Of several schedules, which pipelines saved until 2025, the first one:
-/// all are the same.
+/// The optimizer's settings and the schedule. Pipelines saved several equal schedules until 2025; the first one is
+/// used.
 Values settings_of(OpenCheckpoint& checkpoint, const TorchtitanForm& form) {
   constexpr std::string_view kFirst = "lr_scheduler_0.", kSchedule = "lr_scheduler.", kSchedules = "lr_scheduler_";
   Values values;
@@ -255,7 +255,7 @@ Values settings_of(OpenCheckpoint& checkpoint, const TorchtitanForm& form) {
   return values;
 }
 
-/// A JSON value of titan's; null if it is missing or damaged.
+/// A JSON value that titan wrote; null if it is missing or damaged.
 nlohmann::json words_of(const PickleRef& text) {
   if (!text || !text->is(PickleValue::Kind::text)) return nullptr;
   const nlohmann::json words = parse_json(text->text, /*allow_exceptions=*/false);
@@ -266,7 +266,7 @@ nlohmann::json our_position(OpenCheckpoint& checkpoint) {
   try {
     return words_of(read_titan_position(checkpoint));
   } catch (const PickleError&) {
-    return nullptr;  // another program's: it stays as it is
+    return nullptr;  // another program's: unchanged
   }
 }
 

@@ -193,7 +193,7 @@ std::string safetensors_name(at::ScalarType type) {
 
 std::string safetensors_header(std::span<const LogicalTensor> tensors,
                                const std::map<std::string, std::string>& metadata) {
-  Json header = Json::object();  // also without a tensor
+  Json header = Json::object();  // an object even without tensors
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
   for (const LogicalTensor& tensor : tensors) {

@@ -65,7 +65,7 @@ void cut_into_files(std::vector<PlannedWrite>& writes, std::span<const PlacedTen
   for (PlannedWrite& write : writes) {
     const int64_t bytes = bytes_of(write);
     const int64_t place = total == 0 ? 0 : std::min(files - 1, (before + bytes / 2) / (total / files + 1));
-    if (number < 0 || place != last) ++number;  // a large tensor may leave no middle to the next file
+    if (number < 0 || place != last) ++number;  // a large tensor may skip a place; file numbers stay consecutive
     last = place;
     write.file = number;
     before += bytes;

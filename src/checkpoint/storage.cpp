@@ -47,7 +47,7 @@ void Storage::write_all(const std::filesystem::path& file, std::string_view byte
 }
 
 void Storage::sync_way_to(const std::filesystem::path& folder) {
-  // Folders that cannot be opened or synced are existing ones of another user.
+  // Folders that cannot be opened or synced already exist and belong to another user.
   constexpr std::array kCannotBeNew{EACCES, EPERM, EROFS, EINVAL};
   std::vector<std::filesystem::path> synced;
   for (std::filesystem::path path = folder; path.has_relative_path() && !synced_ways_.contains(path);
@@ -135,7 +135,7 @@ class PosixWritableFile : public WritableFile {
 
 class PosixReadableFile : public ReadableFile {
  public:
-  explicit PosixReadableFile(const Path& path) : file_(path, O_RDONLY | O_NONBLOCK, "read") {  // a pipe would wait
+  explicit PosixReadableFile(const Path& path) : file_(path, O_RDONLY | O_NONBLOCK, "read") {  // a pipe would block
     struct stat status {};
     if (::fstat(file_.descriptor(), &status) != 0) throw StorageError("read", path, errno);
     if (S_ISDIR(status.st_mode)) throw StorageError("read", path, EISDIR);
@@ -150,7 +150,7 @@ class PosixReadableFile : public ReadableFile {
       const ssize_t got = ::pread(file_.descriptor(), into.data(), into.size(), offset);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) throw StorageError("read", file_.path(), errno);
-      if (got == 0) throw StorageError("read", file_.path(), ENODATA);  // shorter than it was a moment ago
+      if (got == 0) throw StorageError("read", file_.path(), ENODATA);  // the file has shrunk
       offset += got;
       into = into.subspan(static_cast<size_t>(got));
     }
@@ -184,7 +184,7 @@ class PosixStorage : public Storage {
     std::error_code reason;
     for (std::filesystem::directory_iterator entry(folder, reason), end; !reason && entry != end;
          entry.increment(reason)) {
-      std::error_code unknown;  // a link that leads nowhere is no folder
+      std::error_code unknown;  // a dangling link is no folder
       entries.push_back({entry->path().filename().string(), entry->is_directory(unknown), entry->is_symlink(unknown)});
     }
     if (reason && reason != std::errc::no_such_file_or_directory) {
@@ -348,7 +348,7 @@ void CheckedReader::read(int64_t offset, std::span<char> into) {
     const auto part = std::min(into.size(), static_cast<size_t>(block_bytes(index) - inside));
     if (!record_ && part > kPiece) {
       file_->read(offset, into.first(part));
-    } else if (static_cast<int64_t>(part) == block_bytes(index)) {  // a whole block needs no copy of it
+    } else if (static_cast<int64_t>(part) == block_bytes(index)) {  // a whole block is read directly
       file_->read(offset, into.first(part));
       check(index, {into.data(), part});
     } else {

@@ -54,7 +54,7 @@ class StoreBarrier : public RankBarrier {
   static std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
   std::string wait_for(const std::string& key, int64_t rank) {
-    // Includes the read: the store is in rank 0's process, which may be stopped.
+    // Includes the read: the store is in rank 0's process, which may be suspended.
     const BarrierWait noted(options_.waits, rank, options_.response_timeout);
     const Clock::time_point begin = Clock::now();
     try {
@@ -79,7 +79,7 @@ class StoreBarrier : public RankBarrier {
       store_->wait({key}, slice);
       return true;
     } catch (const c10::DistStoreError&) {
-      // A lost store throws the same, but earlier.
+      // If the store is lost, the same exception comes earlier.
       if (slice == left || Clock::now() - now < slice / 2) throw;
       return false;
     }
@@ -87,7 +87,7 @@ class StoreBarrier : public RankBarrier {
 
   void report_wait(int64_t rank, Clock::time_point begin) {
     const Clock::time_point now = Clock::now();
-    // Otherwise the watcher is about to report it.
+    // Otherwise the watcher is about to report the rank.
     if (!options_.report || !options_.waits || !options_.waits->were_alive_since(now - options_.response_timeout))
       return;
     options_.report(fmt::format("A checkpoint barrier has waited {} s for rank {}, which responds",

@@ -47,7 +47,7 @@ void CheckpointSource::read(const std::string& name, const Box& box, const at::T
 
 namespace {
 
-constexpr size_t kLine = 64;  // of a cache
+constexpr size_t kLine = 64;  // bytes of a cache line
 
 /// `to`: aligned to a cache line.
 void stream_lines(char* to, const char* from, size_t lines) {
@@ -62,7 +62,7 @@ void stream_lines(char* to, const char* from, size_t lines) {
       _mm_stream_si128(reinterpret_cast<__m128i*>(to + i + k * kStore), line[k]);
     }
   }
-  _mm_sfence();  // streamed stores are ordered by nothing else, and another thread will read them
+  _mm_sfence();  // orders the streaming stores before other threads read them
 #else
   std::memcpy(to, from, lines * kLine);
 #endif

@@ -177,7 +177,7 @@ class Restoration {
     if (box && box->numel() > 0) targets_.push_back({{name, type, parameter.shape}, *box, into, convert});
   }
 
-  /// Weights alone are converted, since they may be exported in any dtype; a resumed run keeps its dtypes.
+  /// Only weights are converted, since they may be exported in any dtype; a resumed run keeps its dtypes.
   bool may_convert(at::ScalarType stored) const {
     const bool is_number = stored == at::kFloat || stored == at::kBFloat16 || stored == at::kHalf;
     return !holds_run(index_) && is_number;
@@ -186,13 +186,13 @@ class Restoration {
   static void refuse_other_type(const std::string& name, at::ScalarType stored, at::ScalarType wanted,
                                 const char* option) {
     const bool can_be_had = stored == at::kFloat || stored == at::kBFloat16;
-    if (stored == wanted || !can_be_had) return;  // what cannot be had is refused when it is read
+    if (stored == wanted || !can_be_had) return;  // impossible conversions are rejected when read
     const auto words = [](at::ScalarType type) { return type == at::kFloat ? "float32" : "bfloat16"; };
     throw MismatchError(fmt::format("its {} is {}, this run's is {}; set {} = \"{}\"", name, words(stored),
                                     words(wanted), option, words(stored)));
   }
 
-  /// Refuses weights that this model does not have, e.g. of a deeper model.
+  /// Rejects weights that this model does not have, e.g. of a deeper model.
   void refuse_unknown_weights() const {
     std::set<std::string> known;
     for (const SavedParameter& parameter : parameters_) known.insert(prefix_ + parameter.name);
@@ -238,7 +238,7 @@ class Restoration {
       numbers.push_back({{name, at::kFloat, {}}, {}, at::zeros({}, at::kFloat), /*any_type=*/true});
     }
     checkpoint_.load(numbers);
-    std::map<int64_t, std::string> seen;  // the steps, with a parameter that has made them
+    std::map<int64_t, std::string> seen;  // step counts, each with one parameter that has it
     for (const LoadTarget& number : numbers) {
       seen.emplace(stored_count(number.tensor.name, number.into.item<double>()), number.tensor.name);
     }

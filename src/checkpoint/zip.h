@@ -1,5 +1,5 @@
-// Uncompressed zip archives for blobs: consecutive entries, 64-bit sizes, the checksum of a large entry after its bytes
-// so that they are read once.
+// Uncompressed zip archives for blobs: consecutive entries and 64-bit sizes. The checksum of a large entry follows its
+// bytes, so that they are read once.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ struct Ring {
 
   int64_t next() const { return (rank + 1) % ranks; }
   int64_t previous() const { return (rank + ranks - 1) % ranks; }
-  /// The rank whose keys and values are present in step `step`.
+  /// The rank whose keys and values are used in step `step`.
   int64_t source(int64_t step) const { return (rank + ranks - step) % ranks; }
   void note(const char* what, int64_t of) const {
     if (trace) trace(what, of);
@@ -32,7 +32,7 @@ struct Ring {
   int64_t ranks, rank;
 };
 
-/// Iterates over the keys and values of all ranks, this rank's first. The next transfer is in flight while the present
+/// Iterates over the keys and values of all ranks, this rank's first. The next transfer is in flight while the current
 /// step computes.
 class KeyValueRotation {
  public:
@@ -233,8 +233,8 @@ std::vector<Piece> pieces_of(const std::vector<PlaceRange>& held, const PlaceRan
   return pieces;
 }
 
-/// A contiguous document is one range of any rank's local sequence. Of another rank's keys a query sees those before
-/// its own chunk, which are a prefix. Queries that see the same keys form one block.
+/// A contiguous document is one range of any rank's local sequence. A query sees another rank's keys up to its own
+/// chunk, which are a prefix. Queries that see the same keys form one block.
 void add_blocks(std::vector<AttentionBlock>& blocks, const AttentionBlock& where, const std::vector<Piece>& queries,
                 const std::vector<Piece>& keys) {
   bool extends = false;
@@ -300,16 +300,16 @@ std::vector<AttentionBlock> attention_blocks(const SequenceSplit& split, int64_t
 
 namespace {
 
-// Keys and values go round in forward and again in backward, where the fp32 gradients of each rank's travel with them.
+// Keys and values are exchanged in forward and again in backward, where their fp32 gradients pass around the ring.
 void add_ring(const UnitTrace& trace, TracedOperation& operation, int64_t query_numel, int64_t key_value_numel) {
   using group_names::kContext;
   const TraceShape& shape = trace.shape();
   const int64_t ranks = shape.context_ranks, size = shape.element_size, bytes = key_value_numel * size;
   const int64_t copies = shape.rotates_by_all_gather ? ranks + 1 : 2;
   const int64_t wide = 4;
-  // Beside them forward holds the fp32 sum of the output, and on a GPU one rank's part: it, wide, its difference to the
-  // sum, weighted. Backward holds the fp32 gradient of the queries, and three shares of keys' and values' gradients
-  // (computed, being received, being sent).
+  // In addition, forward holds the fp32 sum of the outputs, and on a GPU one rank's part in several forms: as computed,
+  // in fp32, its difference to the sum, and that weighted. Backward holds the fp32 gradient of the queries, and three
+  // shares of the gradients of keys and values (computed, being received, being sent).
   const int64_t part = size + (size == wide ? 2 : 3) * wide;
   operation.forward_scratch = copies * bytes + wide * query_numel + (shape.on_gpu ? (part - size) * query_numel : 0);
   operation.backward_scratch = copies * bytes + 3 * wide * key_value_numel + wide * query_numel;
@@ -320,15 +320,15 @@ void add_ring(const UnitTrace& trace, TracedOperation& operation, int64_t query_
   operation.backward_messages = {rotation, {kContext, Collective::permute, {ranks, ranks * key_value_numel * wide}}};
 }
 
-/// What a GPU adds up around the ring's kernels (merge_dense_attention, add_dense_gradients). Of another rank's keys
-/// half of the queries see all, or all of them half.
+/// Additions around the ring's kernels on a GPU (merge_dense_attention, add_dense_gradients). For another rank's keys,
+/// half of the queries see all keys, or all queries see half of them.
 void add_merges(const TraceShape& shape, TracedOperation& operation, double query_numel, double key_value_numel) {
   constexpr double kWide = 4;
   const double size = static_cast<double>(shape.element_size), ranks = static_cast<double>(shape.context_ranks);
   const double steps = 1 + 0.75 * (ranks - 1), added = steps * (size + 2 * kWide), rounded = kWide + size;
-  // A part is widened, the sum subtracted from it, the difference weighted and added to the sum.
+  // A part is converted to fp32, the sum subtracted from it, the difference weighted and added to the sum.
   operation.forward.push_back({.bytes = query_numel * (steps * (size + 9 * kWide) + kWide + rounded)});
-  // Gradients are added to zeros; those of keys and values to what the rank before sends, too.
+  // Gradients are added to zeros; those of keys and values also to the sum received from the previous rank.
   operation.backward.push_back({.bytes = query_numel * (added + kWide + rounded) +
                                          key_value_numel * (added + (4 * ranks - 3) * kWide + rounded)});
 }
@@ -350,7 +350,7 @@ TracedTensor trace_attention(UnitTrace& trace, TracedTensor query, TracedTensor 
   if (shape.context_ranks > 1) {
     add_ring(trace, operation, numel, 2 * key_numel);
   } else if (shape.on_gpu) {
-    // FlashAttention's backward sums the queries' gradient in fp32, and makes keys' and values' for every query head.
+    // FlashAttention's backward sums the queries' gradient in fp32, and computes keys' and values' per query head.
     operation.backward_scratch = 4 * numel + (key_numel < numel ? 2 * size * numel : 0);
   }
   // Two products of each query with the keys it sees, and five in backward.

@@ -7,9 +7,9 @@
 
 namespace titan {
 
-/// The gradient's range of words, and the word of each token.
+/// The gradient's range of vocabulary rows, and the vocabulary row of each token.
 struct EmbeddingRows {
-  int64_t first;  // word of the first row; tokens outside [first, first + rows) are skipped
+  int64_t first;  // vocabulary row of the first gradient row; tokens outside [first, first + rows) are skipped
   int64_t rows;
   int64_t columns;
   const int64_t* tokens;

@@ -21,7 +21,7 @@ TITAN_INLINE void load(typename S::Vector& vector, const BFloat16Bits* values) {
 }
 
 /// kRows rows of x with kWords rows of w. Every sum is one vector over the depth, whose lanes are added in order, so
-/// that it is the same for any kRows and kWords.
+/// the result is the same for any kRows and kWords.
 template <class S, int kRows, int kWords, class T>
 TITAN_INLINE void multiply_words(T* y, const float* x, const T* w, const FewRows& shape, int64_t word) {
   using Vector = typename S::Vector;

@@ -1,5 +1,4 @@
-// The matrix product of generation on the CPU, over raw memory: few rows, so that reading the weight is what takes
-// time.
+// CPU matrix product for generation, over raw memory: with few rows, reading the weight takes most of the time.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@ struct FewRows {
 };
 void cpu_product_of_few_rows(float* y, const float* x, const float* w, const FewRows& shape, int64_t begin,
                              int64_t end);
-/// The same with x in fp32, which the caller widened.
+/// The same with x already converted to fp32.
 void cpu_product_of_few_rows(BFloat16Bits* y, const float* x, const BFloat16Bits* w, const FewRows& shape,
                              int64_t begin, int64_t end);
 

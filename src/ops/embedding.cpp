@@ -48,9 +48,9 @@ void add_rows_cpu(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& 
   });
 }
 
-/// gradient[row of tokens[i]] += dy[i] for tokens of this rank's shard: in place, so rows of words that do not occur
-/// are not touched, and in an order independent of the schedule. The CPU adds rows one by one, the GPU kernel adds the
-/// sum of a word's rows: the last bits differ.
+/// gradient[row of tokens[i]] += dy[i] for tokens of this rank's shard: in place, so rows of absent tokens are not
+/// touched, and in an order independent of the schedule. The CPU adds rows one by one, the GPU kernel adds the sum of
+/// the rows of equal tokens: the last bits differ.
 void add_rows(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens, const Parameter& weight,
               const UnitContext& context) {
   const int64_t first = weight.unsharded_box().offset[0];

@@ -20,8 +20,8 @@ constexpr int64_t kTile = 16;  // CUDA float8 products need dimensions that are 
 
 bool by_tensor(const Float8Side& side) { return side.scale.value.dim() == 0; }
 
-/// On a CPU with AMX int8, LibTorch passes products of two operands of one format to oneDNN, which has a kernel for
-/// them only with AMX fp16; otherwise it runs its reference code, a thousand times slower.
+/// On a CPU with AMX int8, LibTorch passes products of two operands of one format to oneDNN. Without AMX fp16 oneDNN
+/// has no kernel for them and runs its reference code, a thousand times slower.
 bool takes_reference_code() {
   static const bool result = [] {
     const auto known = at::cpu::get_cpu_capabilities();
@@ -153,7 +153,8 @@ class Float8Products : public LinearProducts {
     dx = dx.defined() ? dx.add_(share) : share;
   }
 
-  /// Operands are sent and kept in float8 alone if one scale serves all ranks' rows and every weight reads them so.
+  /// True if operands are sent and saved only in float8: one scale serves all ranks' rows and every weight reads
+  /// float8.
   bool keeps_float8(const Weights& weights) const override { return tensorwise_ && all_in_float8(weights); }
 
   Operand for_weight_gradients(const Operand& x, const Weights& weights) const override {
@@ -327,7 +328,7 @@ std::optional<KernelExtent> extent_of(const at::Tensor& scale, const at::Tensor&
 }
 
 void raise(const FusedKernels& kernels, const at::Tensor& matrix, Float8Extent extent, float* largest) {
-  // amax bits compare in the order of amaxes.
+  // The bits of amaxes compare like the amaxes.
   kernels.table().amax({kernel_type(matrix), matrix.size(0), matrix.size(1), kernel_extent(extent),
                         matrix.const_data_ptr(), reinterpret_cast<uint32_t*>(largest)},
                        current_stream(matrix));

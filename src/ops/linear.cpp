@@ -172,7 +172,7 @@ void DenseProducts::input_gradient(const Operand& dy, const Parameter& weight, c
 }
 
 Operand DenseProducts::for_weight_gradients(const Operand& x, const Weights& weights) const {
-  // GPUs multiply narrow operands with a wide result; the CPU cannot.
+  // GPUs multiply low-precision operands into an fp32 result; the CPU cannot.
   if (round_weight_gradient_ || x.data.is_cuda()) return x;
   return {.data = x.data.to(weights[0]->gradient().scalar_type())};
 }
@@ -409,8 +409,9 @@ class TracedLinear {
     }
   }
 
-  /// A cast that writes both layouts reads its operand once and writes two bytes an element. One scale for a tensor
-  /// needs its amax, which the kernel that wrote the tensor may have found; one for a row or column, a pass of its own.
+  /// A cast that writes both layouts reads its operand once and writes two bytes an element. A tensorwise scale needs
+  /// the amax, which the kernel that wrote the tensor may have computed; a scale per row or column needs a separate
+  /// pass.
   void add_casts(TracedOperation& operation) const {
     const double size = static_cast<double>(shape_.element_size);
     const double x = static_cast<double>(rows_ * inputs_);

@@ -32,7 +32,7 @@ at::Tensor onednn_linear(const at::Tensor& x, const at::Tensor& weight) {
   return linear.call(x, weight, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
 
-// Below, a thread costs more than it takes off the others.
+// Below this, another thread costs more than it saves.
 constexpr int64_t kProductsWorthAThread = 32768;
 
 template <class T>

@@ -241,7 +241,7 @@ TracedNorm trace_norm(UnitTrace& trace, NormType type, TracedTensor residual, Tr
   const TracedTensor statistics = trace.tensor(4 * rows * (rms ? 1 : 2), ResultKind::norm, ordinal);
   operation.results = {result.residual, result.normed, statistics};
   operation.saved = {result.residual, statistics};
-  const int64_t wide = 4 * numel, copy = shape.element_size == 4 ? 0 : wide;  // of a tensor in fp32
+  const int64_t wide = 4 * numel, copy = shape.element_size == 4 ? 0 : wide;  // bytes of a tensor in fp32
   const bool on_cpu_kernel = !shape.on_gpu && rms;
   if (on_cpu_kernel) {
     operation.backward_scratch = 4 * width * ((rows + kBlockRows - 1) / kBlockRows + 1);

@@ -94,7 +94,7 @@ double dynamic_theta(double theta, int64_t positions, int64_t head_dim, const Ro
   return theta * std::pow(scaling.factor * length / original - (scaling.factor - 1), dim / (dim - 2));
 }
 
-/// How much of each frequency stays (1) instead of being divided by the factor (0).
+/// The unchanged share of each frequency: 1 keeps it, 0 divides it by the factor.
 std::vector<double> shares_kept(const at::Tensor& frequency, int64_t head_dim, double theta,
                                 const RotaryScaling& scaling) {
   const auto original = static_cast<double>(scaling.original_context);

@@ -1,5 +1,5 @@
-// CPU attention over tensors: every head of every block is a task for whichever thread is free; the bits do not depend
-// on the thread count. Inputs are read in place, at any strides.
+// CPU attention over tensors: every head of every block is a task that any thread can run; the bits do not depend on
+// the thread count. Inputs are read in place, at any strides.
 #pragma once
 
 #include <ATen/core/Tensor.h>

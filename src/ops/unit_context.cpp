@@ -25,7 +25,7 @@ void ScaleTable::offer(const at::Tensor& tensor, const at::Tensor& largest) {
 at::Tensor ScaleTable::find(const at::Tensor& tensor) const {
   const auto found = offers_->find(tensor.storage().unsafeGetStorageImpl());
   if (found == offers_->end() || found->second.numel != tensor.numel()) return {};
-  // Another tensor may have been allocated at the address of one that is gone.
+  // A new tensor may have been allocated at the address of a freed one.
   return found->second.storage.expired() ? at::Tensor() : found->second.largest;
 }
 

@@ -20,7 +20,7 @@ TracedTensor UnitTrace::in_place_of(TracedTensor other, std::optional<ResultKind
   return static_cast<TracedTensor>(tensors_.size()) - 1;
 }
 
-/// The tensors that hold memory now, each counted once, however many hold it.
+/// The tensors that hold memory now; each counts once, whatever its number of holders.
 class UnitTrace::Live {
  public:
   explicit Live(const UnitTrace& trace) : trace_(trace), holders_(trace.tensors_.size()) {}
@@ -62,7 +62,7 @@ TracedTensor UnitTrace::memory_of(TracedTensor tensor, const RecomputePolicy& po
   return in_place ? other : tensor;
 }
 
-/// By memory: the index of the last operation that reads or makes it.
+/// For each piece of memory: the index of the last operation that reads or writes it.
 std::vector<size_t> UnitTrace::last_uses(const RecomputePolicy& policy) const {
   std::vector<size_t> last(tensors_.size(), 0);
   for (size_t i = 0; i < operations_.size(); ++i) {
@@ -144,12 +144,12 @@ int64_t UnitTrace::backward_peak(const RecomputePolicy& policy) const {
   int64_t most = 0;
   if (policy.checkpointed()) {
     Live replay(*this);
-    replay.add(saved_bytes(policy) - bytes(input_) + bytes(output_));  // what was kept, and the output's gradient
+    replay.add(saved_bytes(policy) - bytes(input_) + bytes(output_));  // saved tensors, and the output's gradient
     replay.hold(input_);
     for (const TracedOperation& operation : operations_) {
       for (const TracedTensor result : operation.results) {
         if (fate(result, policy) != Keep::keep) continue;
-        replay.remove(bytes(result));  // it is in what was kept
+        replay.remove(bytes(result));  // already counted as saved
         replay.hold(memory_of(result, policy));
       }
     }
@@ -173,8 +173,8 @@ int64_t UnitTrace::deferred_bytes(const RecomputePolicy& policy) const {
   return live.now();
 }
 
-// Gradients are as large as their tensors. A gradient is made by the backward of an operation that reads the tensor,
-// and dropped after that of the operation that made it.
+// Gradients are as large as their tensors. A gradient is allocated by the backward of an operation that reads the
+// tensor, and freed after the backward of the operation that made it.
 void UnitTrace::run_backward(Live& live, const RecomputePolicy& policy) const {
   std::vector<bool> has_gradient(tensors_.size());
   auto make = [&](TracedTensor tensor) {

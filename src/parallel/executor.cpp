@@ -17,7 +17,7 @@ at::TensorOptions loss_options(const BatchContext& batch) {
   return at::TensorOptions(batch.labels.device()).dtype(at::kDouble);
 }
 
-/// Units may compute in different dtypes (training.keep_fp32): what enters one is in its own.
+/// Units may compute in different dtypes (training.keep_fp32): casts a unit's input to its compute dtype.
 HiddenStates as_computed_in(const UnitPlan& unit, HiddenStates stream) {
   for (at::Tensor& tensor : stream) {
     if (tensor.defined()) tensor = tensor.to(scalar_type(unit.compute));
@@ -34,10 +34,10 @@ std::vector<at::Tensor*> tensors_of(UnitState& state) {
   return tensors;
 }
 
-/// The input or output of a unit's forward, or of its backward.
+/// The key of the input or output of a unit's forward, or of its backward.
 StageMessages::Key key_of(const Action& action, bool backward) { return {backward, action.stage, action.microbatch}; }
 
-/// What a profile calls an instruction; empty: it has no range of its own.
+/// The name of an instruction's range in a profile; empty: no range.
 std::string_view range_name(ActionKind kind) {
   using enum ActionKind;
   switch (kind) {
@@ -46,7 +46,7 @@ std::string_view range_name(ActionKind kind) {
     case backward: return "backward";
     case evaluate: return "evaluate";
     case weight_gradient: return "weight gradients";
-    case graph: return "microbatch";  // the units' own are silent when graphs are replayed
+    case graph: return "microbatch";  // the units' ranges are absent when graphs are replayed
     case refresh: case unshard: case wait_unshard: case scale: return "gather";
     case close_gradient: case reduce_scatter: case all_reduce: return "reduce";
     case wait_reduce: case reduce_partial: case add_tied: return "reduce, end";
@@ -221,7 +221,7 @@ void Executor::execute(const Action& action, const Run& run) {
       return;
     }
 
-    case input_gradient: case reduce_grad: case overlap: break;  // of tables: expand() writes others for them
+    case input_gradient: case reduce_grad: case overlap: break;  // only in tables: expand() replaces them
       // clang-format on
   }
   throw InvariantError(
@@ -245,7 +245,7 @@ void Executor::run_forward(const Action& action, const BatchContext& batch) {
 
 void Executor::run_backward(const Action& action, const BatchContext& batch) {
   const UnitPlan& unit = plan_of(action);
-  // The gradient of the loss is one, in fp64 whatever its unit computes in.
+  // The gradient of the loss is one, in fp64 whatever the unit's compute dtype.
   HiddenStates gradients = unit.is_models_last
                                ? HiddenStates{at::ones({}, loss_options(batch))}
                                : as_computed_in(unit, messages_.take(key_of(action, /*backward=*/true)));
@@ -351,7 +351,7 @@ int64_t Executor::saved_bytes(size_t unit, int64_t microbatch) const {
   TITAN_CHECK(options_.count_saved_bytes && state.context, unit, microbatch);
   SavedLedger ledger = state.context->saved;
   for (const at::Tensor& leaf : state.leaves) {
-    if (leaf.defined()) ledger.add(leaf);  // those on the host are not
+    if (leaf.defined()) ledger.add(leaf);  // leaves on the host are undefined
   }
   for (const at::Tensor& kept : state.context->recorder.kept()) {
     if (kept.defined()) ledger.add(kept);
@@ -362,7 +362,7 @@ int64_t Executor::saved_bytes(size_t unit, int64_t microbatch) const {
 std::string Executor::position() const {
   if (!position_) return {};
   const std::string_view range =
-      position_->kind == ActionKind::evaluate ? "forward" : range_name(position_->kind);  // for people
+      position_->kind == ActionKind::evaluate ? "forward" : range_name(position_->kind);  // shown to users
   return fmt::format(
       "{} of {}", range.empty() ? word_of(position_->kind) : range,
       position_->unit < 0 ? plan_.groups[static_cast<size_t>(position_->group)].name : plan_of(*position_).name);

@@ -23,7 +23,7 @@ Error no_host_memory(size_t bytes) {
                       human_bytes(static_cast<double>(bytes)))};
 }
 
-/// Storage that counts its bytes until it is freed. The allocator keeps its record of streams that use the memory.
+/// Storage that counts its bytes until it is freed. The allocator's record of the streams that use the memory is kept.
 class CountedStorage : public c10::StorageImpl {
  public:
   CountedStorage(c10::StorageImpl& taken_from, std::shared_ptr<std::atomic<int64_t>> held)
@@ -148,7 +148,7 @@ std::vector<at::Tensor> HostOffload::wait_to_host(const std::vector<at::Tensor>&
   TITAN_CHECK(!numbers.empty());
   if (!pins()) return numbers;
   std::vector<at::Tensor> here;
-  AsyncCopy last;  // of one stream, whose copies are over when it is
+  AsyncCopy last;  // on one stream: all copies are complete when the last is
   for (const at::Tensor& number : numbers) {
     here.push_back(at::empty(number.sizes(), at::TensorOptions(number.scalar_type()).pinned_memory(true)));
     last = copy_async(here.back(), number, copies_to_host_);
@@ -157,7 +157,7 @@ std::vector<at::Tensor> HostOffload::wait_to_host(const std::vector<at::Tensor>&
   return here;
 }
 
-// The last copies had one unit's compute time to finish: the stream hardly waits for them.
+// The last copies had one unit's compute time to finish, so the stream hardly waits for them.
 void ActivationOffload::free_sources() {
   for (AsyncCopy& copy : copies_) copy.block_stream();
   copies_.clear();

@@ -17,7 +17,7 @@ struct Difference : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Walks through the instructions of all ranks. Each rank runs its own in order and waits for the others where it must.
+/// Simulates the instructions of all ranks. Each rank runs its own in order and waits for the others where it must.
 class MeshWalk {
  public:
   explicit MeshWalk(std::span<const RankPrograms> ranks) {
@@ -29,7 +29,7 @@ class MeshWalk {
     }
   }
 
-  /// What each rank that never ends waits for; empty: there is none.
+  /// What each rank that does not finish waits for; empty: all ranks finish.
   std::string run() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -50,7 +50,7 @@ class MeshWalk {
 
  private:
   using Members = std::vector<int64_t>;
-  /// The calls of one communicator, as the first member made each.
+  /// The calls of one communicator, each as first made by any member.
   struct Calls {
     std::vector<std::string> made;
     std::map<int64_t, size_t> count;  // by member
@@ -64,8 +64,8 @@ class MeshWalk {
     std::vector<std::string> sent, received;
     size_t started_sends = 0, started_receives = 0;
   };
-  /// One call. NCCL runs the calls of a rank on one stream: each starts when the one before it has completed, and
-  /// completes when the other ends of all its messages have started.
+  /// One call. NCCL runs the calls of a rank on one stream: each starts when the previous one has completed, and
+  /// completes when the peers of all its messages have started.
   struct Transfer {
     struct Part {
       Channel* channel;
@@ -82,8 +82,8 @@ class MeshWalk {
     std::vector<Call> now;                    // calls of the next instruction
     std::map<int, Call> gathers, reductions;  // not waited for yet, by group
     std::vector<Transfer> transfers;
-    size_t completed = 0;                      // of the transfers
-    bool started = false;                      // the next of them
+    size_t completed = 0;                      // number of completed transfers
+    bool started = false;                      // the next transfer has started
     std::map<StageMessage, size_t> receiving;  // number of the transfer that receives it
     size_t sent = 0;                           // transfers up to the last one that sends
   };

@@ -34,7 +34,7 @@ std::vector<StageSpan> spans_of(const PlanRequest& request, const ModelDescripti
   return request.pipeline ? request.pipeline->stages : std::vector<StageSpan>{{0, 0, model.units.size()}};
 }
 
-/// A copy of a parameter that another rank's stage owns and a unit here uses as well, as a group.
+/// A group for the copy of a parameter that another rank's stage owns and a unit of this rank also uses.
 WeightGroupPlan plan_copy(const ModelDescription& model, const std::string& parameter, const PlanRequest& request) {
   for (const UnitDescription& unit : model.units) {
     for (const ParameterSpec& spec : unit.parameters) {
@@ -74,7 +74,7 @@ void add_unit(Plan& plan, const ModelDescription& model, size_t index) {
   plan.units.push_back(std::move(planned));
 }
 
-/// Marks groups of which another rank's stage has a copy.
+/// Marks groups that another rank's stage has a copy of.
 void mark_tied(Plan& plan, const ModelDescription& model) {
   for (size_t index = 0; index < model.units.size(); ++index) {
     const bool is_here = std::any_of(plan.units.begin(), plan.units.end(),
@@ -115,11 +115,11 @@ void add_units(Plan& plan, const ModelDescription& model, const ModelFamily& fam
   }
 }
 
-/// Parameters of units that compute in fp32: those of a unit named in keep_fp32, of every unit that shares one with it,
-/// and so on. Of the whole model, so that it is the same on every rank of a pipeline.
+/// Parameters of units that compute in fp32: of units named in keep_fp32, of units that share a parameter with them,
+/// and so on. Covers the whole model, so that it is the same on every rank of a pipeline.
 std::set<std::string> wide_parameters(const ModelDescription& model, const std::vector<std::string>& kept) {
   std::set<std::string> wide;
-  for (size_t pass = 0; pass < 2; ++pass) {  // twice: a head that borrows a wide parameter is wide as a whole
+  for (size_t pass = 0; pass < 2; ++pass) {  // twice: a head that borrows an fp32 parameter is fp32 as a whole
     for (const UnitDescription& unit : model.units) {
       std::vector<std::string> used = unit.borrowed;
       for (const ParameterSpec& spec : unit.parameters) used.push_back(spec.name);
@@ -133,7 +133,7 @@ std::set<std::string> wide_parameters(const ModelDescription& model, const std::
 }
 
 /// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a parameter with it; their gradients
-/// are reduced in fp32, too.
+/// are also reduced in fp32.
 void choose_dtypes(Plan& plan, const ModelDescription& model) {
   const ElementType reduce = plan.request.reduces_gradients() ? plan.request.reduce : ElementType::float32;
   const std::set<std::string> wide = wide_parameters(model, plan.request.keep_fp32);
@@ -167,7 +167,7 @@ void choose_float8(Plan& plan, const ModelDescription& model) {
   }
 }
 
-/// What a trace depends on, beside the request: blocks that agree in it have the same trace.
+/// What a trace depends on besides the request: blocks with equal keys share a trace.
 struct TraceKey {
   UnitRole role;
   RecomputePolicy policy;
@@ -214,7 +214,7 @@ void add_activations(Plan& plan, const ModelDescription& model) {
   }
 }
 
-/// The share of all pairs of a query of this rank and a key of any that causal attention computes.
+/// The share of all pairs of a local query and a key of any rank that causal attention computes.
 double causal_share(const PlanRequest& request) {
   const SequenceSplit split = request.split();
   if (split.ranks == 1 || split.balance == LoadBalance::head_tail) return 0.5;
@@ -321,8 +321,8 @@ bool Plan::records_microbatches() const {
   return request.cuda_graphs && is_alone && !gathers_weights() && !why_no_graphs(request);
 }
 
-// The graphs of a pass run in the order in which they were recorded; nothing in them may wait for other ranks, and
-// gradients must stay at their addresses.
+// The graphs of a pass run in the order of recording. No graph may wait for other ranks, and gradients must stay at
+// their addresses.
 std::optional<std::string> why_no_graphs(const PlanRequest& request) {
   if (request.pipeline) return "the units of a pipeline run in the order of its schedule";
   if (request.place.mesh.size(MeshAxis::tp) > 1) return "tensor-parallel ranks communicate within the blocks";
@@ -336,7 +336,7 @@ int64_t Plan::training_bytes(bool device_only) const { return added_up(memory, d
 int64_t Plan::validation_bytes(bool device_only) const { return added_up(validation_memory, device_only); }
 int64_t Plan::peer_bytes() const {
   const bool shares = request.async_tensor_parallel && request.place.mesh.size(MeshAxis::tp) > 1;
-  return shares ? 2 * stream_bytes : 0;  // two exchanges, by turns
+  return shares ? 2 * stream_bytes : 0;  // two alternating exchanges
 }
 
 int64_t Plan::predicted_bytes(bool device_only) const {

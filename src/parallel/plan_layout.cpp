@@ -43,7 +43,7 @@ ParameterPlan plan_parameter(const ParameterSpec& spec, const PlanRequest& reque
   const int64_t tensor_ranks = mesh.size(MeshAxis::tp);
   std::vector<Split> splits;
   std::vector<int64_t> coordinates;
-  // Replicated along dp_replicate, and along tp if no dimension is cut.
+  // Replicated along dp_replicate, and along tp if no dimension is sharded.
   splits.push_back({std::string(name(MeshAxis::dp_replicate)), mesh.size(MeshAxis::dp_replicate), std::nullopt});
   coordinates.push_back(request.place.coordinate(MeshAxis::dp_replicate));
   splits.push_back({std::string(name(MeshAxis::tp)), tensor_ranks, spec.tensor_parallel_dimension});
@@ -95,7 +95,7 @@ std::vector<WeightGroupPlan*> block_groups(Plan& plan) {
   return groups;
 }
 
-/// The groups of a stage's first and last unit, if no other unit uses them. They may share a slot if there are units
+/// The groups of a stage's first and last unit, if no other unit uses them. They can share a slot if there are units in
 /// between, because the last one's weights are gathered while the unit before it runs.
 std::vector<WeightGroupPlan*> end_groups(Plan& plan) {
   std::vector<WeightGroupPlan*> groups;
@@ -111,7 +111,7 @@ std::vector<WeightGroupPlan*> end_groups(Plan& plan) {
   return distinct ? groups : std::vector<WeightGroupPlan*>();
 }
 
-/// Gradients that are narrowed for their reduction: one starts before the last has ended, so neighbours take turns.
+/// Gradients narrowed for their reduction: one starts before the previous has ended, so neighbours alternate.
 void assign_message_slots(Plan& plan) {
   std::vector<WeightGroupPlan*> narrowed;
   for (WeightGroupPlan& group : plan.groups) {
@@ -135,7 +135,7 @@ void assign_slots(Plan& plan) {
     return (group.numel + (stages_shards(plan.request) ? group.shard_numel : 0)) * size_of(ElementType::float32);
   };
   std::vector<WeightGroupPlan*> blocks = block_groups(plan);
-  // In a pipeline every unit runs many times in a step: by default its weights stay gathered.
+  // In a pipeline every unit runs many times per step: by default its weights stay gathered.
   const bool weights_stay = plan.request.reshard == ReshardPolicy::never ||
                             (plan.request.reshard == ReshardPolicy::standard && plan.request.pipeline);
   const bool weights_rotate = !weights_stay;

@@ -22,8 +22,8 @@ int64_t copy_bytes(const Plan& plan) {
   return total;
 }
 
-/// Chunks of parameters whose rows do not divide evenly are padded for the time of a collective: this rank's chunk
-/// (unless it is full) and those of all ranks.
+/// Chunks of parameters whose rows do not divide evenly are padded during a collective: this rank's chunk (unless it is
+/// full) and those of all ranks.
 int64_t gather_padding(const WeightGroupPlan& group, int64_t shards) {
   int64_t bytes = 0;
   for (size_t i = 0; i < group.parameters.size(); ++i) {
@@ -77,15 +77,15 @@ int64_t largest_group(const Plan& plan) {
   return most;
 }
 
-/// Bytes of activations during a step: what units keep from forward to backward, of all microbatches that are
-/// between the two, hidden states on their way between stages, and the unit that runs.
+/// Bytes of activations during a step: saved tensors of all microbatches between forward and backward, hidden states in
+/// transit between stages, and the unit that runs.
 class ActivationWalk {
  public:
   explicit ActivationWalk(const Plan& plan) : plan_(plan) {}
 
   struct Peak {
     int64_t kept = 0;     // by all units
-    int64_t working = 0;  // by the one that runs, beside it
+    int64_t working = 0;  // by the unit that runs, in addition
     const Action* at = nullptr;
     int64_t bytes() const { return kept + working; }
   };
@@ -95,7 +95,7 @@ class ActivationWalk {
   }
   const Peak& peak() const { return peak_; }
   int64_t host_peak() const { return host_peak_; }
-  /// Whether all that was kept or sent has been used.
+  /// True if everything kept or sent has been used.
   bool is_balanced() const { return kept_ == 0 && on_their_way_ == 0 && on_host_ == 0; }
 
  private:
@@ -108,7 +108,7 @@ class ActivationWalk {
     const UnitPlan& unit = plan_.units[static_cast<size_t>(action.unit)];
     const bool is_forward = action.kind == forward;
     const bool is_first = unit.is_stages_first, is_last = is_stages_last(static_cast<size_t>(action.unit));
-    // Hidden states that came from another stage are its input now, and a gradient that did its output's.
+    // A message from another stage is now the unit's input (hidden states) or its output's gradient.
     if (is_forward ? is_first && unit.chain_index > 0 : is_last && !unit.is_models_last) on_their_way_ -= message;
     if (is_forward) {
       note(unit.forward_peak, action);
@@ -156,7 +156,7 @@ int64_t offloaded_activations(const Plan& plan) {
   return 2 * most;
 }
 
-/// Offloaded moments on the device: of the parameter that is stepped, and of its neighbours, which are being copied.
+/// Offloaded moments on the device: of the parameter being stepped, and of its neighbours, which are being copied.
 int64_t offloaded_moments(const Plan& plan) {
   std::vector<int64_t> numels;
   for (const WeightGroupPlan& group : plan.groups) {
@@ -171,7 +171,7 @@ void add(std::vector<MemoryPurpose>& table, const char* name, int64_t bytes, boo
   if (bytes > 0) table.push_back({name, bytes, on_host});
 }
 
-/// Gradients are freed after their unit's backward.
+/// True if gradients are freed after their unit's backward.
 bool gradients_pass(const Plan& plan) { return plan.request.step_in_backward && !plan.gathers_weights(); }
 
 /// Memory that is held all the time.
@@ -225,7 +225,7 @@ PlanRequest validation_request(const PlanRequest& training) {
 int64_t validation_forward_bytes(const Plan& plan, const ModelDescription& model) {
   const PlanRequest request = validation_request(plan.request);
   int64_t most = 0;
-  std::set<const UnitTrace*> seen;  // units with one trace in training have one in a validation
+  std::set<const UnitTrace*> seen;  // units that share a trace in training share one in validation
   for (const UnitPlan& unit : plan.units) {
     if (!seen.insert(unit.trace.get()).second) continue;
     most = std::max(most, trace_unit(plan, request, unit, model.units[unit.chain_index])->evaluation_peak());

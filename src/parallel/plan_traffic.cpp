@@ -1,5 +1,5 @@
-// What one training step sends, by communicator: what its programs say (exchanges_of), and what units communicate
-// within themselves. Formulas are in docs/distributed.md; tests compare them with what the communicators counted.
+// What one training step sends, by communicator: by its programs (exchanges_of), and within units. Formulas are in
+// docs/distributed.md; tests compare them with the communicators' counts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,8 +29,8 @@ int64_t gathered_bytes(const WeightGroupPlan& group, int64_t shards) {
   return total;
 }
 
-/// The amaxes of `scales` weights: over the ranks that hold shards of them, where scales are found before
-/// weights are gathered, and over those that share matrices.
+/// The amaxes of `scales` weights, over the ranks that share matrices, and over those that hold shards if scales are
+/// computed before weights are gathered.
 void add_scales(std::vector<Exchange>& all, int64_t scales, bool of_shards) {
   if (scales == 0) return;
   const Traffic traffic{1, scales * kFloat32};
@@ -96,7 +96,7 @@ void add(GroupTraffic& group, Collective kind, int64_t calls, int64_t bytes_of_a
   group.table[static_cast<size_t>(kind)] += Traffic{calls, bytes_of_all};
 }
 
-/// What the programs of a step have this communicator do.
+/// The traffic of a step's programs through this communicator.
 GroupTraffic programs_traffic(const Plan& plan, std::string_view communicator, std::span<const RepeatedProgram> step) {
   GroupTraffic traffic{std::string(communicator), ranks_of(plan, communicator), {}};
   for (const auto& [program, times] : step) {
@@ -123,7 +123,7 @@ void add_offload(Plan& plan, std::span<const RepeatedProgram> step) {
   }
 }
 
-/// What units communicate within themselves, for all microbatches.
+/// Traffic within units, for all microbatches.
 void add_units(const Plan& plan, GroupTraffic& traffic) {
   using Phase = UnitTrace::Phase;
   const int64_t microbatches = plan.request.accumulation;

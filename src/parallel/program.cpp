@@ -15,7 +15,7 @@ namespace {
 
 using enum ActionKind;
 
-/// The first unit that the rank's next stage action after `actions[i]` runs with weights.
+/// The first unit that uses weights in the rank's next stage action after `actions[i]`.
 std::optional<size_t> unit_after(const Plan& plan, std::span<const Action> actions, size_t i) {
   const auto runs_units = [](const Action& action) {
     return is_compute(action.kind) && action.kind != weight_gradient;
@@ -27,7 +27,7 @@ std::optional<size_t> unit_after(const Plan& plan, std::span<const Action> actio
   return plan.units[stage.last - 1].weights_in_backward ? std::optional(stage.last - 1) : std::nullopt;
 }
 
-/// Writes one program from front to end and tracks the weight state at that point.
+/// Builds one program from front to end and tracks the weight state at that point.
 class Expansion {
  public:
   Expansion(const Plan& plan, const WeightState& entry, ProgramKind kind)
@@ -41,14 +41,14 @@ class Expansion {
     return std::move(program_);
   }
 
-  /// Stage actions, and after them what ends the last pass of a step.
+  /// Stage actions, then the instructions that end the last pass of a step.
   void pass(std::span<const Action> table, bool is_last) {
     const bool pipeline = plan_.request.pipeline.has_value();
     const std::vector<Action> actions = split_overlapped({{table.begin(), table.end()}})[0];
     for (size_t i = 0; i < actions.size(); ++i) {
       const Action& action = actions[i];
       next_unit_ = unit_after(plan_, actions, i);
-      // Stepping in backward, an update depends on whether the loss is finite.
+      // When stepping in backward, an update depends on whether the loss is finite.
       if (is_last && !pipeline && action.kind == backward) add({.kind = loss_sum});
       add_stage_action(action, is_last);
     }
@@ -152,7 +152,7 @@ class Expansion {
         reduce_units(span.first, span.last);
         return finish_reductions();
       }
-      default:  // transfers and weight gradients are as the table has them
+      default:  // transfers and weight gradients are copied from the table
         return add(action);
     }
   }
@@ -267,8 +267,8 @@ class Expansion {
     }
   }
 
-  // A group's reduction overlaps with the next unit's backward, and its slot is free before the one after that needs
-  // it. The all-reduce over replicas overlaps with one more unit's backward. With one shard and CPU offload there is
+  // A group's reduction overlaps with the next unit's backward; its slot is free before the unit after that needs it.
+  // The all-reduce over replicas overlaps with one more unit's backward. With one shard and CPU offload there is
   // nothing to reduce, so the gradient is complete at once.
   void reduce(size_t g) {
     add_group(close_gradient, g);
@@ -280,10 +280,10 @@ class Expansion {
     if (plan_.gathers_weights() && !scatters) advance_reductions();
   }
 
-  /// Starts the all-reduce of the newest reduction, and ends the all-reduce before it.
+  /// Starts the all-reduce of the newest reduction, and ends the previous all-reduce.
   void advance_reductions() {
     const std::optional<size_t> newest = std::exchange(scattering_, std::nullopt);
-    bool overlaps = false;  // its all-reduce, with one more backward: unless the result is in a slot that another needs
+    bool overlaps = false;  // its all-reduce overlaps with one more backward, unless another group needs the slot
     if (newest && plan_.gathers_weights()) {
       if (plan_.request.shards() > 1) add_group(wait_reduce, *newest);
       if (replicates_) add_group(all_reduce, *newest);
@@ -308,7 +308,7 @@ class Expansion {
     advance_reductions();
   }
 
-  /// What is done with each group's gradient as soon as it is complete.
+  /// Instructions that use each group's gradient as soon as it is complete.
   void use_gradient(size_t g) {
     const bool host = plan_.request.cpu_offload, steps = plan_.request.step_in_backward;
     if (host || steps) add_group(squares, g);
@@ -332,8 +332,8 @@ class Expansion {
   Program program_;
   std::set<std::pair<size_t, int>> fetched_;  // unit and microbatch
   std::optional<size_t> scattering_;          // the group whose reduction was started last
-  std::optional<size_t> replicating_;         // and the one before it, in its all-reduce
-  std::optional<size_t> next_unit_;           // that the next stage action begins with
+  std::optional<size_t> replicating_;         // the previous one, in its all-reduce
+  std::optional<size_t> next_unit_;           // the first unit of the next stage action
   bool changes_ = false;                      // weights or moments have changed
 };
 

@@ -24,7 +24,7 @@ void require(bool condition, const char* what) {
   if (!condition) throw Problem(what);
 }
 
-/// Goes through one rank's instructions and tracks weights, hidden states and gradients.
+/// Walks through one rank's instructions and tracks weights, hidden states and gradients.
 class Checker {
  public:
   explicit Checker(const Plan& plan) : plan_(plan), groups_(plan.groups.size()) {
@@ -76,8 +76,8 @@ class Checker {
  private:
   struct Group {
     bool fresh = false, scaled = false;
-    std::vector<ActionKind> lifecycle;  // the instructions about its gradient in a step, in order
-    size_t done = 0;                    // of these
+    std::vector<ActionKind> lifecycle;  // the gradient's instructions in a step, in order
+    size_t done = 0;                    // number of these already seen
   };
   const WeightGroupPlan& plan_of(int group) const { return plan_.groups[static_cast<size_t>(group)]; }
   Group& group_of(int group) { return groups_[static_cast<size_t>(group)]; }
@@ -159,7 +159,7 @@ class Checker {
   using Place = std::tuple<bool, int, int>;  // backward, stage, microbatch
   static constexpr int kStageDone = -2;      // in place of a unit: the stage's last unit has run
 
-  /// Hands what is at `place` from unit `u` to `next`; an error if `u` is not the unit that takes it.
+  /// Passes the data at `place` from unit `u` to `next`; an error if `u` is not the unit that is due.
   void advance(const Place& place, int u, int next) {
     const auto found = next_unit_.find(place);
     require(found != next_unit_.end() && found->second == u, "its input is missing");
@@ -212,7 +212,7 @@ class Checker {
     found->second = kind == offload ? Where::host : kind == fetch ? Where::fetching : Where::device;
   }
 
-  /// The stage can run: its first unit is next, or its last in backward.
+  /// Makes the stage runnable: its first unit is next, or its last in backward.
   void make_input_available(bool backward, int stage, int microbatch) {
     const StagePlan& span = stage_numbered(plan_, stage);
     next_unit_[{backward, stage, microbatch}] = static_cast<int>(backward ? span.last - 1 : span.first);
@@ -270,7 +270,7 @@ class Checker {
     if (action.kind == zero_gradient) loss_summed_ = false;
   }
 
-  /// What is left for the whole step when each group has been stepped by itself.
+  /// The instructions that remain for the whole step after each group has been stepped by itself.
   void end_step_in_backward(ActionKind kind) {
     if (kind == before_change) {
       require(!std::exchange(changes_allowed_, true), "it has already been done");
@@ -311,7 +311,7 @@ class Checker {
     require(slots.emplace(slot, group).second, "the slot holds another group's gradients");
   }
 
-  /// No unit will add to the gradient.
+  /// Checks that no unit will add to the gradient.
   void require_complete(int group) const {
     for (const auto& [run, where] : activations_) {
       const std::vector<size_t>& used = plan_.units[static_cast<size_t>(run.first)].groups;
@@ -338,7 +338,7 @@ class Checker {
   std::vector<bool> in_use_;  // by weight slot: between WAIT_UNSHARD and RESHARD
   std::set<int> gathering_;   // groups between UNSHARD and WAIT_UNSHARD
   std::map<size_t, int> gradient_slots_, message_slots_;
-  std::map<Place, int> next_unit_;  // that takes the hidden states or gradients
+  std::map<Place, int> next_unit_;  // the unit that takes the hidden states or gradients
   std::set<Place> receiving_;
   std::map<std::pair<int, int>, Where> activations_;  // by unit and microbatch: what backward needs
   std::set<std::pair<int, int>> deferred_;            // stage and microbatch: deferred weight gradients

@@ -15,8 +15,8 @@ namespace titan {
 namespace {
 
 // When both kinds of graphs are recorded, and which passes are the same work.
-constexpr int64_t kEagerPasses = 2;        // libraries set themselves up in the first runs, which cannot be recorded
-constexpr size_t kMostRecordedPasses = 4;  // first and later microbatches, and as much again for a second shape
+constexpr int64_t kEagerPasses = 2;        // libraries initialise in the first runs, which cannot be recorded
+constexpr size_t kMostRecordedPasses = 4;  // first and later microbatches, for two shapes
 
 /// Adds the tensor's shape and type to the key of a pass.
 void append_shape(std::vector<int64_t>& key, const at::Tensor& tensor) {
@@ -26,8 +26,8 @@ void append_shape(std::vector<int64_t>& key, const at::Tensor& tensor) {
   key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
 }
 
-/// The addresses of the parameters, which must be the same, too. A graph either writes or adds to a gradient, so
-/// that is part of the key.
+/// The addresses of the parameters, which must not change either. A graph either writes or adds to a gradient, so that
+/// is part of the key.
 std::vector<const void*> addresses_of(std::span<Parameter* const> parameters, bool with_gradients) {
   std::vector<const void*> result;
   for (Parameter* parameter : parameters) {
@@ -65,7 +65,7 @@ HiddenStates with_amax(HiddenStates stream, const ScaleTable& scales, std::vecto
   return stream;
 }
 
-/// Appends the amax of the tensors `which`, computed where it is not known.
+/// Appends the amax of the tensors `which`, computed if it is not known.
 HiddenStates with_amax_of(const std::vector<size_t>& which, HiddenStates stream, const ScaleTable& scales) {
   for (const size_t i : which) {
     const at::Tensor largest = scales.find(stream[i]);
@@ -154,7 +154,7 @@ void GraphRunner::begin_pass(const HiddenStates& input, const BatchContext& batc
   mode_ = Mode::eager;
   chain_ = nullptr;
   last_.clear();
-  if (!batch.bounds.document_starts.empty()) return;  // other documents, other kernel calls
+  if (!batch.bounds.document_starts.empty()) return;  // other documents need other kernel calls
   PassKey key{first};
   for (const at::Tensor& tensor : input) append_shape(key, tensor);
   append_shape(key, batch.tokens);
@@ -271,7 +271,7 @@ HiddenStates GraphRunner::record_backward(size_t index, Unit& unit, const Hidden
   return without_amax(last_, scales, entry.result_amaxes);
 }
 
-// The forward was a graph, but the weights have moved since, so its backward cannot be replayed: both are run again,
+// The forward was a graph, but the weights have moved since, so its backward cannot be replayed: both run again,
 // eagerly. The input is still in the memory that the graph read.
 HiddenStates GraphRunner::backward_after_all(size_t index, Unit& unit, const HiddenStates& output_gradients,
                                              const BatchContext& batch, const UnitContext& context) {
@@ -292,7 +292,7 @@ MicrobatchGraphs::MicrobatchGraphs(std::vector<Parameter*> parameters, std::uniq
 
 MicrobatchGraphs::Entry* MicrobatchGraphs::entry_for(const BatchContext& batch) {
   const bool first = std::exchange(first_of_step_, false);
-  if (!batch.bounds.document_starts.empty()) return nullptr;  // other documents, other kernel calls
+  if (!batch.bounds.document_starts.empty()) return nullptr;  // other documents need other kernel calls
   std::vector<int64_t> key{first};
   for (const at::Tensor* tensor : {&batch.tokens, &batch.labels, &batch.positions}) append_shape(key, *tensor);
   if (!entries_.contains(key) && entries_.size() == kMostRecordedPasses) return nullptr;

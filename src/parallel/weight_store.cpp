@@ -19,8 +19,8 @@ bool gathered_in_float8(const WeightGroupPlan& plan, size_t index) {
   return plan.gathers_float8 && plan.parameters[index].in_float8;
 }
 
-/// One view into `memory` for each parameter, side by side: of its `box` in `type`, by default in the dtype in which
-/// the parameter is gathered.
+/// One view into `memory` per parameter, adjacent: of its `box` in `type`, by default the dtype in which the parameter
+/// is gathered.
 std::vector<at::Tensor> views_in(const at::Tensor& memory, const WeightGroupPlan& plan, Box ParameterPlan::*box,
                                  std::optional<at::ScalarType> type = std::nullopt) {
   const at::Tensor bytes = memory.view(at::kByte);
@@ -38,14 +38,14 @@ std::vector<at::Tensor> views_in(const at::Tensor& memory, const WeightGroupPlan
   return views;
 }
 
-/// Uninitialised; `like` with another number of rows.
+/// Uninitialised tensor like `like`, with `rows` rows.
 at::Tensor with_rows(MemoryArena& arena, const at::Tensor& like, int64_t rows) {
   std::vector<int64_t> shape = like.sizes().vec();
   shape[0] = rows;
   return arena.allocate(c10::multiply_integers(shape), like.scalar_type()).view(shape);
 }
 
-/// `chunk` becomes `rows` [n, …] with zero rows below; both may be the same.
+/// Copies `rows` [n, …] to `chunk` and zeroes the rows below; both may be the same.
 void pad(const at::Tensor& chunk, const at::Tensor& rows) {
   if (chunk.is_same(rows)) return;
   const int64_t given = rows.size(0);
@@ -53,7 +53,7 @@ void pad(const at::Tensor& chunk, const at::Tensor& rows) {
   chunk.narrow(0, given, chunk.size(0) - given).zero_();
 }
 
-/// `rows` itself if it has `count` rows, else uninitialised memory of that many.
+/// `rows` itself if it has `count` rows, else an uninitialised tensor with that many.
 at::Tensor room_for(MemoryArena& arena, const at::Tensor& rows, int64_t count) {
   return rows.size(0) == count ? rows : with_rows(arena, rows, count);
 }
@@ -201,7 +201,7 @@ void WeightStore::unshard() {
   slot.holder = this;
   const at::Tensor host = copies_.defined() ? copies_ : masters_.view(at::kByte);
   gather_.started = true;
-  if (shards_ == 1) {  // offload alone: the shard is the weight
+  if (shards_ == 1) {  // CPU offload without FSDP: the shard is the weight
     gather_.copy = offload_->to_device(slot.memory.narrow(0, 0, host.numel()), host);
     return;
   }
@@ -293,7 +293,7 @@ const at::Tensor& WeightStore::narrowed_gradients() {
   return narrow;
 }
 
-// In a slot, the sums follow the unsharded gradients; with one shard they replace them.
+// In a slot, the sums are stored after the unsharded gradients; with one shard they replace them.
 
 at::Tensor WeightStore::reduced_sums() const {
   if (!plan_.narrows_gradient()) return reduced_gradients();

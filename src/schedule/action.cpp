@@ -60,7 +60,7 @@ constexpr std::array<std::pair<ActionKind, std::string_view>, 42> kWords{{
     {ActionKind::zero_gradient, "ZERO_GRADIENT"},
 }};
 
-/// Stages and microbatches of five digits are far beyond any pipeline, and no product of two of them overflows.
+/// Five digits are enough for stages and microbatches, and no product of two such numbers overflows.
 constexpr size_t kMostDigits = 5;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -74,7 +74,7 @@ std::optional<ActionKind> find_kind(std::string_view word) {
   return std::nullopt;
 }
 
-/// Takes the digits at the front of `text`.
+/// Removes and parses the digits at the front of `text`.
 std::optional<int> take_number(std::string_view& text) {
   const auto digits = static_cast<size_t>(std::find_if_not(text.begin(), text.end(), is_digit) - text.begin());
   if (digits == 0 || digits > kMostDigits) return std::nullopt;
@@ -228,7 +228,7 @@ Action receive_of(const StageMessage& message) {
 }
 
 CsvTable parse_csv(std::string_view text, std::string_view name) {
-  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // the mark that some editors put first
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // the byte order mark that some editors write
   std::vector<std::string> lines = split(text, '\n');
   while (!lines.empty() && holds_nothing(lines.back())) lines.pop_back();
   CsvTable read;

@@ -19,7 +19,7 @@ struct Place {
   int position = 0;
 };
 
-/// Records the place of every action of a table; each rule is a function.
+/// Records the position of every action of a table; each rule is a function.
 class Checker {
  public:
   Checker(const ScheduleTable& table, TableFacts facts) : table_(table), facts_(std::move(facts)) {}
@@ -65,7 +65,7 @@ class Checker {
     return found == places_.end() ? nullptr : &found->second;
   }
   const Place* find(const Action& action) const { return find(action.kind, action.stage, action.microbatch); }
-  /// The action of the table that makes the message.
+  /// The action of the table that produces the message.
   std::optional<Action> find_maker(const StageMessage& message) const {
     for (const ActionKind kind : {ActionKind::forward, ActionKind::backward, ActionKind::input_gradient}) {
       const Action maker{kind, message.stage, message.microbatch};
@@ -132,7 +132,7 @@ class Checker {
   }
 
   void check_compute(const Action& action, const Place& place) {
-    if (rank_of(action.stage) != place.rank) return;  // which is reported already
+    if (rank_of(action.stage) != place.rank) return;  // already reported
     auto require = [&](const Action& earlier) {
       const Place* found = find(earlier);
       if (found != nullptr && !before(found, place)) add(action, place, to_string(earlier) + " must come before it");
@@ -168,7 +168,7 @@ class Checker {
     }
   }
 
-  /// Between two ranks messages have to be received in the order in which they are sent.
+  /// Messages between two ranks must be received in the order in which they are sent.
   void check_message_order() {
     struct Channel {
       std::vector<StageMessage> sent;
@@ -183,7 +183,7 @@ class Checker {
       if (is_receive(action.kind)) channel.received.emplace_back(action, place);
     });
     for (const auto& [ends, channel] : channels) {
-      if (channel.sent.size() != channel.received.size()) continue;  // one is missing, which is reported already
+      if (channel.sent.size() != channel.received.size()) continue;  // one is missing; already reported
       for (size_t i = 0; i < channel.sent.size(); ++i) {
         const auto& [action, place] = channel.received[i];
         if (carried_by(action) == channel.sent[i]) continue;

@@ -14,7 +14,7 @@ namespace titan {
 namespace {
 
 /// Collects the actions of one rank. Microbatches of a stage pass in order, so an action only names its stage: forwards
-/// are counted for themselves, and so are the two halves of backward, which B does at once.
+/// and backwards (B or I) are counted per stage.
 class Order {
  public:
   void forward(int stage) { add(next_forward(stage)); }
@@ -24,11 +24,11 @@ class Order {
     add({ActionKind::input_gradient, stage, microbatch});
     deferred_.push_back({ActionKind::weight_gradient, stage, microbatch});
   }
-  /// Of the oldest input gradient, of whatever stage, that still lacks it. Does nothing when none does.
+  /// Adds the weight gradient of the oldest input gradient, of any stage, that lacks it. Does nothing if there is none.
   void oldest_weight_gradient() {
     weight_gradient_where([](const Action&) { return true; });
   }
-  /// The same among those of one stage.
+  /// The same for one stage only.
   void weight_gradient(int stage) {
     weight_gradient_where([stage](const Action& action) { return action.stage == stage; });
   }
@@ -64,8 +64,8 @@ class Order {
   std::deque<Action> deferred_;
 };
 
-/// The skeleton of all schedules that alternate: `warm` forwards, then a forward and a backward in turn, then the
-/// backwards that are left. `total` of each; forward(k) and backward(k) do the k-th.
+/// The pattern of all schedules that alternate: `warm` forwards, then forwards and backwards in turn, then the
+/// remaining backwards. `total` of each; forward(k) and backward(k) add the k-th.
 template <class Forward, class Backward>
 void alternate(int total, int warm, const Forward& forward, const Backward& backward) {
   for (int k = 0; k < total + warm; ++k) {
@@ -74,8 +74,8 @@ void alternate(int total, int warm, const Forward& forward, const Backward& back
   }
 }
 
-/// How an interleaved schedule goes through the stages of a rank: a round of microbatches through one stage, the same
-/// microbatches through the next, then the next round. Backward does it from the last stage to the first.
+/// The order of an interleaved schedule's stages on a rank: a round of microbatches through one stage, the same
+/// microbatches through the next, then the next round. Backward goes from the last stage to the first.
 struct Interleaving {
   PipelineShape shape;
   int rank;
@@ -86,21 +86,21 @@ struct Interleaving {
   int backward_stage(int k) const {
     return (shape.stages_per_rank - 1 - k / round % shape.stages_per_rank) * shape.ranks + rank;
   }
-  /// Forwards before the first backward: what the rank's last stage waits for, and `per_hop` more for every rank that
-  /// is between this one and the last.
+  /// Forwards before the first backward: those that the rank's last stage waits for, and `per_hop` more for every rank
+  /// between this one and the last.
   int warm_up(int per_hop) const {
     return std::min((shape.stages_per_rank - 1) * round + per_hop * (shape.ranks - 1 - rank), total());
   }
 };
 
-/// A V schedule's two stages of a rank.
+/// The two stages of a rank in a V schedule.
 std::array<int, 2> v_stages(const PipelineShape& shape, int rank) { return {rank, 2 * shape.ranks - 1 - rank}; }
 
 // All orders agree with PyTorch 2.11 (tests/reference/schedules_test.py); docs/schedules.md explains them with
 // pictures.
 
-/// Microbatches that an interleaved schedule takes through one stage before the rank's next stage: those of one round.
-/// There are max(1, microbatches / ranks) rounds, which have to be equal.
+/// True if the microbatches divide into equal rounds. A round passes through one stage before the rank's next stage;
+/// there are max(1, microbatches / ranks) rounds.
 bool rounds_are_equal(const PipelineShape& shape) {
   return shape.microbatches % std::max(1, shape.microbatches / shape.ranks) == 0;
 }
@@ -146,7 +146,7 @@ std::vector<Action> interleaved_zero_bubble_order(const PipelineShape& shape, in
   Order order;
   auto backward = [&](int k) {
     order.input_gradient(path.backward_stage(k));
-    // A rank keeps as many weight gradients back as there are ranks before it: they fill its wait at the end.
+    // A rank defers as many weight gradients as there are ranks before it: they fill its wait at the end.
     if (k >= rank) order.oldest_weight_gradient();
   };
   alternate(
@@ -158,7 +158,7 @@ std::vector<Action> interleaved_zero_bubble_order(const PipelineShape& shape, in
 std::vector<Action> v_zero_bubble_order(const PipelineShape& shape, int rank) {
   const auto [down, up] = v_stages(shape, rank);
   const int after = shape.ranks - rank;  // ranks from this one to the turn of the V
-  // The pattern needs that many microbatches; those that do not exist are dropped at the end.
+  // The pattern needs that many microbatches; those that do not exist are removed at the end.
   const int microbatches = std::max(2 * shape.ranks - 1, shape.microbatches);
   Order order;
   auto whole_backward = [&order](int stage) {
@@ -211,7 +211,7 @@ std::vector<Action> dual_pipe_v_order(const PipelineShape& shape, int rank) {
     order.forward(up);
   }
   for (int i = 0; i < shape.microbatches - 2 * shape.ranks + rank + 1; ++i) {
-    if (i == 0 && after == 0) {  // at the turn of the V, the first pair one after the other
+    if (i == 0 && after == 0) {  // at the turn of the V, the first pair runs one after the other
       order.forward(down);
       order.backward(up);
     } else {
@@ -223,8 +223,8 @@ std::vector<Action> dual_pipe_v_order(const PipelineShape& shape, int rank) {
     order.backward(up);
     order.overlapped(up, down);
   }
-  // From half way on, weight gradients are deferred into the wait at the end. In a rank with an odd number the half
-  // falls on a backward of the upper stage, else on one of the lower.
+  // From halfway on, weight gradients are deferred to the wait at the end. On odd ranks the half falls on a backward of
+  // the upper stage, otherwise on one of the lower.
   const int last_whole = (rank + 1) / 2 * 2 - (rank % 2 == 1 ? 1 : 0);
   auto late_backward = [&](int number, int stage) {
     if (number > last_whole) return order.input_gradient(stage);
@@ -328,7 +328,7 @@ std::vector<int> nearest_microbatches(const ScheduleFamily& family, const Pipeli
     if (fits(below)) legal.push_back(below);
   }
   int above = std::max(1, shape.microbatches + 1);
-  while (!fits(above)) ++above;  // a multiple of the ranks, or of the stages, is never far
+  while (!fits(above)) ++above;  // ends soon, at a multiple of the ranks or of the stages
   legal.push_back(above);
   return legal;
 }
@@ -345,7 +345,7 @@ std::vector<std::string> shape_problems(const ScheduleFamily& family, const Pipe
   const bool microbatches = at_least_one(shape.microbatches, "microbatches");
   if (stages && ranks && !stages_fit(family, shape.stages_per_rank)) problems.push_back(stages_problem(family, shape));
   if (!ranks || !microbatches) return problems;
-  PipelineShape legal = shape;  // report microbatches that do not fit as well, for a legal number of stages
+  PipelineShape legal = shape;  // also report microbatches that do not fit, for a legal number of stages
   legal.stages_per_rank = std::clamp(shape.stages_per_rank, family.least_stages_per_rank, family.most_stages_per_rank);
   if (!family.microbatches_fit(legal)) problems.push_back(microbatches_problem(family, legal));
   return problems;

@@ -35,7 +35,7 @@ bool contains(const std::vector<int>& stages, int stage) {
 }
 
 /// The first `most` different stages that `actions` computes with, from `first` on. Both halves of a merged pair count,
-/// even where the second exceeds `most`: they need their weights at the same time.
+/// even if the second exceeds `most`: they need their weights at the same time.
 std::vector<int> next_stages(const std::vector<Action>& actions, size_t first, int most) {
   std::vector<int> stages;
   for (size_t i = first; i < actions.size() && std::ssize(stages) < most; ++i) {
@@ -88,8 +88,8 @@ std::vector<Action> with_reductions(const std::vector<Action>& actions) {
 
 bool computes(const Action& action) { return is_compute(leaves(action).front().kind); }
 
-/// Where the transfers of a table go: behind which action of which rank. Position 0 is the beginning of a rank's list,
-/// i + 1 behind its i-th action.
+/// The positions of a table's transfers: the rank, and the action after which they are added. Position 0 is the
+/// beginning of a rank's list, i + 1 is after its i-th action.
 class TransferPlan {
  public:
   TransferPlan(const ScheduleTable& table, const ActionTimes& times)
@@ -116,14 +116,14 @@ class TransferPlan {
  private:
   struct Sent {
     double when = 0;
-    size_t rank = 0;   // that sends
-    size_t place = 0;  // of the send in that rank's list
+    size_t rank = 0;   // the sending rank
+    size_t place = 0;  // position of the send in that rank's list
     StageMessage message;
   };
 
   size_t rank_of(int stage) const { return static_cast<size_t>(facts_.rank_of_stage[static_cast<size_t>(stage)]); }
 
-  /// Every message between ranks. Both sides place theirs in this order, ties included.
+  /// Every message between ranks. Both sides add theirs in this order, ties included.
   std::vector<Sent> in_global_order() const {
     std::vector<Sent> all;
     for (size_t rank = 0; rank < table_.size(); ++rank) {
@@ -139,8 +139,8 @@ class TransferPlan {
     return all;
   }
 
-  /// Behind the last action that the rank has ended by then: what follows ends later, so nothing that the sender did
-  /// before can have waited for it.
+  /// After the last action that the rank has ended by then. Later actions end later, so nothing that the sender did
+  /// before can have waited for them.
   size_t place_of_receive(size_t rank, double when) const {
     size_t place = 0;
     for (size_t i = 0; i < table_[rank].size() && simulation_.spans[rank][i].end <= when; ++i) {
@@ -155,7 +155,7 @@ class TransferPlan {
   std::vector<std::vector<std::vector<Action>>> added_;  // [rank][position]
 };
 
-/// Where a rank's list needs each message.
+/// The position in a rank's list that needs each message.
 std::map<StageMessage, size_t> consumers_of(const std::vector<Action>& actions, int stages) {
   std::map<StageMessage, size_t> consumers;
   for (size_t position = 0; position < actions.size(); ++position) {
@@ -168,7 +168,7 @@ std::map<StageMessage, size_t> consumers_of(const std::vector<Action>& actions, 
 
 std::vector<Action> with_batches(const std::vector<Action>& actions, int stages) {
   const std::map<StageMessage, size_t> consumers = consumers_of(actions, stages);
-  // Waiting for one message of a batch is waiting for all: those that are needed at different times are separate.
+  // Waiting for one message of a batch waits for all, so messages that are needed at different times are separate.
   auto consumer = [&](const Action& receive) {
     const auto found = consumers.find(carried_by(receive));
     return found == consumers.end() ? actions.size() : found->second;

@@ -11,11 +11,11 @@
 namespace titan {
 namespace {
 
-// A picture is made of boxes, one for each compute action.
+// A picture consists of boxes, one per compute action.
 
 struct Box {
   int rank = 0;
-  int chunk = 0;  ///< the how-manyth of the rank's stages
+  int chunk = 0;  ///< index among the rank's stages
   Span span;
   Action action;  ///< F, B, I or W
   std::string label;
@@ -27,7 +27,7 @@ struct Boxes {
   size_t widest = 0;     ///< characters of the longest label
 };
 
-/// The stages whose actions a rank has, rising.
+/// The stages whose actions a rank has, ascending.
 std::vector<int> stages_in(const std::vector<Action>& actions) {
   std::set<int> stages;
   for (const Action& action : actions) {
@@ -38,7 +38,7 @@ std::vector<int> stages_in(const std::vector<Action>& actions) {
   return {stages.begin(), stages.end()};
 }
 
-/// The halves of a merged pair are boxes of their own; what takes no time is none.
+/// The halves of a merged pair are separate boxes; actions without duration have none.
 Boxes boxes_of(const ScheduleRun& run) {
   bool one_stage_each = true;
   for (const std::vector<Action>& actions : run.table) one_stage_each &= stages_in(actions).size() <= 1;
@@ -64,7 +64,7 @@ Boxes boxes_of(const ScheduleRun& run) {
   return boxes;
 }
 
-/// A distance between marks on a time axis, 1, 2 or 5 times a power of ten, of at least `least`.
+/// The distance between marks on a time axis, 1, 2 or 5 times a power of ten, at least `least`.
 double axis_step(double least) {
   const double power = std::pow(10.0, std::floor(std::log10(least)));
   for (const double factor : {1.0, 2.0, 5.0}) {
@@ -76,10 +76,10 @@ double axis_step(double least) {
 // ---- the grid for a terminal
 
 constexpr int kLeastWidth = 40;
-/// A schedule is drawn with room for every label unless it would fill more bands than this.
+/// A schedule is drawn with room for every label, unless that takes more bands than this.
 constexpr double kMostBands = 8;
 
-/// One terminal column: a glyph and the escape sequence it is shown with.
+/// One terminal column: a glyph and its escape sequence.
 struct Column {
   std::string glyph = "·";
   std::string style;
@@ -92,7 +92,7 @@ std::string style_of(const Box& box) {
   return fmt::format("\x1b[30;{}m", (box.chunk % 2 == 0 ? 40 : 100) + colour);
 }
 
-/// The label where it fits, else the kind's letter; a line up to the end, and a blank before the next box.
+/// Draws the label if it fits, else the kind's letter; then a line to the end, and a blank before the next box.
 void draw(const Box& box, int begin, int end, bool colour, Row& row) {
   const auto room = static_cast<size_t>(end - begin);
   const std::string text = box.label.size() <= room ? box.label : std::string(word_of(box.action.kind));
@@ -146,7 +146,7 @@ class Grid {
   }
 
  private:
-  /// Bands of about equal length, which end between boxes where all boxes last equally long.
+  /// Makes bands about equally long; they end between boxes if all boxes last equally long.
   void balance_bands(size_t columns, size_t box) {
     if (box >= room_) return;
     room_ -= room_ % box;
@@ -180,13 +180,13 @@ class Grid {
 
 // ---- SVG
 
-constexpr double kLeastBox = 20;     // pixels of the shortest box, where the picture does not get too wide for it
+constexpr double kLeastBox = 20;     // pixels of the shortest box, unless the picture gets too wide
 constexpr double kMostWidth = 2400;  // of the plot
 constexpr double kLeastPlotWidth = 420;
 constexpr double kRow = 34;
 constexpr double kGap = 4;            // between rows
 constexpr double kLeastLeft = 72;     // of the plot
-constexpr double kRight = 150;        // where rows have notes, else a margin
+constexpr double kRight = 150;        // if rows have notes, else a margin
 constexpr double kCharacter = 7.4;    // width of a label's character
 constexpr double kWideCharacter = 8;  // of a row's name
 constexpr double kLine = 20;
@@ -317,7 +317,7 @@ TimeChart chart_of(const ScheduleRun& run, const std::vector<std::string>& lines
     chart.rows.push_back({fmt::format("rank {}", rank), std::to_string(run.simulation.ranks[rank].peak_live)});
   }
   const double scale = std::max(chart.scale, kLeastPlotWidth / time);
-  const bool full_labels = label <= boxes.shortest * scale * (1 + 1e-9);  // else microbatches alone
+  const bool full_labels = label <= boxes.shortest * scale * (1 + 1e-9);  // else only microbatches
   bool chunks = false;
   for (const Box& box : boxes.all) {
     chunks |= box.chunk > 0;

@@ -23,8 +23,7 @@ constexpr const char* kDegree = "pipeline_parallel_degree";
 
 std::string layer_name(int number) { return fmt::format("layers.{}", number); }
 
-/// "3", "3 or 4": the legal numbers next to `number` on both sides of it, from `least` to `most`. Empty: there are
-/// none.
+/// "3", "3 or 4": the legal numbers closest to `number` on both sides, from `least` to `most`. Empty: there are none.
 std::string nearest_legal(int number, int least, int most, const std::function<bool(int)>& legal) {
   std::vector<std::string> found;
   for (int below = std::min(number, most); below >= least && found.empty(); --below) {
@@ -77,14 +76,14 @@ class Splitter {
            stages / request_.ranks <= request_.most_stages_per_rank;
   }
 
-  /// Of stages that the schedule and the ranks allow, next to `stages`.
+  /// The numbers of stages closest to `stages` that the schedule and the ranks allow.
   std::string legal_numbers(int stages) const {
     const int most = std::min(request_.most_stages_per_rank * request_.ranks, stages + request_.ranks * 2 + 2);
     return nearest_legal(stages, 1, std::max(most, request_.least_stages_per_rank * request_.ranks),
                          [this](int number) { return is_legal_number(number); });
   }
 
-  /// Whether ranks and schedule can run so many stages; else adds a problem that begins with `what`.
+  /// True if ranks and schedule can run that many stages; otherwise adds a problem that begins with `what`.
   bool check_number(const char* option, int stages, const std::string& what, const std::string& remedy) {
     if (is_legal_number(stages)) return true;
     const std::string why = stages % request_.ranks != 0
@@ -94,7 +93,7 @@ class Splitter {
     return false;
   }
 
-  /// Stages of so many layers each, with the ends of the chain.
+  /// Builds stages with these numbers of layers, and the ends of the chain.
   void build(const std::vector<int>& layers) {
     int next = 0;
     for (size_t stage = 0; stage < layers.size(); ++stage) {
@@ -198,7 +197,7 @@ class Splitter {
     build(layers);
   }
 
-  /// -1 for what is no layer.
+  /// -1 if it is not a layer.
   int layer_number(const std::string& name) const {
     constexpr std::string_view kPrefix = "layers.";
     if (!name.starts_with(kPrefix)) return -1;
@@ -256,7 +255,7 @@ class Splitter {
     }
   }
 
-  /// The modules after the layers are one unit.
+  /// Checks that the modules after the layers, which are one unit, are in one stage.
   void check_last_unit() {
     for (size_t stage = 0; stage < request_.modules.size(); ++stage) {
       const std::vector<std::string>& list = request_.modules[stage];
@@ -278,7 +277,7 @@ constexpr const char* kSchedule = "pipeline_parallel_schedule";
 constexpr const char* kScheduleFile = "pipeline_parallel_schedule_csv";
 constexpr const char* kMicrobatchSize = "pipeline_parallel_microbatch_size";
 
-/// The sizes next to `size` that divide the batch into a number of microbatches that `legal` takes.
+/// The sizes closest to `size` that divide the batch into a number of microbatches that `legal` accepts.
 std::string nearest_sizes(int batch, int size, const std::function<bool(int)>& legal) {
   std::vector<std::string> found;
   auto fits = [&](int other) { return batch % other == 0 && legal(batch / other); };
@@ -293,9 +292,9 @@ std::string nearest_sizes(int batch, int size, const std::function<bool(int)>& l
   return join(found, " or ");
 }
 
-/// The batches next to `batch` that pieces of `size` cut into a number of microbatches that `legal` takes.
+/// The batches closest to `batch` that `size` divides into a number of microbatches that `legal` accepts.
 std::string nearest_batches(int batch, int size, const std::function<bool(int)>& legal) {
-  constexpr int kFarthest = 1 << 12;  // microbatches; some number that a schedule takes is never far
+  constexpr int kFarthest = 1 << 12;  // microbatches; a number that the schedule accepts is always nearer
   std::vector<std::string> found;
   for (int count = (batch - 1) / size; count >= 1; --count) {
     if (!legal(count)) continue;
@@ -329,7 +328,7 @@ class Planner {
     plan_.problems.push_back({option, std::move(what), std::move(remedy)});
   }
 
-  /// The microbatches, if the batch can be cut into them and `legal` takes their number.
+  /// Sets the number of microbatches; adds a problem if the batch does not divide or `legal` rejects the number.
   void cut_batch(const std::function<bool(int)>& legal, const std::string& rule) {
     const int batch = request_.local_batch_size;
     const int size = request_.microbatch_size;

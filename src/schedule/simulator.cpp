@@ -13,7 +13,7 @@
 namespace titan {
 namespace {
 
-/// When messages can be used by their receivers.
+/// The times at which receivers can use their messages.
 class Arrivals {
  public:
   Arrivals(const TableFacts& facts, double transfer) : facts_(facts), transfer_(transfer) {}
@@ -30,13 +30,13 @@ class Arrivals {
     return last;
   }
 
-  /// The same without the others of its batch.
+  /// The same without the other messages of its batch.
   std::optional<double> of_one(const StageMessage& message) const {
     const auto found = arrived_.find(message);
     return found == arrived_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  /// These are received by one call: waiting for one is waiting for all.
+  /// These are received by one call: waiting for one waits for all.
   void received_together(const std::vector<StageMessage>& messages) {
     if (messages.size() < 2) return;
     const auto batch = std::make_shared<const std::vector<StageMessage>>(messages);
@@ -49,7 +49,7 @@ class Arrivals {
     if (!local && !facts_.has_transfers) arrived_[message] = when + transfer_;
   }
 
-  /// A side of a transfer is posted; the second one decides when the message arrives.
+  /// One side of a transfer is posted; the second one determines when the message arrives.
   void posted(const StageMessage& message, double when) {
     const auto [first, alone] = posted_.insert({message, when});
     if (alone) return;
@@ -69,10 +69,10 @@ class Arrivals {
   std::map<std::tuple<bool, int, int>, double> channels_;  // (direction, from, to) → when the last message arrives
 };
 
-/// One rank's clock and what runs beside its computing.
+/// One rank's clock, and work that overlaps with its compute.
 struct RankState {
   size_t next = 0;
-  bool posted = false;  // the transfers of the next action
+  bool posted = false;  // the next action's transfers are posted
   double clock = 0;
   double gathers_end = 0;
   double reductions_end = 0;
@@ -83,7 +83,7 @@ struct RankState {
 
 class Simulator {
  public:
-  /// `blocking`: a transfer ends when the other side has posted it as well.
+  /// `blocking`: a transfer ends when the other side has also posted it.
   Simulator(const ScheduleTable& table, const ActionTimes& times, bool blocking = false)
       : table_(table),
         times_(times),
@@ -104,7 +104,7 @@ class Simulator {
     return std::move(result_);
   }
 
-  /// What each rank that never ends waits for.
+  /// What each rank that does not finish waits for.
   std::vector<std::string> stuck() {
     advance_all();
     std::vector<std::string> ranks;
@@ -161,7 +161,7 @@ class Simulator {
     return true;
   }
 
-  /// When the rank can begin the action; nothing while an input's arrival is not known.
+  /// The time at which the rank can begin the action; nothing if an input's arrival is not known yet.
   std::optional<double> earliest(const RankState& state, const Action& action) const {
     double begin = state.clock;
     for (const Action& leaf : leaves(action)) {
@@ -177,7 +177,7 @@ class Simulator {
     return begin;
   }
 
-  /// In words, what keeps earliest() from an answer.
+  /// Describes why earliest() has no result.
   std::string awaited(const Action& action) const {
     for (const Action& leaf : leaves(action)) {
       if (is_transfer(leaf.kind)) {
@@ -193,7 +193,7 @@ class Simulator {
     return {};
   }
 
-  /// What an action that ends at `when` starts.
+  /// Records the messages, gathers and reductions that an action ending at `when` starts.
   void post(RankState& state, const Action& leaf, double when) {
     if (const std::optional<StageMessage> made = made_by(leaf, facts_.stages)) arrivals_.made(*made, when);
     if (is_transfer(leaf.kind) && !blocking_) arrivals_.posted(carried_by(leaf), when);
@@ -274,7 +274,7 @@ std::optional<ClosedForm> closed_form(const ScheduleFamily& family, const Pipeli
   const bool equal = times.input_gradient == forward && times.weight_gradient == forward && backward == 2 * forward;
   if (family.splits_backward && !equal) return std::nullopt;
   ClosedForm form;
-  const int missing = std::max(0, p - m);  // microbatches short of filling every rank
+  const int missing = std::max(0, p - m);  // number of microbatches below the number of ranks
   if (family.name == "GPipe" || family.name == "1F1B") {
     form.formula = "(p-1)(F+B)";
     form.idle = (p - 1) * (forward + backward);

@@ -1,6 +1,6 @@
 // One tensor or value as `torch.save` writes it: an uncompressed zip of a pickle and, for a tensor, its bytes. Data
-// files of checkpoints are such blobs one after the other. Sizes depend on dtype and shape alone, so every rank can
-// compute the offset of every blob in every file.
+// files of checkpoints are sequences of such blobs. Sizes depend on dtype and shape alone, so every rank can compute
+// the offset of every blob in every file.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,9 +19,9 @@
 
 namespace titan {
 
-/// Python's name of a dtype ("bfloat16"); throws InvariantError for one that checkpoints do not hold.
+/// Python's name of a dtype ("bfloat16"); throws InvariantError for a dtype that checkpoints cannot hold.
 std::string_view python_name(at::ScalarType type);
-/// The dtype of that name; throws DamageError when there is none.
+/// The dtype of that name; throws DamageError if there is none.
 at::ScalarType type_named(std::string_view python_name);
 
 /// A tensor to write: dtype, shape, and the bytes of its elements in order.
@@ -31,7 +31,7 @@ class TensorBytes {
   using Read = std::function<std::string_view(size_t offset, size_t most)>;
 
   /// `tensor`: contiguous, on the CPU, and unchanged until it is written.
-  TensorBytes(const at::Tensor& tensor);  // NOLINT(google-explicit-constructor): most of what is written is one
+  TensorBytes(const at::Tensor& tensor);  // NOLINT(google-explicit-constructor): most written values are tensors
   TensorBytes(at::ScalarType type, std::vector<int64_t> shape, Read read);
 
   at::ScalarType type() const { return type_; }
@@ -68,13 +68,13 @@ PickleRef read_value_blob(CheckedReader& file, int64_t offset, int64_t length);
 /// The view of `box`.
 at::Tensor narrowed(at::Tensor tensor, const Box& box);
 
-/// Reads `part` of what is stored into `into`, a tensor of the part's shape on any device, of any strides and dtype.
+/// Reads `part` of the stored tensor into `into`: of the part's shape, any device, strides and dtype.
 void read_elements(CheckedReader& file, const StoredElements& stored, const Box& part, const at::Tensor& into);
 
-/// As messages show a shape: "[2, 3]".
+/// A shape as shown in messages: "[2, 3]".
 inline std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
-// The entry of a name; links are not followed.
+// The directory entry of a name; links are not followed.
 
 /// From the listing of `path`'s parent folder; nothing if it does not exist. Throws StorageError.
 inline std::optional<StorageEntry> entry_at(Storage& storage, const std::filesystem::path& path) {

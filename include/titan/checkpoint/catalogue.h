@@ -38,11 +38,11 @@ std::string newest_inside(Storage& storage, const std::filesystem::path& folder)
 /// Renames step-N to damaged-N, unless it is a link.
 void set_aside(Storage& storage, const std::filesystem::path& root, int64_t step);
 
-/// Throws DamageError if a folder named step-N holds another step (renamed or copied, it could remain the newest
-/// forever). step-0 may hold any step: a seed checkpoint may come from any run.
+/// Throws DamageError if a folder named step-N holds another step: renamed or copied, it could remain the newest
+/// forever. step-0 may hold any step: a seed checkpoint may come from any run.
 void expect_step(const std::filesystem::path& folder, int64_t step);
 
-/// Throws StorageError if a file, which this program must not move, has the name of the checkpoint to save.
+/// Throws StorageError if a file has the name of the checkpoint to save; this program must not move such a file.
 void expect_no_file(Storage& storage, const std::filesystem::path& folder);
 
 /// A sentence for each file under `root` that has a checkpoint's name.
@@ -53,16 +53,16 @@ std::vector<std::string> files_in_the_way(Storage& storage, const std::filesyste
 void put_away_replaced(Storage& storage, const std::filesystem::path& root, const std::filesystem::path& folder,
                        int64_t step);
 
-/// Before a run looks for a checkpoint to load: restores a checkpoint or export whose replacement was interrupted.
-/// Returns a sentence with the reason for each that could not be restored.
+/// Called before a run looks for a checkpoint to load: restores checkpoints and exports whose replacement was
+/// interrupted. Returns a sentence with the reason for each that could not be restored.
 std::vector<std::string> give_back(Storage& storage, const std::filesystem::path& root);
 
-/// At the start of a run: the same, and removes folders that earlier runs left partly written or partly deleted.
-/// Returns a sentence with the reason for each that could not be removed.
+/// Called at the start of a run: does the same, and removes folders that earlier runs left partly written or partly
+/// deleted. Returns a sentence with the reason for each that could not be removed.
 std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem::path& root);
 
-/// For a run that resumes from `step`, an earlier one: renames checkpoints and exports of later steps, so that the next
-/// start resumes from what this run saves. Links stay. Returns the steps, newest first.
+/// For a run that resumes from an earlier step, `step`: renames checkpoints and exports of later steps, so that the
+/// next start resumes from what this run saves. Links stay. Returns the steps, newest first.
 std::vector<int64_t> put_aside_later(Storage& storage, const std::filesystem::path& root, int64_t step);
 
 /// A fact in the manifest: true if the checkpoint holds the model alone, so that no run can resume from it.
@@ -73,11 +73,11 @@ struct Retention {
   int64_t keep_every = 0;   // multiples of it are always kept; 0: none
 };
 
-/// Deletes the checkpoints that `retention` does not keep. The newest one with a manifest is always kept. Those that
-/// hold the model alone are kept and not counted: a run resumes from earlier ones. `newest`: the step just saved; later
-/// steps exist if the run resumed from an earlier checkpoint, are not counted, and are kept until the run reaches them.
-/// Retries deletions that an earlier call could not finish. Returns a sentence for each checkpoint that could not be
-/// deleted.
+/// Deletes the checkpoints that `retention` does not keep. The newest one with a manifest is always kept. Checkpoints
+/// of the model alone are kept and not counted, since no run can resume from them. `newest`: the step just saved. Later
+/// steps exist if the run resumed from an earlier checkpoint; they are not counted, and kept until the run reaches
+/// them. Retries deletions that an earlier call could not finish. Returns a sentence for each checkpoint that could not
+/// be deleted.
 std::vector<std::string> delete_old(Storage& storage, const std::filesystem::path& root, const Retention& retention,
                                     int64_t newest = std::numeric_limits<int64_t>::max());
 

@@ -21,8 +21,8 @@ namespace titan {
 
 class StateSnapshot {
  public:
-  /// `beside`: copies from a GPU run on a stream of their own into pinned memory; otherwise `begin` blocks until they
-  /// are done.
+  /// `beside`: copies from a GPU run asynchronously on a separate stream into pinned memory; otherwise `begin` blocks
+  /// until they are done.
   explicit StateSnapshot(bool beside);
   ~StateSnapshot();
   StateSnapshot(const StateSnapshot&) = delete;
@@ -39,7 +39,7 @@ class StateSnapshot {
   /// Called by writer threads: the snapshot is no longer read.
   void end() { over_ = true; }
 
-  /// Bytes of the buffers allocated so far (they are kept): none, or those of every tensor that needs one.
+  /// Bytes of the buffers allocated so far (they are kept): 0, or those of every tensor that needs one.
   int64_t buffer_bytes() const;
   size_t buffers() const;
 
@@ -52,7 +52,7 @@ class StateSnapshot {
   std::atomic<bool> over_ = true;
   std::vector<std::unique_ptr<Part>> parts_;  // by write
   std::shared_ptr<PinnedMemory> pinned_;
-  std::optional<c10::Stream> copies_;  // made with the first copy beside other work
+  std::optional<c10::Stream> copies_;  // created with the first asynchronous copy
 };
 
 // Saves synchronously or asynchronously. Owns the save plan, the snapshot and the writer thread; knows neither
@@ -61,10 +61,10 @@ class StateSnapshot {
 enum class SaveMode {
   synchronous,          // written when `save` returns
   asynchronous,         // written while training continues, from a StateSnapshot
-  asynchronous_pinned,  // and copied from a GPU while training continues
+  asynchronous_pinned,  // like asynchronous; copies from a GPU also overlap with training
 };
 
-/// A rank's files are written in parallel; small states are one file.
+/// A rank's files are written in parallel; small states use one file.
 inline constexpr FileSplit kFilesOfARank{.most = 4, .least_bytes = int64_t{64} << 20};
 
 struct SaverOptions {
@@ -83,12 +83,12 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  /// Saves `state` as step `step`, after waiting for the previous save. A name keeps the layout of the first save that
-  /// had it. `now`: synchronous this time; otherwise the state must not change before `detach`.
+  /// Saves `state` as step `step`, after waiting for the previous save. Each name keeps the layout of its first save.
+  /// `now`: this save is synchronous; otherwise the state must not change before `detach`.
   void save(int64_t step, const CheckpointState& state, bool now = false);
-  /// Call before the state of the last `save` changes: see StateSnapshot. Free if nothing must be copied.
+  /// Call before the state of the last `save` changes: see StateSnapshot. Costs nothing if nothing must be copied.
   void detach();
-  /// Waits until the last `save` is written or has failed. Throws what the writer thread could not report.
+  /// Waits until the last `save` is written or has failed. Rethrows exceptions of the writer thread.
   void finish();
 
   /// Of the last asynchronous save; undefined before the first.
@@ -103,7 +103,7 @@ class Saver {
   SaverOptions options_;
   std::function<void(const SaveOutcome&)> done_;
 
-  std::vector<LogicalTensor> planned_;  // what plan_ is for
+  std::vector<LogicalTensor> planned_;  // the layout that plan_ is for
   std::shared_ptr<const SavePlan> plan_;
   std::unique_ptr<StateSnapshot> snapshot_;
   std::thread writer_;
@@ -134,8 +134,8 @@ class Checkpointer {
   /// Waits for pending writes and deletions.
   ~Checkpointer();
 
-  /// Before the first save: loads as load_together does, then removes unfinished saves of earlier runs, unless this run
-  /// only loads. A run that is refused removes nothing.
+  /// Call before the first save: loads as load_together does, then removes unfinished saves of earlier runs, unless
+  /// this run only loads. If the load fails, nothing is removed.
   LoadOutcome load(std::optional<int64_t> step, const LoadAttempt& attempt,
                    const ExportAttempt& attempt_export = nullptr);
   /// Loads one checkpoint from any folder.
@@ -143,7 +143,7 @@ class Checkpointer {
     return load_folder_together(*storage_, *barrier_, folder, attempt);
   }
 
-  /// A load in another format, with this run's storage and ranks.
+  /// Loads from another format, with this run's storage and ranks.
   LoadOutcome load_by(const std::function<LoadOutcome(Storage&, RankBarrier&)>& load) {
     return load(*storage_, *barrier_);
   }
@@ -152,12 +152,12 @@ class Checkpointer {
   void save_by(const std::function<SaveOutcome(Storage&, RankBarrier&)>& save);
 
   /// Checks that all ranks can write to the checkpoint folder: each writes and removes a file. Throws Error(storage) on
-  /// all ranks if one has no permission or does not find the folder. A full or failing disk may recover until the first
-  /// save: returns a sentence to warn with.
+  /// all ranks if one has no permission or does not find the folder. If a disk is full or failing, returns a warning
+  /// instead: it may recover before the first save.
   std::string rehearse();
 
   /// See Saver. Old checkpoints are deleted while training continues, before the next save begins. `now`: a failed save
-  /// is retried once, because no later interval would.
+  /// is retried once, because no later save would follow.
   void save(int64_t step, const CheckpointState& state, bool now = false);
   void detach() { saver_->detach(); }
   /// See put_aside_later; for rank 0, before it saves. Throws StorageError.
@@ -178,7 +178,7 @@ class Checkpointer {
   CheckpointerOptions options_;
   CheckpointEvents events_;
   std::string run_;
-  bool failed_ = false;  // the save that ended last; read once it has
+  bool failed_ = false;  // the last completed save failed; read after it has ended
   std::thread deleting_;
   std::unique_ptr<Saver> saver_;
 };

@@ -1,5 +1,5 @@
-// The stages of a save, staging to commit, each for one rank and without a process group. The caller puts a barrier
-// between two stages (docs/checkpoints.md has the order).
+// The stages of a save, from staging to commit, each for one rank and without a process group. The caller puts a
+// barrier between stages (docs/checkpoints.md has the order).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace titan {
 
-/// A value of the state dict; all values are written first in rank 0's first file.
+/// A value of the state dict; all values are written at the start of rank 0's first file.
 struct SavedValue {
   std::string name;
   std::string blob;
@@ -40,14 +40,14 @@ std::string step_folder(int64_t step);
 /// 1200 for "step-1200"; nothing for any other name.
 std::optional<int64_t> step_of(std::string_view folder);
 
-/// Rank 0, first: checks that `bytes` fit and creates the staging folder. Throws StorageError(ENOSPC) when they do not.
+/// Rank 0, first: checks that `bytes` fit and creates the staging folder. Throws StorageError(ENOSPC) if not.
 void begin_save(Storage& storage, const SavePlace& place, int64_t bytes);
 
 /// The tensor of the `index`-th planned write.
 using WrittenTensor = std::function<TensorBytes(size_t index)>;
 
 /// Every rank, next: writes and syncs one of its data files. `writes`: number of planned writes in that file, in order.
-/// `values`: rank 0's, first in its first file. Without anything to write no file is made.
+/// `values`: rank 0's, at the start of its first file. If there is nothing to write, no file is created.
 std::optional<FileRecord> write_data(Storage& storage, const SavePlace& place, int64_t rank,
                                      std::span<const SavedValue> values, size_t writes, const WrittenTensor& tensor,
                                      int64_t file = 0);

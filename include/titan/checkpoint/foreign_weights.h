@@ -1,5 +1,5 @@
 // Weights of other programs: names and row orders, Meta's consolidated files, and checkpoints that one process writes
-// from such weights or from another checkpoint. Reads and writes stream through bounded memory.
+// from such weights or from another checkpoint. Tensors are streamed through bounded memory.
 #pragma once
 
 #include <filesystem>
@@ -38,13 +38,13 @@ Fit fit_of(const ForeignModel& model, const TensorSource& source);
 /// Throws MismatchError naming the source if `fit_of` is not complete, or if a copy of a tied weight differs.
 Fit check_fit(const ForeignModel& model, TensorSource& source);
 
-/// Reads `box` of a parameter, in our row order, from their tensor. `into`: any device, strides and floating dtype.
-/// Needs about 32 MiB of extra memory.
+/// Reads `box` of a parameter, in our row order, from the foreign tensor. `into`: any device, strides and floating
+/// dtype. Needs about 32 MiB of extra memory.
 void read_parameter(TensorSource& theirs, const ForeignTensor& tensor, const Box& box, const at::Tensor& into);
 
-/// The unit of row ranges in their tensor: 1, or the rows of a head.
+/// The granularity of row ranges in the foreign tensor: 1, or the rows of a head.
 int64_t row_unit(const ForeignTensor& tensor);
-/// Rows [first, first + count) of their tensor from our parameter, in its stored dtype; multiples of row_unit.
+/// Rows [first, first + count) of the foreign tensor from our parameter, in its stored dtype; multiples of row_unit.
 at::Tensor read_their_rows(TensorSource& ours, const ForeignTensor& tensor, int64_t first, int64_t count);
 /// Rows of at most about 32 MiB, in multiples of `unit`.
 int64_t rows_at_once(const LogicalTensor& tensor, int64_t unit);
@@ -103,7 +103,7 @@ struct StreamedState {
 };
 
 /// Writes the checkpoint in pieces of at most 128 MiB, reads it back, and renames it to `folder`, which must not exist.
-/// Throws what `read` throws, StorageError if the storage fails; then nothing is left behind.
+/// Throws what `read` throws, or StorageError if the storage fails; then no files are left behind.
 void write_streamed(Storage& storage, const StreamedState& state, const std::filesystem::path& folder);
 
 /// Writes the model as a checkpoint of step 0, in dtype `type`.
@@ -113,7 +113,7 @@ void import_weights(Storage& storage, TensorSource& theirs, const ForeignModel& 
 /// The torchtitan release that will load a checkpoint.
 struct TorchtitanForm {
   TorchtitanRelease release = TorchtitanRelease::february_2026;
-  int64_t data_ranks = 0;       // data-parallel ranks; 0: as many as saved it
+  int64_t data_ranks = 0;       // data-parallel ranks; 0: the number that saved it
   bool decoupled_decay = true;  // AdamW's; used if the optimizer state does not have it (PyTorch before 2.7)
 };
 /// Converts a checkpoint of any program and release for a strict load by `form`; `tables` are added to the model's

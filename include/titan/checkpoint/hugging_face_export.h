@@ -63,11 +63,11 @@ SaveOutcome export_together(Storage& storage, RankBarrier& barrier, const Huggin
 struct HuggingFaceWeights {
   std::string counts;                          // of tensors, as text
   bool verified = false;                       // every byte read matched its hash
-  std::optional<int64_t> step = std::nullopt;  // of the run that exported it, if this program did
+  std::optional<int64_t> step = std::nullopt;  // of the run that exported it, if it was exported by this program
 };
 
-/// One rank's part of the import below. Throws what SafetensorsFolder throws, MismatchError for another model; rank 0
-/// checks that all tensors fit.
+/// One rank's part of the import below. Throws what SafetensorsFolder throws, and MismatchError for another model; rank
+/// 0 checks that all tensors fit.
 HuggingFaceWeights read_hugging_face(Storage& storage, const std::filesystem::path& folder,
                                      std::optional<ScaleBlock> quantised, const ForeignModel& model,
                                      std::span<const SavedParameter> parameters, int64_t rank);

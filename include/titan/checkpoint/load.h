@@ -1,5 +1,5 @@
-// Reading checkpoints: an open checkpoint, resharding (any box from the stored chunks), and the load that all ranks do
-// together, which passes over damaged checkpoints.
+// Reading checkpoints: an open checkpoint, resharding (any box from the stored chunks), and the collective load, which
+// skips damaged checkpoints.
 #pragma once
 
 #include <filesystem>
@@ -52,7 +52,7 @@ struct LoadTarget {
 
 class OpenCheckpoint {
  public:
-  /// `all_sizes`: check every file's size now (only rank 0 does, so that not every rank opens every file). Throws
+  /// `all_sizes`: check every file's size now (only on rank 0, so that not every rank opens every file). Throws
   /// DamageError or PickleError if the folder differs from what was committed, Error(storage) for the format of a newer
   /// program, StorageError if the storage fails.
   OpenCheckpoint(Storage& storage, std::filesystem::path folder, bool all_sizes);

@@ -1,6 +1,6 @@
-// Python's pickles, as far as checkpoints need them: plain values both ways, and objects of a short list of types that
-// are read as names with arguments. Nothing is ever called: a pickle is data here, and one that asks for a type outside
-// the list is refused.
+// Python's pickles, as far as checkpoints need them: plain values both ways, and objects of a short list of types,
+// which are read as names with arguments. Nothing is ever called: a pickle is treated as data. A pickle that names a
+// type outside the list is rejected.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct PickleValue {
   enum class Kind {
     none,
     boolean,     // integer is 0 or 1
-    integer,     // 64 bits; larger ones are refused
+    integer,     // 64 bits; larger ones are rejected
     real,        //
     text,        // UTF-8
     bytes,       // in `text`
@@ -30,34 +30,34 @@ struct PickleValue {
     dictionary,  // items: key, value, key, value, …; OrderedDict as well
     global,      // a type or function by name: "module name" in `text`
     object,      // one of the known types: "module name" in `text`; items: arguments, then the state if it has one
-    persistent,  // stands for a storage of a tensor; items: what names it
+    persistent,  // refers to a tensor's storage; items: its identifier
   };
   Kind kind = Kind::none;
   int64_t integer = 0;
   double real = 0;
   std::string text;
   std::vector<PickleRef> items;
-  int depth = 1;        // levels of items below and with this one
-  bool frozen = false;  // part of another value: the reader changes it no more, so that no value can hold itself
+  int depth = 1;        // levels of items, this one included
+  bool frozen = false;  // part of another value: no longer changed by the reader, so that no value can contain itself
 
   bool is(Kind wanted) const { return kind == wanted; }
-  /// Whether it is an object of `type` ("module name").
+  /// True if it is an object of `type` ("module name").
   bool is_object(std::string_view type) const { return kind == Kind::object && text == type; }
-  /// The value under a text key of a dictionary; null when there is none.
+  /// The value of a text key of a dictionary; null if there is none.
   const PickleValue* find(std::string_view key) const;
 };
 
-/// What is wrong with a pickle; the caller adds which file it came from.
+/// A malformed pickle; the caller adds the name of the file.
 class PickleError : public Error {
  public:
   explicit PickleError(const std::string& message) : Error(ExitCode::storage, message) {}
 };
 
-/// The one value in `bytes`. Throws PickleError for anything malformed, truncated, deeper than 100 levels, or of a type
+/// The single value in `bytes`. Throws PickleError if it is malformed, truncated, deeper than 100 levels, or of a type
 /// that checkpoints do not contain.
 PickleRef read_pickle(std::string_view bytes);
 
-/// Values to write.
+/// Constructors of values to write.
 namespace pickle {
 PickleRef none();
 PickleRef boolean(bool value);
@@ -68,20 +68,20 @@ PickleRef bytes(std::string value);
 PickleRef tuple(std::vector<PickleRef> items);
 PickleRef list(std::vector<PickleRef> items);
 PickleRef dictionary(const std::vector<std::pair<std::string, PickleRef>>& items);
-/// An instance of "module name" that Python makes with `arguments`: by calling the name.
+/// An instance that Python creates by calling "module name" with `arguments`.
 PickleRef call(std::string name, std::vector<PickleRef> arguments);
-/// An instance that Python makes without calling its initialiser, then fills from `state`.
+/// An instance that Python creates without calling its initialiser, then fills from `state`.
 PickleRef instance(std::string name, PickleRef state);
 PickleRef global(std::string name);
 PickleRef persistent(PickleRef id);
 }  // namespace pickle
 
-/// The pickle of a value. Its length depends on the value's structure and texts only, not on its numbers, but for
+/// The pickle of a value. Its length depends only on the value's structure and texts, not on its numbers, except for
 /// integers beyond 32 bits.
 std::string write_pickle(const PickleRef& value);
 
-// The types and functions that a checkpoint's pickles may name. A name outside of this list is refused, so the list is
-// what a stranger's pickle can ask for; none of them is ever called.
+// The types and functions that a checkpoint's pickles may name. Other names are rejected, so an untrusted pickle can
+// name only these; none of them is ever called.
 
 /// `name`: "module name".
 bool is_known_name(std::string_view name);

@@ -1,5 +1,5 @@
 // The safetensors format: an 8-byte header length, a JSON header, the tensors' bytes. Files for debug dumps, and
-// folders of such files as Hugging Face writes them.
+// folders of such files in Hugging Face's layout.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +20,8 @@ namespace titan {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Writes the tensors (any device, made contiguous) in the order given, atomically. Throws Error(storage) when it
-/// cannot be written.
+/// Writes the tensors (any device, made contiguous) in the order given, atomically. Throws Error(storage) if it cannot
+/// be written.
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
@@ -39,9 +39,9 @@ struct SafetensorsEntry {
   bool operator==(const SafetensorsEntry&) const = default;
 };
 
-/// The entries in the order of their bytes. Throws DamageError naming the file when the header is longer than the file
-/// or than the format's 100 MB, is no JSON of the right form, or when its tensors overlap, leave bytes out or reach
-/// beyond the file.
+/// The entries in the order of their bytes. Throws DamageError naming the file if the header is longer than the file or
+/// than the format's 100 MB, is not JSON of the right form, or if its tensors overlap, leave gaps or extend beyond the
+/// file.
 std::vector<SafetensorsEntry> read_safetensors_header(CheckedReader& file);
 
 /// The header bytes for tensors stored in the order given.
@@ -56,10 +56,10 @@ std::string safetensors_name(at::ScalarType type);
 
 inline constexpr const char* kSafetensorsFile = "model.safetensors";
 inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
-/// The manifest of our exports, with hashes of all files. Not kManifestFile, since a folder with that is a checkpoint.
+/// The manifest of our exports, with hashes of all files. Not kManifestFile, which marks a folder as a checkpoint.
 inline constexpr const char* kExportManifest = "titan_manifest.json";
 
-/// True if a folder with these entries is one, complete or not.
+/// True if a folder with these entries is a safetensors folder, complete or not.
 bool is_safetensors_folder(const std::vector<StorageEntry>& entries);
 
 class SafetensorsFolder : public TensorSource {
@@ -74,7 +74,7 @@ class SafetensorsFolder : public TensorSource {
   /// True if the folder has hashes: every byte read is verified.
   bool verified() const { return manifest_.has_value(); }
   const std::optional<Manifest>& manifest() const { return manifest_; }
-  /// By file, the tensors in it in the order of their bytes.
+  /// The tensors of each file, in the order of their bytes.
   const std::map<std::string, std::vector<SafetensorsEntry>>& files() const { return entries_; }
   /// Verifies every file with a hash, including those without tensors. Throws DamageError.
   void check_all();

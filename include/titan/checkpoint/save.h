@@ -1,5 +1,5 @@
-// A save on all ranks: the plan (which rank writes which shards, a pure function of the layouts, equal on every rank)
-// and the stages of commit.h with the ranks' messages between them.
+// A collective save: the plan (which rank writes which shards, a pure function of the layouts, equal on every rank) and
+// the stages of commit.h with the messages of the ranks between them.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,7 @@ struct SavePlan {
 };
 SavePlan plan_save(std::span<const PlacedTensor> tensors, int64_t ranks, const FileSplit& split = {});
 
-/// The index of what all ranks write under `plan`; values are first in rank 0's first file.
+/// The index of everything that all ranks write under `plan`; values are at the start of rank 0's first file.
 CheckpointIndex index_of(const SavePlan& plan, std::span<const PlacedTensor> tensors,
                          std::span<const SavedValue> values);
 
@@ -110,13 +110,13 @@ struct SaveOutcome {
   std::string sentence() const;
 };
 
-/// Writes and commits; collective. A storage failure on any rank is the outcome on all; other errors throw.
+/// Writes and commits; collective. A storage failure on any rank is reported on all; other errors throw.
 SaveOutcome save_together(Storage& storage, RankBarrier& barrier, const SaveJob& job);
 
 // Independent work on several threads.
 
-/// Calls `act(0)` on this thread and `act(1)` to `act(count - 1)` on threads of their own, and joins them. Rethrows the
-/// exception of the lowest number. If the system refuses a thread, its work runs on this one.
+/// Calls `act(0)` on this thread and each of `act(1)` to `act(count - 1)` on a new thread, and joins them. Rethrows the
+/// exception of the lowest number. If a thread cannot be created, its work runs on this one.
 void side_by_side(size_t count, const std::function<void(size_t)>& act);
 
 }  // namespace titan

@@ -1,5 +1,5 @@
-// File access of checkpoints: the storage interface with its POSIX implementation, and files that are hashed while they
-// are written and verified while they are read. Tests replace the storage to fail each call.
+// File access of checkpoints: the storage interface with its POSIX implementation, and files that are hashed when
+// written and verified when read. Tests replace the storage to make each call fail.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ struct StorageEntry {
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
-  /// Appends all of `bytes`, over as many partial writes as it takes.
+  /// Appends all of `bytes`, in as many partial writes as needed.
   void write(std::string_view bytes);
   /// Makes the bytes written so far durable (fsync).
   virtual void sync() = 0;
@@ -52,11 +52,11 @@ class ReadableFile {
  public:
   virtual ~ReadableFile() = default;
   virtual int64_t size() const = 0;
-  /// Fills `into` with the bytes from `offset` on; an error when the file ends before.
+  /// Fills `into` with the bytes from `offset` on; throws if the file ends earlier.
   virtual void read(int64_t offset, std::span<char> into) = 0;
 };
 
-/// Every call throws StorageError on failure. Thread-safe, except for concurrent calls about one file.
+/// Every call throws StorageError on failure. Thread-safe, except for concurrent calls on one file.
 class Storage {
  public:
   virtual ~Storage() = default;
@@ -88,7 +88,7 @@ class Storage {
   void remove_folder(const std::filesystem::path& folder);
 
  protected:
-  std::set<std::filesystem::path> synced_ways_;  // whose names are durable
+  std::set<std::filesystem::path> synced_ways_;  // folders whose names are durable
 };
 
 /// The POSIX implementation.
@@ -127,7 +127,7 @@ class HashingWriter {
 
   void write(std::string_view bytes);
   int64_t position() const { return position_; }
-  /// Syncs the file and returns its record. Nothing may be written after it.
+  /// Syncs the file and returns its record. Nothing may be written afterwards.
   FileRecord finish();
 
  private:
@@ -159,7 +159,7 @@ class CheckedReader {
   std::string read(int64_t offset, int64_t count);
   /// Reads and verifies all blocks not read yet.
   void check_all();
-  /// Frees the cached blocks: many files may be open.
+  /// Frees the cached blocks, because many files may be open.
   void drop_cache() { cache_.clear(); }
 
  private:

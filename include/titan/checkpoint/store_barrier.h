@@ -49,18 +49,18 @@ std::string problem_of(const Act& act) {
   }
 }
 
-/// How long a barrier waits for a rank, which may write or read for long.
+/// Timeouts of a barrier. A rank may write or read for a long time before it arrives.
 struct BarrierOptions {
   /// Error(peer_failure) if a rank does not arrive within this time.
   std::chrono::milliseconds timeout;
-  /// A rank that does not respond for about this time ends the run (BarrierWait); for one that does, `report` is called
-  /// as often.
+  /// A rank that does not respond for about this time ends the run (BarrierWait). While the rank responds, `report` is
+  /// called at this interval.
   std::chrono::milliseconds response_timeout = timeout;
   std::shared_ptr<WaitForGraph> waits = nullptr;  ///< records which rank this one waits for; may be null
   std::function<void(const std::string& line)> report = nullptr;  ///< called by the waiting thread; may be empty
 };
 
-/// `store`: used by this barrier alone, a clone if others use the same; `name`: prefix of its keys.
+/// `store`: used only by this barrier; pass a clone if others use the same. `name`: prefix of its keys.
 std::unique_ptr<RankBarrier> make_store_barrier(c10::intrusive_ptr<c10d::Store> store, const std::string& name,
                                                 int64_t rank, int64_t size, BarrierOptions options);
 

@@ -25,11 +25,11 @@ class TensorSource {
   virtual std::string description() const = 0;
 };
 
-/// True if the key of a checkpoint belongs to the optimizer, the progress or other state than the model.
+/// True if the key of a checkpoint belongs to state other than the model: the optimizer, the progress and so on.
 bool holds_other_state(const std::string& key);
 
-/// The model in a checkpoint, by parameter name without a prefix, whichever release wrote it. The checkpoint must
-/// outlive it.
+/// The model in a checkpoint, by parameter name without a prefix, independent of the release that wrote it. The
+/// checkpoint must outlive it.
 class CheckpointSource : public TensorSource {
  public:
   explicit CheckpointSource(OpenCheckpoint& checkpoint);
@@ -53,7 +53,7 @@ void write_state_dict(HashingWriter& file, std::span<const LogicalTensor> tensor
 /// The tensors of such a file, by name. Throws DamageError or PickleError.
 std::map<std::string, StoredElements> read_state_dict(CheckedReader& file);
 
-// Non-temporal copies, for memory that is not read soon, such as buffers of an asynchronous save.
+// Non-temporal copies, for memory that is not read soon, such as the buffers of an asynchronous save.
 
 /// memcpy on ATen's threads with non-temporal stores: the target is not read before it is overwritten (a third of the
 /// traffic), and the caches keep the data of training.

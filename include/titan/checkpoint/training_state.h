@@ -15,7 +15,7 @@
 
 namespace titan {
 
-/// A TOML-based release of torchtitan; names and types of all state but the model differ between them.
+/// A TOML-based release of torchtitan; names and types of all state except the model differ between them.
 enum class TorchtitanRelease { december_2024, february_2026 };
 
 /// The param_groups entry of torch's Adam and AdamW for a parameter.
@@ -68,7 +68,7 @@ CheckpointState describe_model(std::span<const SavedParameter> parameters);
 /// The whole state dict, as torchtitan's last TOML release loads it.
 CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress);
 /// The entries `dataloader.*` and `train_state.*`, complete for a strict load by `release`. Its data loaders start from
-/// the beginning: they cannot represent our position, which has its own key.
+/// the beginning: they cannot represent our position, which has a separate key.
 CheckpointState describe_progress(const RunProgress& progress, TorchtitanRelease release);
 
 /// Keys of one data-parallel rank.
@@ -107,13 +107,13 @@ struct RestoredRun {
 
 /// Loads the shards of `rank` in place, and the progress. `leave`: names of kStateNames to skip. If the checkpoint
 /// holds the model alone, only that is restored, with a note. `data_rank`: the data-parallel rank whose data position
-/// is read. `ranks`: number of ranks that load; if nothing is skipped, each also reads a part of what no rank needs, so
-/// that every block's hash is checked. Throws what OpenCheckpoint::load throws.
+/// is read. `ranks`: number of ranks that load. If nothing is skipped, each also reads a part of the tensors that no
+/// rank needs, so that every block's hash is checked. Throws what OpenCheckpoint::load throws.
 RestoredRun restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
                         const std::set<std::string>& leave = {}, int64_t data_rank = 0, int64_t ranks = 1);
 
-/// torchtitan's position in the state of a Python data loader: the one dictionary in it that counts documents
-/// ("sample_idx") beside a "token_buffer". Throws PickleError saying what it holds instead.
+/// torchtitan's position in the state of a Python data loader: its only dictionary with both a document count
+/// ("sample_idx") and a "token_buffer". Throws PickleError that describes what it holds instead.
 SamplePosition read_sample_position(const PickleValue& state);
 
 }  // namespace titan

@@ -1,5 +1,5 @@
-// Dense attention. Which of LibTorch's CUDA kernels runs in half precision: cuDNN's is preferred, and a probe at start
-// measures the others against it on this device and for these shapes.
+// Dense attention, and the choice of LibTorch's CUDA kernel for half precision: cuDNN's by default; a probe at start
+// compares the alternatives with it on this device and for these shapes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,7 +38,7 @@ struct KernelTiming {
 /// The first of `timings`, or the fastest if it takes less than 0.9 times as long: a choice that flips with noise would
 /// change a run's bits. Kernels that refused are skipped; nullopt: all refused.
 std::optional<AttentionKernel> choose_kernel(std::span<const KernelTiming> timings);
-/// One readable line: the choice, and the time of the others relative to it.
+/// One line: the chosen kernel, and the times of the others relative to it.
 std::string describe_choice(AttentionKernel chosen, std::span<const KernelTiming> timings);
 
 /// Times every candidate kernel. `measure` returns the seconds of one forward and backward, or throws c10::Error if the

@@ -1,4 +1,4 @@
-// A bias added to the result of a linear layer. It is sharded as the layer's rows are.
+// Adds a bias to the result of a linear layer. The bias is sharded like the layer's rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,8 +9,8 @@
 
 namespace titan {
 
-/// x [..., H, d] + bias [H·d] → the same shape, in the memory of `x` unless the recorder keeps that: it is the result
-/// of the linear layer `ordinal`.
+/// x [..., H, d] + bias [H·d] → the same shape, in place unless the recorder keeps `x`, the result of linear layer
+/// `ordinal`.
 at::Tensor add_bias(const at::Tensor& x, Parameter& bias, int ordinal, UnitContext& context);
 
 TracedTensor trace_bias(UnitTrace& trace, TracedTensor x);

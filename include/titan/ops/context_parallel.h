@@ -1,6 +1,6 @@
-// Context parallelism: ranks share every sequence. Defines which positions each rank holds, which attention blocks
-// follow, and the attention core that exchanges keys and values between ranks. The rest of the model works token by
-// token and only sees a shorter sequence.
+// Context parallelism: every sequence is split over ranks. Defines the positions that each rank holds, the attention
+// blocks that result, and the attention core that exchanges keys and values between ranks. The rest of the model works
+// token by token and only sees a shorter sequence.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ enum class LoadBalance {
 
 /// How keys and values are exchanged.
 enum class Rotation {
-  all_gather,  // of all ranks at once
+  all_gather,  // all ranks' at once
   all_to_all,  // one rank's at a time, passed around the ring
 };
 
@@ -71,14 +71,14 @@ struct ContextParallel {
 };
 
 /// Ring attention (Liu et al., "Ring Attention with Blockwise Transformers", 2023) over this rank's positions; bounds
-/// are those of the whole samples. Outputs are merged by log-sum-exp in fp32; the next keys and values are transferred
-/// while the present ones are used, and in backward their fp32 gradients travel with them. Key heads are never repeated
+/// are those of the whole samples. Outputs are merged by log-sum-exp in fp32. The next keys and values are transferred
+/// while the current ones are used; in backward their fp32 gradients are sent with them. Key heads are never repeated
 /// for communication. Without `context`: the core of a single rank.
 std::unique_ptr<AttentionCore> make_attention_core(bool block_causal, std::shared_ptr<const ContextParallel> context,
                                                    AttentionKernel preferred = AttentionKernel::cudnn);
 
-/// That core over this rank's heads: [samples, length, heads, head_dim], with ring attention where the trace
-/// has context-parallel ranks.
+/// The trace of attention over this rank's heads: [samples, length, heads, head_dim]. Ring attention if the trace has
+/// context-parallel ranks.
 TracedTensor trace_attention(UnitTrace& trace, TracedTensor query, TracedTensor key, TracedTensor value,
                              int64_t head_dim);
 

@@ -1,5 +1,5 @@
-// The output projection and its cross-entropy, in chunks of rows: the full logits never exist. In training forward
-// computes the gradients and backward only returns them; the incoming gradient is 1 by contract. With tensor
+// The output projection and its cross-entropy, in chunks of rows: the full logits are never materialised. In training,
+// forward computes the gradients and backward only returns them; the incoming gradient is 1 by contract. With tensor
 // parallelism a rank keeps the logits of its vocabulary shard (loss parallel) or gathers them.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace titan {
 
-/// A scale known on the host, or a device scalar that captured work reads at each replay.
+/// A loss scale: a host number, or a device scalar that a captured graph reads at each replay.
 struct LossScale {
   LossScale(double number = 1.0, at::Tensor place = {})  // NOLINT: implicit from a number
       : value(number), at(std::move(place)) {}
@@ -44,7 +44,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& labe
 at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, const TensorParallel* tensor_parallel,
                          const at::Tensor& rows = {});
 
-/// linear_cross_entropy over hidden states of `width` and all of the `vocabulary`.
+/// The trace of linear_cross_entropy over hidden states of `width` and the whole `vocabulary`.
 void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, int64_t vocabulary);
 
 }  // namespace titan

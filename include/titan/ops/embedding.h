@@ -17,7 +17,7 @@ namespace titan {
 at::Tensor embedding(const at::Tensor& anchor, const at::Tensor& tokens, Parameter& weight,
                      const SequenceParallel* exchange, UnitContext& context);
 
-// The vocabulary as one rank sees it: all of it, or the shard that its rows of the output matrix produce logits for.
+// This rank's part of the vocabulary: all of it, or the shard for which its rows of the output matrix produce logits.
 
 struct Vocabulary {
   Vocabulary(const Parameter& output, const TensorParallel* tensor_parallel);
@@ -49,7 +49,7 @@ RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, const LossScal
 RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient,
                               const Vocabulary& vocabulary);
 
-/// Rows of `width` for the microbatch's tokens.
+/// The trace of embedding(): a row of `width` per token of the microbatch.
 TracedTensor trace_embedding(UnitTrace& trace, int64_t width);
 
 }  // namespace titan

@@ -12,7 +12,7 @@ namespace titan {
 /// e4m3 (torch's e4m3fn: no infinities) holds activations and weights, e5m2 the gradients of outputs.
 enum class Float8Format { e4m3, e5m2 };
 
-/// What shares one scale, and which operands are cast.
+/// The granularity of scales, and which operands are cast.
 enum class Float8Recipe {
   tensorwise,          // one scale per tensor; output gradients in e5m2
   rowwise,             // one power-of-two scale per row of each operand; gradients in e4m3 too
@@ -24,7 +24,7 @@ at::ScalarType scalar_type(Float8Format format);
 /// The largest finite value: 448 for e4m3, 57344 for e5m2.
 double largest_value(Float8Format format);
 
-/// What shares a scale.
+/// The granularity of a scale.
 enum class Float8Extent { tensor, row, column };
 
 /// The scale that maps `amax` (any shape, ≥ 0) to the format's largest value: that value / max(amax, 1e-12), computed
@@ -32,7 +32,7 @@ enum class Float8Extent { tensor, row, column };
 /// and NaN gives NaN, so the cast hides neither.
 at::Tensor float8_scale(const at::Tensor& amax, Float8Format format, bool power_of_two = false);
 
-/// The factor applied before the cast, and its inverse as products take it: fp32, same shape.
+/// The factor applied before the cast, and its inverse, which products take: fp32, same shape.
 struct Float8Scale {
   at::Tensor value;
   at::Tensor inverse;  // the bits of value.reciprocal()
@@ -51,7 +51,7 @@ struct Float8Scales {
   Float8Scale operator[](int64_t index) const;
 };
 
-/// A float8 matrix as products read it: contiguous, transposed and contiguous, or both.
+/// A float8 matrix in the layouts that products read: contiguous, transposed and contiguous, or both.
 struct Float8Matrix {
   at::Tensor data;        // [rows, columns]
   at::Tensor transposed;  // [columns, rows]

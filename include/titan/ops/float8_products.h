@@ -1,4 +1,4 @@
-// Linear products in float8: a strategy of ParallelLinear beside DenseProducts. Weights not marked for float8 use dense
+// Linear products in float8: a strategy of ParallelLinear, like DenseProducts. Weights not marked for float8 use dense
 // products in the compute dtype, so one group may mix both. Owned by the model's units; knows no config.
 #pragma once
 

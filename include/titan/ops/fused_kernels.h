@@ -1,6 +1,5 @@
-// The fused kernels available to operations, and a single report for each unsupported shape. Without them, or for
-// unsupported shapes, operations use ATen, which is the reference. Created at start (compile.enable); passed in
-// UnitContext.
+// The fused kernels available to operations; reports each unsupported shape once. Without them, or for unsupported
+// shapes, operations use ATen, which is the reference. Created at start (compile.enable); passed in UnitContext.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +21,8 @@ class FusedKernels {
       : table_(&table), device_(device), say_(std::move(say)) {}
 
   const Kernels& table() const { return *table_; }
-  /// True if all defined tensors are on the device, contiguous, and share the first one's dtype, fp32 or bf16; empty
-  /// ones only with `may_be_empty`.
+  /// True if all defined tensors are on the device, contiguous, and share the first one's dtype, fp32 or bf16. Empty
+  /// tensors fit only with `may_be_empty`.
   bool fit(std::initializer_list<const at::Tensor*> tensors, bool may_be_empty = false) const;
   /// Reports once that `what` uses ATen. Returns false, so that it can end a condition.
   bool fall_back(const std::string& what) const;

@@ -1,5 +1,5 @@
-// Keys and values of the tokens that a model has read, for generation: what comes next attends to them instead of being
-// computed with them again. Holds what all blocks of this rank have of one batch of samples.
+// Key-value cache for generation: keys and values of the tokens read so far, so that later tokens attend to them
+// without recomputing them. Holds those of all blocks on this rank, for one batch of samples.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,21 +14,21 @@ namespace titan {
 
 class KeyValueCache {
  public:
-  /// Of `samples` samples, each of at most `capacity` tokens. Memory is allocated as blocks first use it.
+  /// For `samples` samples of at most `capacity` tokens each. A block's memory is allocated at its first use.
   KeyValueCache(int64_t samples, int64_t capacity, AttentionKernel preferred = AttentionKernel::cudnn);
 
-  /// Attention of block `block` over T tokens that follow those read: query [B, T, Hq, d], key and value [B, T, Hk, d]
-  /// → [B, T, Hq, d]. Writes key and value behind those of the tokens read.
+  /// Attention of block `block` over T new tokens: query [B, T, Hq, d], key and value [B, T, Hk, d] → [B, T, Hq, d].
+  /// Writes key and value after those of the tokens read.
   at::Tensor attend(int64_t block, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
 
-  /// All blocks have seen the tokens: `count` of each sample are read. What follows overwrites the others, which filled
-  /// up the shorter samples of a batch.
+  /// Called after all blocks have processed the new tokens: the first `count` of each sample count as read. Later
+  /// tokens overwrite the rest, which pads the shorter samples of a batch.
   void advance(const std::vector<int64_t>& count);
   int64_t capacity() const { return capacity_; }
   const std::vector<int64_t>& lengths() const { return lengths_; }
 
  private:
-  /// Samples in a row that have read as many tokens.
+  /// Consecutive samples of equal length.
   struct Group {
     int64_t sample = 0, samples = 0, length = 0;
   };

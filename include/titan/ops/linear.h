@@ -32,8 +32,8 @@ struct Operand {
   }
 };
 
-/// How products are computed; stateless, one instance serves many groups. `weights` are those that a matrix is
-/// multiplied with; each decides for itself whether its product is in float8 (Parameter::in_float8).
+/// How products are computed; stateless, one instance serves many groups. `weights` are the weights that multiply one
+/// matrix; Parameter::in_float8 selects float8 for each product separately.
 class LinearProducts {
  public:
   virtual ~LinearProducts() = default;
@@ -56,7 +56,7 @@ class LinearProducts {
   /// The operand in the form that `forward` and `input_gradient` read.
   virtual Operand ready(Operand operand, const Weights& weights) const = 0;
   /// x [N, in] · weightᵀ [in, rows] → [N, rows]. `columns`, if not null, may receive the matrix that `input_gradient`
-  /// reads instead of the weight; its holder releases it before the weight changes.
+  /// reads instead of the weight; the caller releases it before the weight changes.
   virtual at::Tensor forward(const Operand& x, const Parameter& weight, at::Tensor* columns) const = 0;
   /// dx [N, in] (+)= dy [N, rows] · weight [rows, in]; an undefined `dx` is allocated. `columns`: from forward, or
   /// undefined.
@@ -93,7 +93,7 @@ class DenseProducts : public LinearProducts {
   bool round_weight_gradient_;
 };
 
-/// Which side of a group is the residual stream, whose tokens may be sharded; the other side has all tokens and may be
+/// Which side of a group is the residual stream, whose tokens may be sharded. The other side has all tokens and may be
 /// sharded by features.
 enum class LinearSplit { input, output };
 
@@ -142,7 +142,7 @@ struct TracedWeight {
   std::string name;
   int64_t outputs = 0;  // of all tensor-parallel ranks
 };
-/// ParallelLinear::forward: `x` has `inputs` features over all tensor-parallel ranks.
+/// The trace of ParallelLinear::forward; `x` has `inputs` features over all tensor-parallel ranks.
 std::vector<TracedTensor> trace_linear(UnitTrace& trace, TracedTensor x, int64_t inputs,
                                        const std::vector<TracedWeight>& weights, int first_ordinal, LinearSplit side,
                                        bool reads_alone = true);

@@ -1,6 +1,6 @@
 // Normalisation fused with the residual addition: one operation adds and normalises, and its backward returns the sum
 // of both residual gradients, so a fused kernel can replace each direction. Also the addition that ends a unit, the
-// traces of both, and the plain RMS norm below them. Definitions: docs/models.md.
+// traces of both, and the RMS norm itself. Definitions: docs/models.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,7 +44,7 @@ at::Tensor add_closing(const at::Tensor& residual, const at::Tensor& delta, Unit
 struct TracedNorm {
   TracedTensor residual, normed;
 };
-/// Norm::forward over hidden states of `width`; `delta` may be kNoTensor.
+/// The trace of Norm::forward over hidden states of `width`; `delta` may be kNoTensor.
 TracedNorm trace_norm(UnitTrace& trace, NormType type, TracedTensor residual, TracedTensor delta, int64_t width,
                       int ordinal);
 TracedTensor trace_closing(UnitTrace& trace, TracedTensor residual, TracedTensor delta);

@@ -1,5 +1,6 @@
-// The owner of a weight. Operations hold a Parameter and ask it for the current weight in forward and again in
-// backward; the weight store decides where the weight is and for how long. A Parameter is never an autograd variable.
+// The owner of a weight. Operations hold a Parameter and read the current weight from it in forward and again in
+// backward; the weight store decides where the weight is stored and for how long. A Parameter is never an autograd
+// variable.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -58,8 +59,8 @@ class Parameter {
 
   // For operations, between WAIT_UNSHARD and RESHARD.
 
-  /// The unsharded weight (`unsharded_box`) in the compute dtype, or in float8 if it was all-gathered so. Throws if the
-  /// weight is not unsharded.
+  /// The unsharded weight (`unsharded_box`) in the compute dtype, or in float8 if it was all-gathered in float8. Throws
+  /// if the weight is not unsharded.
   const at::Tensor& weight() const;
   /// This weight and its successors in storage as one matrix of `rows` rows: the operand of a fused product.
   at::Tensor weight_rows(int64_t rows) const { return rows_from(weight(), rows); }
@@ -78,8 +79,8 @@ class Parameter {
   /// Set by a writer that updated the whole master together with `compute_copy`, so the copy is not stale. Read and
   /// reset by the weight store after weights change.
   bool compute_copy_written = false;
-  /// Tensorwise scale of the whole weight, over all ranks, one number on the weight's device; undefined without float8
-  /// and for rowwise recipes, whose products find their scales.
+  /// Tensorwise scale of the whole weight, over all ranks, one number on the weight's device. Undefined without float8
+  /// and for rowwise recipes, whose products compute their scales.
   Float8Scale float8_scale;
   /// This rank's shard in float8 if that is what is all-gathered; `compute_copy` is then the master.
   at::Tensor float8_copy;

@@ -58,9 +58,9 @@ class Recorder {
   void start(Phase phase) { phase_ = phase; }
   Phase phase() const { return phase_; }
 
-  /// Returns the results of `compute` (a std::array of tensors), or in a replay those that were kept. Throws if a replay
-  /// asks for another kind or ordinal than was recorded next. An operation whose result may be a placeholder asks
-  /// `skips` first.
+  /// Returns the results of `compute` (a std::array of tensors), or in a replay those that were kept. Throws if a
+  /// replay asks for another kind or ordinal than was recorded next. An operation whose result may be a placeholder
+  /// asks `skips` first.
   template <size_t N, class Compute>
   std::array<at::Tensor, N> once(ResultKind kind, int ordinal, const Compute& compute);
   template <class Compute>
@@ -68,7 +68,7 @@ class Recorder {
     return once<1>(kind, ordinal, [&] { return std::array<at::Tensor, 1>{compute()}; })[0];
   }
 
-  /// True if the replay returns `kind`, so the first run's result must not be overwritten.
+  /// True if the replay returns the recorded result, so the first run's result must not be overwritten.
   bool keeps(ResultKind kind, int ordinal) const {
     return phase_ != Phase::off && policy_.of(kind, ordinal) == Keep::keep;
   }

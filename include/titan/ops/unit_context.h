@@ -63,7 +63,7 @@ class ScaleTable {
   void offer(const at::Tensor& tensor, const at::Tensor& largest);
   /// The amax of `tensor`, or of a tensor that it is a full view of; undefined if none was offered.
   at::Tensor find(const at::Tensor& tensor) const;
-  /// Removes entries of tensors that are gone.
+  /// Removes entries of freed tensors.
   void forget_gone();
   size_t size() const { return offers_->size(); }
 
@@ -77,8 +77,8 @@ class ScaleTable {
   std::shared_ptr<Offers> offers_ = std::make_shared<Offers>();
 };
 
-/// A pool of zeroed amax slots; one memset clears many. A copy starts with its own zeros, so that slots are never
-/// shared and captured work clears the slots that it raises.
+/// A pool of zeroed amax slots; one memset clears many. A copy starts with zeros of its own: slots are never shared,
+/// and a captured graph clears the slots that it writes.
 class AmaxSlots {
  public:
   AmaxSlots() = default;

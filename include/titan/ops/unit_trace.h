@@ -1,7 +1,7 @@
-// A unit's forward without data: the same operations in the same order, each of which declares beside its code what it
-// computes, moves, sends and keeps for backward. Memory, traffic, FLOPs and time of a step are sums over traces, so a
-// new model needs no formula. A new operation needs one declaration (`trace_...`, in its own file), which every unit that
-// uses it calls in its trace.
+// A unit's forward without data: the same operations in the same order. Each declares, next to its code, what it
+// computes, moves, sends and saves for backward. Memory, traffic, FLOPs and time of a step are sums over traces, so a
+// new model needs no formula. A new operation needs one declaration (`trace_...`, in its own file), which every unit
+// that uses it calls in its trace.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +33,12 @@ struct TraceShape {
 
   int64_t context_ranks = 1;
   bool rotates_by_all_gather = true;  // else keys and values are passed around the ring
-  double causal_share = 0.5;          // of all pairs of a query here and a key of any rank, those that are computed
+  double causal_share = 0.5;          // computed share of all pairs of a local query and a key of any rank
 
   std::optional<Float8Recipe> float8 = {};
   std::vector<std::string> float8_parameters = {};  // weights whose products are in float8
-  bool keeps_float8_weights = false;                // their transposed float8 copies stay from forward to backward
-  bool gathers_float8 = false;                      // they arrive in float8
+  bool keeps_float8_weights = false;                // and their transposed float8 copies are kept for backward
+  bool gathers_float8 = false;                      // and they are all-gathered in float8
 
   int64_t tokens() const { return samples * length; }
   bool in_float8(const std::string& parameter) const;
@@ -50,13 +50,13 @@ inline constexpr TracedTensor kNoTensor = -1;
 
 enum class WorkKind : uint8_t { product, float8_product, attention, memory };
 
-/// What one kernel or several compute and move.
+/// Work of one or more kernels.
 struct TracedWork {
   WorkKind kind = WorkKind::memory;
   double operations = 0;            // floating-point; a product of [m, k] and [k, n]: 2·m·k·n
-  double bytes = 0;                 // read plus written, each address once a kernel
-  bool is_weight_gradient = false;  // which can be deferred
-  TracedTensor makes = kNoTensor;   // a replay that need not recompute this result leaves the work out
+  double bytes = 0;                 // read plus written, each address once per kernel
+  bool is_weight_gradient = false;  // can be deferred
+  TracedTensor makes = kNoTensor;   // a replay that does not recompute this result skips the work
 };
 
 enum class WhenReplayed : uint8_t {
@@ -64,28 +64,28 @@ enum class WhenReplayed : uint8_t {
   always,        // in every unit that is checkpointed
 };
 
-/// A collective, or several, within the unit; bytes as Traffic counts them.
+/// One or more collectives within the unit; bytes as in Traffic.
 struct TracedMessage {
   std::string_view communicator = {};
   Collective kind = Collective::all_gather;
   Traffic traffic = {};
-  bool through_peer_memory = false;  // no communicator counts it
+  bool through_peer_memory = false;  // not counted by a communicator
   WhenReplayed replayed = WhenReplayed::with_results;
 };
 
 struct TracedOperation {
   std::string_view name = {};
-  std::vector<TracedTensor> inputs = {};  // whose gradients backward makes
+  std::vector<TracedTensor> inputs = {};  // backward computes their gradients
   std::vector<TracedTensor> results = {};
   std::vector<TracedTensor> saved = {};  // what its backward reads
   int64_t forward_scratch = 0;           // bytes beyond inputs, results and saved tensors while it runs
-  int64_t training_scratch = 0;          // and beyond those where gradients are computed in forward
-  int64_t backward_scratch = 0;          // and beyond gradients and saved tensors
-  int64_t saved_beside = 0;              // bytes saved that are no tensor of the trace (weights' float8 copies)
-  bool shares_gradient = false;          // all inputs have one gradient tensor
-  bool passes_gradient = false;          // which is that of its result, or a saved tensor
+  int64_t training_scratch = 0;          // additional bytes if gradients are computed in forward
+  int64_t backward_scratch = 0;          // bytes beyond gradients and saved tensors
+  int64_t saved_beside = 0;              // saved bytes outside the trace's tensors (weights' float8 copies)
+  bool shares_gradient = false;          // all inputs share one gradient tensor
+  bool passes_gradient = false;          // an input's gradient is the gradient of the result, or a saved tensor
   bool is_closing = false;               // a replay does not need its result
-  bool defers = false;                   // its weight gradients can wait for an instruction of their own
+  bool defers = false;                   // its weight gradients can run in a separate instruction
   std::vector<TracedWork> forward = {}, backward = {};
   std::vector<TracedMessage> forward_messages = {}, backward_messages = {};
 };
@@ -95,7 +95,7 @@ class UnitTrace {
   explicit UnitTrace(TraceShape shape) : shape_(std::move(shape)) {}
   const TraceShape& shape() const { return shape_; }
 
-  /// A new tensor; recorded under (kind, ordinal) for the recompute policy, or under nothing.
+  /// A new tensor; recorded under (kind, ordinal) for the recompute policy, or not recorded.
   TracedTensor tensor(int64_t bytes, std::optional<ResultKind> kind = std::nullopt, int ordinal = 0);
   /// A tensor in the memory of `other`, unless the policy keeps `other` for the replay.
   TracedTensor in_place_of(TracedTensor other, std::optional<ResultKind> kind = std::nullopt, int ordinal = 0);
@@ -114,7 +114,7 @@ class UnitTrace {
   int64_t forward_peak(const RecomputePolicy& policy) const;
   /// Peak of a forward that keeps nothing, input and output included.
   int64_t evaluation_peak() const;
-  /// Held from backward to the weight gradients where these are deferred: inputs, and gradients of outputs.
+  /// Held from backward to deferred weight gradients: inputs, and gradients of outputs.
   int64_t deferred_bytes(const RecomputePolicy& policy) const;
   /// Peak of backward, with saved tensors and the output's gradient included.
   int64_t backward_peak(const RecomputePolicy& policy) const;
@@ -128,7 +128,7 @@ class UnitTrace {
     std::vector<const TracedWork*> work;
     std::vector<const TracedMessage*> messages;
   };
-  /// In the order in which they happen (backward: operations in reverse).
+  /// In execution order (backward: operations in reverse).
   std::vector<Part> parts(Phase phase, const RecomputePolicy& policy) const;
 
  private:
@@ -143,7 +143,7 @@ class UnitTrace {
   Keep fate(TracedTensor tensor, const RecomputePolicy& policy) const;
   bool recomputes(const TracedOperation& operation, const RecomputePolicy& policy) const;
   void hold_saved(Live& live, const TracedOperation& operation, const RecomputePolicy& policy, bool release) const;
-  /// The tensor whose memory this one has.
+  /// The tensor whose memory this one uses.
   TracedTensor memory_of(TracedTensor tensor, const RecomputePolicy& policy) const;
   std::vector<size_t> last_uses(const RecomputePolicy& policy) const;
   void run_forward(Live& live, const RecomputePolicy& policy, bool saves, bool is_replay) const;

@@ -1,5 +1,5 @@
-// From a plan to a model that runs on this rank: the model with its handles, the store of every weight group, the
-// initial weights and the executor. The only place that chooses implementations for the choices of a plan.
+// Builds a model that runs on this rank from a plan: the model with its handles, the weight store of every group, the
+// initial weights and the executor. The only place that maps a plan's choices to implementations.
 #pragma once
 
 #include <memory>
@@ -27,9 +27,9 @@ struct Assembly {
   std::unique_ptr<Executor> executor;
 };
 
-/// `strategies` without its tensor and context parallelism, and without products in float8, which come from plan and
-/// groups. Weights begin as a pure function of `seed`, whatever the layout; without one they are for the caller to
-/// load. With a `recorder` whole microbatches, or the blocks, run through recorded graphs (Plan::records_microbatches).
+/// `strategies` without tensor parallelism, context parallelism and float8 products: those come from plan and groups.
+/// Initial weights are a pure function of `seed`, whatever the layout; without a seed the caller loads them. With a
+/// `recorder` whole microbatches, or the blocks, run through recorded graphs (Plan::records_microbatches).
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
                   const MeshGroups& groups, const at::Device& device, std::optional<uint64_t> seed,
                   ExecutorOptions options = {}, std::unique_ptr<GraphCapture> recorder = nullptr);

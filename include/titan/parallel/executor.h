@@ -1,5 +1,5 @@
-// The executor runs programs (program.h): one switch over their instructions, for one device and for a pipeline alike.
-// The program decides when anything happens.
+// The executor runs programs (program.h): one switch over their instructions, with or without a pipeline. The program
+// decides the order.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@
 
 namespace titan {
 
-/// The instructions of a step that are about neither units nor weights. `group` is -1 for all of them together. The
-/// default does nothing: gradients are computed and no step is made.
+/// The instructions of a step that concern neither units nor weights. `group` is -1 for all groups together. By default
+/// they do nothing: gradients are computed and no step is made.
 class StepWork {
  public:
   virtual ~StepWork() = default;
-  /// `loss` is what this program added up by now (fp64 scalar).
+  /// `loss`: the sum of losses of this program so far (fp64 scalar).
   virtual void sum_loss(const at::Tensor& /*loss*/) {}
   virtual void add_squares(int /*group*/) {}
   virtual void sum_norm(int /*group*/) {}
   virtual void control(int /*group*/) {}
   virtual void before_change() {}
-  /// Device scalars that the optimizer reads. If it runs on the host, WAIT_HOST replaces them by their host copies.
+  /// Device scalars that the optimizer reads. If it runs on the host, WAIT_HOST replaces them by host copies.
   virtual std::vector<at::Tensor*> applied_scalars() { return {}; }
   virtual void step(int /*group*/) {}
 };
@@ -39,11 +39,11 @@ class StepWork {
 struct ExecutorOptions {
   // Debugging aids; off in normal runs.
   bool count_saved_bytes = false;
-  bool check_kept_tensors = false;  // hashes of kept tensors are compared at replay
+  bool check_kept_tensors = false;  // compares hashes of kept tensors at replay
   // Fused kernels of the units and of the loss; null: plain operations.
   std::shared_ptr<const FusedKernels> kernels = nullptr;
   std::shared_ptr<const FusedKernels> loss_kernels = nullptr;
-  // To where units that the plan offloads keep their activations, and to where weights are stepped, if on the host.
+  // Where units offload activations if the plan says so, and where weights are stepped if on the host.
   std::shared_ptr<HostOffload> activation_offload = nullptr;
   std::shared_ptr<HostOffload> weight_offload = nullptr;
   std::shared_ptr<Communicator> pipeline = nullptr;  // the ranks of the axis pp
@@ -55,7 +55,7 @@ class StageMessages {
  public:
   struct Key {
     bool backward;  // a gradient
-    int stage;      // that takes or has made it
+    int stage;      // the stage that receives or produced it
     int microbatch;
     auto operator<=>(const Key&) const = default;
   };
@@ -68,7 +68,7 @@ class StageMessages {
   HiddenStates take(Key key);
   /// HANDOFF: to the neighbouring stage on this rank, rounded as a message is.
   void hand_off(const Action& action);
-  /// SEND, RECEIVE or a BATCH of them, as one call. `batch` has the shape of all microbatches.
+  /// Executes SEND, RECEIVE or a BATCH of them as one call. `batch` has the shape of all microbatches.
   void transfer(const Action& action, const BatchContext& batch);
   /// WAIT_F, WAIT_B.
   void wait(Key key);
@@ -78,11 +78,11 @@ class StageMessages {
  private:
   struct Entry {
     HiddenStates stream;
-    std::shared_ptr<PendingCollective> receiving;  // null: it is there
+    std::shared_ptr<PendingCollective> receiving;  // null: it has arrived
   };
 
   int64_t rank_of(int stage) const { return plan_.request.pipeline->rank_of_stage[static_cast<size_t>(stage)]; }
-  /// As it is sent: contiguous, in the dtype that units compute in.
+  /// In the form in which it is sent: contiguous, in the compute dtype.
   HiddenStates packed(HiddenStates stream) const;
   HiddenStates empty_message(const BatchContext& batch) const;
 
@@ -94,46 +94,46 @@ class StageMessages {
 
 class Executor {
  public:
-  /// `chain` is the whole model's; `weights`: one store per weight group, in the plan's order. With `graphs` whole
-  /// microbatches may be recorded; `runner` is an eager one then, and weights stay where they are.
+  /// `chain`: the whole model's; `weights`: one store per weight group, in the plan's order. With `graphs` whole
+  /// microbatches may be recorded; then `runner` must be eager, and weights stay at their addresses.
   Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain, WeightStores weights,
            std::unique_ptr<UnitRunner> runner, ExecutorOptions options = {},
            std::unique_ptr<MicrobatchGraphs> graphs = nullptr);
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// The program of this kind that starts from what is there now; made once for each such state.
+  /// The program of this kind that starts from the current state; built once per state.
   const Program& program(ProgramKind kind);
-  /// Called before each instruction of a run; it looks and changes nothing.
+  /// Called before each instruction of a run; must not change anything.
   using Observer = std::function<void(const Action&)>;
-  /// Runs a program that starts from what is there now. `microbatches` are those of a pass. → the sum of the losses
+  /// Runs a program that starts from the current state. `microbatches` are those of a pass. → the sum of the losses
   /// that this rank computed (fp64), undefined if none.
   at::Tensor run(const Program& program, std::span<const BatchContext> microbatches, StepWork& work,
                  const Observer& observer = {});
-  /// Runs the evaluation program: the loss (UnitMode::evaluate), 0 on ranks without the model's last stage, or logits
-  /// (UnitMode::logits), undefined on those.
+  /// Runs the evaluation program. UnitMode::evaluate: the loss, 0 on ranks without the model's last stage.
+  /// UnitMode::logits: the logits, undefined on those ranks.
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
 
   /// Call after masters were written from outside (initialisation, load): their copies and scales are stale.
   void weights_changed();
   /// Drops the gradients as the optimizer's ZERO_GRADIENT does; the next pass begins a step.
   void zero_gradient();
-  /// Memory held now for the gradients that the optimizer reads, of all groups.
+  /// Bytes held now for the gradients that the optimizer reads, over all groups.
   int64_t gradient_bytes() const;
   /// Bytes that unit `unit` holds for `microbatch` now; needs ExecutorOptions::count_saved_bytes.
   int64_t saved_bytes(size_t unit, int64_t microbatch) const;
-  /// The most pairs of stage and microbatch whose activations were kept at once, so far.
+  /// The largest number of (stage, microbatch) pairs whose activations were kept at once, so far.
   int64_t most_live() const { return most_live_; }
   const Plan& plan() const { return plan_; }
-  /// What weights and gradients are there: where the next program starts.
+  /// Weights and gradients that are present now: where the next program starts.
   const WeightState& state() const { return state_; }
-  /// The instruction that runs, or ran when something failed: "forward of layers.3"; empty before the first unit.
+  /// The current or failed instruction: "forward of layers.3"; empty before the first unit.
   std::string position() const;
-  /// What follows is no more a part of the unit that ran last.
+  /// Later work is not part of the last unit that ran.
   void forget_position() { position_.reset(); }
 
  private:
-  /// What the instructions of a program that runs share.
+  /// Arguments shared by the instructions of one run.
   struct Run {
     std::span<const BatchContext> microbatches;
     StepWork& work;
@@ -162,7 +162,7 @@ class Executor {
   std::unique_ptr<UnitRunner> runner_;
   std::unique_ptr<MicrobatchGraphs> graphs_;  // null: units run one by one
   ExecutorOptions options_;
-  std::deque<Program> programs_;  // made so far
+  std::deque<Program> programs_;
   WeightState state_;
   ScaleTable scales_;  // of all units
   ImmediateSink immediate_;

@@ -1,6 +1,6 @@
-// Host memory beside the device's, for CPU offload, offloaded activations and optimizer states: accounts of what is
-// allocated, counted copies between the two, and activations that are on the host between forward and backward. On a
-// machine without a GPU both are host memory; accounts and counts are the same.
+// Host memory in addition to the device's, for CPU offload and for offloaded activations and optimizer states: counted
+// allocations, counted copies between host and device, and activations that are on the host between forward and
+// backward. Without a GPU both are host memory, and the counts are the same.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,11 +19,11 @@
 
 namespace titan {
 
-/// Keeps freed blocks for the next request of their size. A copy may still read a freed block, so its next user must
-/// write on the stream of that copy, as HostOffload does.
+/// Caches freed blocks for the next request of the same size. A copy may still read a freed block, so its next user
+/// must write on the stream of that copy, as HostOffload does.
 class PinnedMemory : public std::enable_shared_from_this<PinnedMemory> {
  public:
-  /// Whose memory it is: CUDA's, or in tests any.
+  /// The underlying allocator: CUDA's, or any in tests.
   struct Source {
     void* (*allocate)(size_t bytes);
     void (*free)(void* block);
@@ -35,7 +35,7 @@ class PinnedMemory : public std::enable_shared_from_this<PinnedMemory> {
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
-  /// Uninitialised and flat. Outlives this when it has to.
+  /// Uninitialised and flat. The tensor may outlive this object.
   at::Tensor allocate(int64_t numel, at::ScalarType type);
 
  private:
@@ -50,10 +50,10 @@ class MemoryArena {
       : device_(device), pinned_(std::make_shared<PinnedMemory>(pinned)) {}
 
   const at::Device& device() const { return device_; }
-  /// Uninitialised, flat, freed as any tensor. `pinned`: of the host, on a machine with a GPU.
+  /// Uninitialised and flat; freed like any tensor. `pinned`: pinned host memory, on a machine with a GPU.
   at::Tensor allocate(int64_t numel, at::ScalarType type, bool pinned = false);
 
-  /// Bytes of the tensors that live now, and the most there were after any allocation.
+  /// Bytes of the tensors alive now, and the largest value so far.
   int64_t held_bytes() const { return *held_; }
   int64_t peak_bytes() const { return peak_; }
 
@@ -64,7 +64,7 @@ class MemoryArena {
   int64_t peak_ = 0;
 };
 
-/// An asynchronous copy between host and device. Keeps both tensors alive until one of the two calls.
+/// An asynchronous copy between host and device. Keeps both tensors alive until one of its two calls.
 class AsyncCopy {
  public:
   AsyncCopy() = default;
@@ -81,13 +81,13 @@ class AsyncCopy {
   std::shared_ptr<c10::Event> done_;  // null on a CPU, where the copy is synchronous
 };
 
-/// Starts a copy between host and device on the stream `copies` (made by the first call), behind the work that is
-/// enqueued on the device's current stream now. `then` enqueues more work on `copies`, which counts as part of the
-/// copy. Between tensors on the CPU the copy is done when this returns.
+/// Starts a copy between host and device on the stream `copies` (created by the first call), after the work that is
+/// enqueued on the device's current stream. `then` enqueues more work on `copies`, which counts as part of the copy.
+/// Between CPU tensors the copy is complete when this returns.
 AsyncCopy copy_async(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies,
                      const std::function<void()>& then = {});
 
-/// Memory of the host and of the device, and copies between the two. The same arena for both: offload is disabled.
+/// Host memory, device memory and copies between them. If both are the same arena, offload is disabled.
 class HostOffload {
  public:
   HostOffload(std::shared_ptr<MemoryArena> host, std::shared_ptr<MemoryArena> device)
@@ -101,10 +101,10 @@ class HostOffload {
   /// started after that copy's block_stream().
   AsyncCopy to_device(const at::Tensor& target, const at::Tensor& source, const std::function<void()>& then = {});
   AsyncCopy to_host(const at::Tensor& target, const at::Tensor& source);
-  /// The host waits, once, for all copies to the host that were started, and for copies of `numbers` [at least one],
-  /// which are not counted. Returns these; on a CPU the numbers themselves.
+  /// The host waits, once, for all copies to the host started so far, and for copies of `numbers` [at least one], which
+  /// are not counted. Returns the copies; on a CPU `numbers` itself.
   std::vector<at::Tensor> wait_to_host(const std::vector<at::Tensor>& numbers);
-  /// Whether memory of the host should be pinned.
+  /// True if host memory should be pinned.
   bool pins() const { return enabled() && !device_->device().is_cpu(); }
   /// Bytes since the last reset.
   int64_t to_device_bytes() const { return to_device_bytes_; }
@@ -112,7 +112,7 @@ class HostOffload {
   void reset() { to_device_bytes_ = to_host_bytes_ = 0; }
 
  private:
-  std::optional<c10::Stream> copies_to_device_, copies_to_host_;  // made with the first copy
+  std::optional<c10::Stream> copies_to_device_, copies_to_host_;  // created with the first copy
   std::shared_ptr<MemoryArena> host_;
   std::shared_ptr<MemoryArena> device_;
   int64_t to_device_bytes_ = 0;
@@ -120,7 +120,7 @@ class HostOffload {
 };
 
 /// Offloaded tensors: whole storages on the host, and each tensor's view of its storage, so that tensors that shared
-/// memory share it again.
+/// memory share it again after the restore.
 struct OffloadedTensors {
   struct Block {
     at::Tensor host;    // bytes
@@ -142,12 +142,12 @@ class ActivationOffload {
  public:
   explicit ActivationOffload(std::shared_ptr<HostOffload> offload) : offload_(std::move(offload)) {}
 
-  /// Starts the copies to the host, one per storage, and resets the tensors. Their memory is free for what is enqueued
+  /// Starts the copies to the host, one per storage, and resets the tensors. Their memory is free for work enqueued
   /// after the next call of offload() or fetch().
   OffloadedTensors offload(const std::vector<at::Tensor*>& tensors);
   /// Starts the copies back.
   void fetch(OffloadedTensors& offloaded);
-  /// Restores the tensors, in the order given to offload(); frees the host's memory.
+  /// Restores the tensors, in the order given to offload(); frees the host memory.
   void wait_fetch(OffloadedTensors& offloaded, const std::vector<at::Tensor*>& tensors);
 
  private:

@@ -1,5 +1,5 @@
 // Runs the units of a model: eagerly, or through recorded graphs. A pass of a step has the same units, shapes and
-// addresses each time: it runs eagerly twice, is recorded the third time and replayed from then on.
+// addresses each time: it runs eagerly twice, is recorded the third time and then replayed.
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
@@ -16,11 +16,11 @@
 
 namespace titan {
 
-/// What is kept of one unit and one microbatch from forward to backward: the leaves of its autograd graph, the gradient
+/// State of one unit and one microbatch between forward and backward: the leaves of its autograd graph, the gradient
 /// edges of its outputs (not the outputs), and the context of its operations.
 struct UnitState {
   HiddenStates leaves;
-  OffloadedTensors offloaded;  // the leaves and what the context's recorder keeps, while they are on the host
+  OffloadedTensors offloaded;  // the leaves and the recorder's kept tensors, while they are on the host
   std::vector<torch::autograd::Edge> edges;
   std::unique_ptr<UnitContext> context;
 };
@@ -46,9 +46,9 @@ class EagerRunner : public UnitRunner {
 
 class GraphRunner : public UnitRunner {
  public:
-  /// `units`: those that may be recorded, in forward order; each microbatch goes through all of
-  /// them forward and then backward before the next begins. They do not communicate and take from the batch only
-  /// its shape and positions. Others run eagerly.
+  /// `units`: those that may be recorded, in forward order. Each microbatch runs all of them forward and then backward
+  /// before the next begins. They do not communicate and read only shape and positions of the batch. Other units run
+  /// eagerly.
   GraphRunner(std::vector<const Unit*> units, std::unique_ptr<GraphCapture> recorder);
 
   HiddenStates forward(Unit& unit, const HiddenStates& input, const BatchContext& batch, UnitState& state) override;
@@ -56,7 +56,7 @@ class GraphRunner : public UnitRunner {
                         UnitState& state) override;
   void finish_step() override { first_of_step_ = true; }
 
-  /// Runs of a unit in one direction, so far.
+  /// Number of runs of a unit in one direction, so far.
   struct Counts {
     int64_t eager = 0;
     int64_t recorded = 0;
@@ -69,16 +69,17 @@ class GraphRunner : public UnitRunner {
   struct Entry {
     UnitState state;
     BatchContext batch;
-    HiddenStates input, gradient;  // where the graphs read; behind the tensors the amaxes that are known of some
-    HiddenStates held_input, held_gradient;  // keep that memory while the rest of the sequence is recorded
+    HiddenStates input, gradient;  // memory that the graphs read: the tensors, then the known amaxes of some of them
+    HiddenStates held_input, held_gradient;  // keep that memory allocated while the rest is recorded
     // Indices of the tensors whose amax is an input or an output of the graph, forward and backward.
     std::vector<size_t> input_amaxes, output_amaxes, gradient_amaxes, result_amaxes;
     std::vector<const void*> forward_addresses, backward_addresses;
     std::vector<Parameter*> written;  // whose gradients the backward writes
     std::unique_ptr<CapturedGraph> forward, backward;
-    bool usable = true;  // its weights have not moved
+    bool usable = true;  // false after its weights have moved
   };
-  /// Passes with equal keys are the same work: whether gradients are written or added to, and all shapes.
+  /// Passes with equal keys are the same work: first or later microbatch (gradients are written or added to), and
+  /// shapes.
   using PassKey = std::vector<int64_t>;
   struct Chain {
     int64_t seen = 0;
@@ -93,7 +94,7 @@ class GraphRunner : public UnitRunner {
   HiddenStates record_backward(size_t index, Unit& unit, const HiddenStates& output_gradients, ScaleTable& scales);
   HiddenStates backward_after_all(size_t index, Unit& unit, const HiddenStates& output_gradients,
                                   const BatchContext& batch, const UnitContext& context);
-  /// The memory in which a graph reads `given`: the result of the graph before it, or else new memory.
+  /// The memory in which a graph reads `given`: the previous graph's result, or else new memory.
   HiddenStates place_for(const HiddenStates& given);
   size_t index_of(const Unit& unit) const;
 
@@ -105,21 +106,21 @@ class GraphRunner : public UnitRunner {
   std::map<PassKey, Chain> chains_;
   Chain* chain_ = nullptr;
   Mode mode_ = Mode::eager;
-  std::vector<bool> by_graph_;  // whether the unit's forward of this pass was a graph
-  HiddenStates last_;           // what the last graph left, amaxes too
+  std::vector<bool> by_graph_;  // true if the unit's forward of this pass was a graph
+  HiddenStates last_;           // the last graph's results, with amaxes
   bool first_of_step_ = true;
   Counts counts_;
 };
 
 class MicrobatchGraphs {
  public:
-  /// Forward and backward of the microbatch that it is given: its loss. It does not communicate.
+  /// Forward and backward of the given microbatch; returns its loss. It does not communicate.
   using Compute = std::function<at::Tensor(const BatchContext&)>;
 
   /// `parameters`: all whose weights are read or whose gradients are written.
   MicrobatchGraphs(std::vector<Parameter*> parameters, std::unique_ptr<GraphCapture> recorder);
 
-  /// The loss of compute(batch), valid until the next run. Weights are refreshed and gradients are open.
+  /// The loss of compute(batch), valid until the next run. Weights must be refreshed and gradients open.
   at::Tensor run(const BatchContext& batch, const Compute& compute);
   /// The next microbatch is the first of a step.
   void finish_step() { first_of_step_ = true; }
@@ -127,11 +128,11 @@ class MicrobatchGraphs {
  private:
   struct Entry {
     int64_t seen = 0;
-    BatchContext batch;  // where the graph reads
+    BatchContext batch;  // memory that the graph reads
     std::vector<const void*> addresses;
     std::vector<Parameter*> written;  // whose gradients it writes
     std::unique_ptr<CapturedGraph> graph;
-    bool usable = true;  // weights and gradients have not moved
+    bool usable = true;  // false after weights or gradients have moved
   };
 
   /// The graph's entry for this microbatch; null: it runs eagerly.

@@ -1,7 +1,7 @@
-// The weight store: where the weights and gradients of one weight group live. Each call is one instruction of a program
-// (program.h), which decides when. Each rank owns a shard of every parameter and gathers the group's shards into a slot
-// of memory before a unit runs (FSDP; HSDP with replicas). Groups take turns in the slots as the plan says. Without
-// slots there is one shard and weights are resident: units see the masters or their compute copies, and the unsharded
+// The weight store: holds the weights and gradients of one weight group. Each call is one instruction of a program
+// (program.h), which decides the order. Each rank owns a shard of every parameter and gathers the group's shards into a
+// memory slot before a unit runs (FSDP; HSDP with replicas). Groups share the slots as the plan says. Without slots
+// there is one shard and weights are resident: units read the masters or their compute copies, and the unsharded
 // gradient is the gradient shard (one device; DDP with replicas).
 #pragma once
 
@@ -22,16 +22,16 @@ namespace titan {
 
 at::ScalarType scalar_type(ElementType type);
 
-/// Memory that several groups use one after the other.
+/// Memory that several groups use in turn.
 struct Slot {
   at::Tensor memory;             // bytes
   const void* holder = nullptr;  // the group whose unsharded weights it holds; unused for gradients
-  bool in_use = false;           // they are read or written now
-  // The copy of gradients from here to the host, and the first byte that it reads.
+  bool in_use = false;           // being read or written now
+  // The copy of gradients from this slot to the host, and the first byte that it reads.
   AsyncCopy to_host{};
   int64_t to_host_begin = 0;
 
-  /// The device's stream waits for that copy, so that it may write here.
+  /// The device's stream waits for that copy before it may write here.
   void wait_to_host();
 };
 
@@ -51,17 +51,16 @@ struct SlotPool {
 
 class WeightStore {
  public:
-  /// `parameters` in the group's storage order: neighbours form fused operands. `offload`: shards are in
-  /// its host memory, units run on its device. `slots` null: weights are resident.
+  /// `parameters` in the group's storage order: neighbours form fused operands. `offload`: shards are in its host
+  /// memory, units run on its device. `slots` null: weights are resident.
   WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
               std::shared_ptr<HostOffload> offload, std::shared_ptr<SlotPool> slots = nullptr, MeshGroups groups = {},
               Float8Casts casts = make_aten_float8_casts());
 
-  /// REFRESH: makes the compute copies of this rank's shard, unless the optimizer has written them
-  /// (Parameter::compute_copy_written), and float8 scales: those of resident weights, and those that a float8 shard is
-  /// cast with.
+  /// REFRESH: computes the compute copies of this rank's shard, unless the optimizer has written them
+  /// (Parameter::compute_copy_written), and float8 scales: of resident weights, and those used to cast a float8 shard.
   void refresh();
-  /// UNSHARD: starts to gather the weights into their slot.
+  /// UNSHARD: starts the all-gather of the weights into their slot.
   void unshard();
   /// WAIT_UNSHARD: Parameter::weight() is valid from here on.
   void wait_unshard();
@@ -70,7 +69,7 @@ class WeightStore {
   /// SCALE without a group: computes the scales of all weights that are gathered in float8 from the shards of all
   /// ranks, with one all-reduce. `stores` share their communicators.
   static void scale_shards(const std::vector<WeightStore*>& stores);
-  /// RESHARD: the slot may be overwritten; it keeps its bytes until the next UNSHARD into it.
+  /// RESHARD: the slot may be overwritten; its content stays valid until the next UNSHARD into it.
   void reshard();
 
   /// OPEN_GRADIENT: Parameter::gradient() has storage from here on.
@@ -81,7 +80,7 @@ class WeightStore {
   /// REDUCE_SCATTER and ALL_REDUCE: start the sum over shards, and the sum of shards over replicas.
   void reduce_scatter();
   void all_reduce();
-  /// WAIT_REDUCE: waits for the sum that was started last. After the last one the gradient shards are valid.
+  /// WAIT_REDUCE: waits for the sum that was started last. After the last sum the gradient shards are valid.
   void wait_reduce();
   /// REDUCE_PARTIAL: sums the gradient shards of weights that every tensor-parallel rank holds whole.
   void reduce_partial();
@@ -89,35 +88,35 @@ class WeightStore {
   void add_tied();
   /// TO_HOST: starts the copy of the gradient shards to the host. They are undefined until end_to_host().
   void to_host();
-  /// WAIT_HOST has waited for the copies: the gradient shards are valid on the host.
+  /// Called after WAIT_HOST has waited for the copies: the gradient shards are valid on the host.
   void end_to_host();
-  /// ZERO_GRADIENT: the optimizer has read the gradient shards. Parameters let go of them; nothing is set to zero.
+  /// ZERO_GRADIENT: the optimizer has read the gradient shards. Parameters release them; nothing is set to zero.
   void zero_gradient();
 
-  /// Memory held now for the gradients that the optimizer reads.
+  /// Bytes held now for the gradients that the optimizer reads.
   int64_t gradient_bytes() const {
     return gradient_shards_.defined() ? static_cast<int64_t>(gradient_shards_.nbytes()) : 0;
   }
-  /// The masters were written (initialisation, load, optimizer): their compute copies are stale, except where the
-  /// writer wrote them too.
+  /// Call after the masters were written (initialisation, load, optimizer): their compute copies are stale, unless the
+  /// writer updated them too.
   void weights_changed();
 
  private:
-  /// The amax over all ranks of each float8 weight, as it is now. Scales stay at their addresses.
+  /// Sets each float8 weight's current amax over all ranks. Scales stay at their addresses.
   void set_amaxes(const at::Tensor& largest);
   /// The unsharded gradients (bytes) in the dtype of their reduction.
   const at::Tensor& narrowed_gradients();
-  /// This rank's sums: as the reduction writes them, and in fp32 on the device.
+  /// This rank's sums: in the dtype of the reduction, and in fp32 on the device.
   at::Tensor reduced_sums() const;
   at::Tensor reduced_gradients() const;
-  /// The sums of all ranks become the gradient shards.
+  /// Makes the sums over all ranks the gradient shards.
   void complete_gradients();
   void free_gradient_slot();
 
   WeightGroupPlan plan_;
   std::vector<Parameter*> parameters_;
   int64_t shards_;
-  bool transient_gradients_;  // resident: the gradients' memory lives from OPEN_GRADIENT to ZERO_GRADIENT
+  bool transient_gradients_;  // resident: gradient memory exists from OPEN_GRADIENT to ZERO_GRADIENT
   std::shared_ptr<HostOffload> offload_;
   std::shared_ptr<SlotPool> slots_;  // null: weights are resident
   MeshGroups groups_;
@@ -125,20 +124,20 @@ class WeightStore {
 
   // In the shards' memory: the host's with CPU offload.
   at::Tensor masters_;          // training.dtype
-  at::Tensor copies_;           // bytes of the shards as they are gathered; undefined when those are the masters
+  at::Tensor copies_;           // bytes of the shards as gathered; undefined if those are the masters
   at::Tensor gradient_shards_;  // fp32; resident: undefined until OPEN_GRADIENT
 
-  at::Tensor message_;   // resident: the gradients as they are reduced, until they are
+  at::Tensor message_;   // resident: the gradients in the reduction's dtype, until they are reduced
   Float8Scales scales_;  // on the compute device
-  bool copied_ = false;  // the copies are of the present masters
-  bool scaled_ = false;  // the scales are of the present masters, where these are gathered in float8
+  bool copied_ = false;  // the copies match the current masters
+  bool scaled_ = false;  // the scales match the current masters, if the shards are gathered in float8
 
-  /// A gather or a reduction that was started, and the copies to make when it ends.
+  /// An all-gather or reduction in flight, and the copies to make when it ends.
   struct Transfer {
     AsyncCopy copy;
     Pending pending;
     std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // (target, source)
-    std::vector<at::Tensor> padded_inputs;                  // kept to the end, as the memory plan says
+    std::vector<at::Tensor> padded_inputs;                  // kept alive to the end, as in the memory plan
     bool started = false;
 
     void finish();

@@ -1,5 +1,5 @@
-// Work on a device that is recorded once and then started again by one call: a CUDA graph (Cuda::recorder). Tests put a
-// recorder for the CPU in its place, which runs the work's own code again.
+// Device work that is recorded once and then started by one call: a CUDA graph (Cuda::recorder). Tests use a CPU
+// recorder instead, which runs the work's own code again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@ class CapturedGraph {
  public:
   virtual ~CapturedGraph() = default;
   /// Starts the work; its results are in the same memory each time. The results of the first run own that memory, later
-  /// ones only point to it: it is theirs until work recorded after this one runs.
+  /// ones only point to it. The memory is valid until work recorded after this one runs.
   virtual HiddenStates run() = 0;
 };
 
@@ -24,12 +24,12 @@ class CapturedGraph {
 class GraphCapture {
  public:
   virtual ~GraphCapture() = default;
-  /// Before a sequence is recorded: gives back memory that is cached for work which will now be recorded.
+  /// Called before a sequence is recorded: frees cached memory for the work that will be recorded.
   virtual void prepare() = 0;
-  /// Nothing of `body` is computed before CapturedGraph::run. It must not wait for the device, and what it reads and
-  /// writes must stay where it is. What it does on the host is done once. Fails with Error when it cannot be recorded.
+  /// Nothing of `body` is computed before CapturedGraph::run. It must not wait for the device, and the tensors that it
+  /// reads and writes must stay at their addresses. Its host code runs once. Throws Error if it cannot be recorded.
   virtual std::unique_ptr<CapturedGraph> record(std::function<HiddenStates()> body) = 0;
-  /// The memory of a result without a share in its ownership.
+  /// A tensor over the memory of a result that does not own it.
   virtual at::Tensor unowned(const at::Tensor& tensor) = 0;
 };
 
