@@ -10,7 +10,7 @@
 
 ranks=${NGPU:-1}
 case $ranks in
-  '' | *[!0-9]* | 0*) fail 64 "NGPU=$ranks is no number of processes" "Unset it, or give a number from 1 on." ;;
+  '' | *[!0-9]* | 0*) fail 64 "NGPU=$ranks is not a number of processes" "Unset it, or give a number from 1 on." ;;
 esac
 names_config=no
 for argument in "$@"; do

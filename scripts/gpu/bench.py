@@ -384,7 +384,7 @@ def main() -> int:
         print(f"error: there is no row {', '.join(unknown)}; there are {', '.join(ROWS)}", file=sys.stderr)
         return 64
     if arguments.text and not arguments.text.is_file():
-        print(f"error: --text {arguments.text} is no file", file=sys.stderr)
+        print(f"error: --text {arguments.text} is not a file", file=sys.stderr)
         return 64
     arguments.given = ["--device", arguments.device] if arguments.device != "cuda" else []
     arguments.given += ["--short"] if arguments.short else []

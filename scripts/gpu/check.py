@@ -184,7 +184,7 @@ class Checks:
         elif row.against and not others:
             outcome.verdict = f"failed: there is no row {row.against} to compare with"
         elif not all(math.isfinite(loss) for loss in outcome.losses):
-            outcome.verdict = "failed: a loss that is no number"
+            outcome.verdict = "failed: a loss that is not a number"
         elif not all(outcome.losses):
             outcome.verdict = "failed: a loss of 0"
         elif row.against:

@@ -81,7 +81,7 @@ std::string expect_gigabytes(const std::string& word) {
   double number = 0;
   const bool fits = CLI::detail::lexical_cast(word, number) && number >= kLeastGigabytes && number <= kMostGigabytes;
   return fits ? std::string()
-              : fmt::format("{} is no number from {:f} to {:.0f}", word, kLeastGigabytes, kMostGigabytes);
+              : fmt::format("{} is not a number from {:f} to {:.0f}", word, kLeastGigabytes, kMostGigabytes);
 }
 
 std::optional<ConvertOptions> parse_convert(const Direction& direction, std::span<const std::string> words) {

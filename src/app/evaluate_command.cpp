@@ -171,21 +171,21 @@ Question parse_question(const std::string& place, const std::string& line) {
                                                 place, what));
   };
   const nlohmann::json json = parse_json(line, /*allow_exceptions=*/false);
-  if (!json.is_object()) fail("this is no JSON object");
+  if (!json.is_object()) fail("this is not a JSON object");
   Question question;
   for (const char* key : {"context", "choices", "answer"}) {
     if (!json.contains(key)) fail(fmt::format("{} is missing", key));
   }
-  if (!json["context"].is_string()) fail("context is no text");
-  if (!json["choices"].is_array() || json["choices"].empty()) fail("choices is no list of texts, or an empty one");
+  if (!json["context"].is_string()) fail("context is not text");
+  if (!json["choices"].is_array() || json["choices"].empty()) fail("choices is not a list of texts, or is empty");
   question.context = json["context"].get<std::string>();
   for (const nlohmann::json& choice : json["choices"]) {
-    if (!choice.is_string()) fail("choices is no list of texts");
+    if (!choice.is_string()) fail("choices is not a list of texts");
     question.choices.push_back(choice.get<std::string>());
     if (question.choices.back().empty()) fail("a choice is empty, and has no likelihood");
   }
   const int64_t count = std::ssize(question.choices);
-  if (!json["answer"].is_number_integer()) fail("answer is no index");
+  if (!json["answer"].is_number_integer()) fail("answer is not an index");
   question.answer = json["answer"].get<int64_t>();
   if (question.answer < 0 || question.answer >= count) {
     fail(fmt::format("answer is {} of {} choices, counted from 0", question.answer, count));

@@ -49,7 +49,7 @@ CLI::Validator number_between(double least, double most) {
       [least, most](const std::string& word) {
         double number = 0;
         const bool fits = CLI::detail::lexical_cast(word, number) && number >= least && number <= most;
-        return fits ? std::string() : fmt::format("{} is no number from {:g} to {:g}", word, least, most);
+        return fits ? std::string() : fmt::format("{} is not a number from {:g} to {:g}", word, least, most);
       },
       fmt::format("NUMBER from {:g} to {:g}", least, most));
 }
@@ -187,8 +187,8 @@ std::vector<int32_t> end_ids(const std::filesystem::path& folder) {
 void add_stop_ids(GenerationOptions& generation, const Tokenizer& tokenizer, const JobConfig& config) {
   for (const int32_t id : generation.stop_ids) {
     if (id >= 0 && id < tokenizer.vocabulary_size()) continue;
-    throw Error(ExitCode::bad_config, fmt::format("generate: --stop-id {} is no token; the tokenizer has 0 to {}", id,
-                                                  tokenizer.vocabulary_size() - 1));
+    throw Error(ExitCode::bad_config, fmt::format("generate: --stop-id {} is not a token; the tokenizer has 0 to {}",
+                                                  id, tokenizer.vocabulary_size() - 1));
   }
   if (tokenizer.eos_id() != Tokenizer::kNoId) generation.stop_ids.push_back(tokenizer.eos_id());
   for (const int32_t id : end_ids(tokenizer_location(config))) generation.stop_ids.push_back(id);

@@ -59,7 +59,7 @@ std::set<int64_t> parse_ranks(const std::string& text, int64_t ranks) {
     if (error != std::errc() || end != word.data() + word.size() || rank < 0 || rank >= ranks) {
       throw Error(
           ExitCode::bad_config,
-          fmt::format("launch: --log-rank {} is no rank of 0 to {}; write a comma list of ranks, or all, there or "
+          fmt::format("launch: --log-rank {} is not a rank of 0 to {}; write a comma list of ranks, or all, there or "
                       "in the variable LOG_RANK",
                       word, ranks - 1));
     }

@@ -54,7 +54,7 @@ void check_agreement(const World& world) {
 void check_failing(const std::vector<int64_t>& ranks, int64_t size) {
   for (const int64_t rank : ranks) {
     if (rank >= 0 && rank < size) continue;
-    throw Error(ExitCode::bad_config, fmt::format("ranks: --fail {} is no rank of 0 to {}", rank, size - 1));
+    throw Error(ExitCode::bad_config, fmt::format("ranks: --fail {} is not a rank of 0 to {}", rank, size - 1));
   }
 }
 

@@ -81,7 +81,8 @@ std::vector<int64_t> integers_in(const PickleValue& tuple) {
   std::vector<int64_t> values;
   if (!tuple.is(PickleValue::Kind::tuple)) throw DamageError("a tensor's sizes are no tuple");
   for (const PickleRef& item : tuple.items) {
-    if (!item->is(PickleValue::Kind::integer) || item->integer < 0) throw DamageError("a tensor's size is no number");
+    if (!item->is(PickleValue::Kind::integer) || item->integer < 0)
+      throw DamageError("a tensor's size is not a number");
     values.push_back(item->integer);
   }
   return values;
@@ -241,7 +242,7 @@ std::map<std::string, StoredElements> read_state_dict(CheckedReader& file) {
   std::map<std::string, StoredElements> found;
   for (size_t i = 0; i + 1 < pickled->items.size(); i += 2) {
     const PickleValue& name = *pickled->items[i];
-    if (!name.is(PickleValue::Kind::text)) throw DamageError("a key of the dictionary is no name");
+    if (!name.is(PickleValue::Kind::text)) throw DamageError("a key of the dictionary is not a name");
     found[name.text] = elements_of(*pickled->items[i + 1], entries);
   }
   return found;

@@ -152,7 +152,7 @@ std::string newest_inside(Storage& storage, const std::filesystem::path& folder)
       std::vector<FoundCheckpoint> found = find_checkpoints(storage, root);
       std::erase_if(found, [](const FoundCheckpoint& one) { return one.is_export; });
       if (found.empty()) continue;
-      return fmt::format("it is no checkpoint, but holds some: name one, such as the newest, {}",
+      return fmt::format("it is not a checkpoint, but holds some: name one, such as the newest, {}",
                          (root / step_folder(found.front().step)).string());
     } catch (const StorageError&) {  // nothing to name
     }

@@ -108,17 +108,17 @@ const PickleValue& field(const PickleValue& object, std::string_view type, std::
 }
 
 const std::string& text_of(const PickleValue& value) {
-  if (!value.is(Kind::text)) fail("a name is no text");
+  if (!value.is(Kind::text)) fail("a name is not text");
   return value.text;
 }
 
 int64_t count_of(const PickleValue& value) {
-  if (!value.is(Kind::integer) || value.integer < 0) fail("an offset or a size is no natural number");
+  if (!value.is(Kind::integer) || value.integer < 0) fail("an offset or a size is not a natural number");
   return value.integer;
 }
 
 std::vector<int64_t> counts_of(const PickleValue& value) {
-  if (!value.is(Kind::tuple)) fail("a shape is no tuple");
+  if (!value.is(Kind::tuple)) fail("a shape is not a tuple");
   std::vector<int64_t> counts;
   for (const PickleRef& item : value.items) counts.push_back(count_of(*item));
   return counts;
@@ -244,7 +244,7 @@ CheckpointIndex read_index(std::string_view bytes) {
   const std::string type = type_in_metadata("Metadata");
   const PickleValue& descriptions = field(*metadata, type, "state_dict_metadata");
   const PickleValue& places = field(*metadata, type, "storage_data");
-  if (!descriptions.is(Kind::dictionary) || !places.is(Kind::dictionary)) fail("its index is no dictionary");
+  if (!descriptions.is(Kind::dictionary) || !places.is(Kind::dictionary)) fail("its index is not a dictionary");
   CheckpointIndex index;
   index.has_manifest = names_manifest(*metadata);
   for (size_t i = 0; i < descriptions.items.size(); i += 2) {

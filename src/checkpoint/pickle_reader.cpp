@@ -26,7 +26,7 @@ std::string latin1_bytes(std::string_view utf8) {
       continue;
     }
     const bool two = (first == 0xC2 || first == 0xC3) && i + 1 < utf8.size();
-    if (!two) throw PickleError("its encoded bytes hold a character that is no byte");
+    if (!two) throw PickleError("its encoded bytes hold a character that is not a byte");
     bytes += static_cast<char>((first & 0x03) << 6 | (static_cast<unsigned char>(utf8[++i]) & 0x3F));
   }
   return bytes;
@@ -170,7 +170,8 @@ class Machine {
 
   void fill_object(Node state) {
     if (top().is(Kind::dictionary)) return;  // attributes of a state dictionary: versions of its modules
-    if (!top().is(Kind::object) || top().items.size() != 1) throw PickleError("it fills something that is no object");
+    if (!top().is(Kind::object) || top().items.size() != 1)
+      throw PickleError("it fills something that is not an object");
     add(top(), {std::move(state)});
   }
 
@@ -184,11 +185,12 @@ class Machine {
 
   /// The object that calling `type` would create, as data.
   void make_object(const Node& type, Node arguments) {
-    if (!type->is(Kind::global) || !arguments->is(Kind::tuple)) throw PickleError("it calls something that is no type");
+    if (!type->is(Kind::global) || !arguments->is(Kind::tuple))
+      throw PickleError("it calls something that is not a type");
     const std::string& name = type->text;
     if (name == "torch Size") {
       if (arguments->items.size() != 1 || !arguments->items[0]->is(Kind::tuple))
-        throw PickleError("a size is no tuple");
+        throw PickleError("a size is not a tuple");
       push(*arguments->items[0]).frozen = false;
     } else if (name == "collections OrderedDict" && arguments->items.empty()) {
       push(Kind::dictionary);

@@ -145,7 +145,7 @@ PickleRef read_titan_position(OpenCheckpoint& checkpoint) {
   if (checkpoint.index().values.contains(kPositionKey)) return checkpoint.value(kPositionKey);
   if (!checkpoint.index().values.contains(loader_key(0))) return nullptr;
   const PickleRef pickled = checkpoint.value(loader_key(0));
-  if (!pickled->is(PickleValue::Kind::bytes)) throw PickleError("it is no pickle");
+  if (!pickled->is(PickleValue::Kind::bytes)) throw PickleError("it is not a pickle");
   const PickleRef loader = read_pickle(pickled->text);
   const PickleValue* ours = loader->find(kFormerPosition);
   return ours ? PickleRef(loader, ours) : nullptr;
@@ -178,11 +178,11 @@ SamplePosition read_sample_position(const PickleValue& state) {
   SamplePosition position;
   position.samples = samples->integer;
   const PickleValue* buffer = found[0]->find("token_buffer");
-  if (!buffer->is(PickleValue::Kind::list)) throw PickleError("its token buffer is no list");
+  if (!buffer->is(PickleValue::Kind::list)) throw PickleError("its token buffer is not a list");
   for (const PickleRef& token : buffer->items) {
     const bool fits =
         token->is(PickleValue::Kind::integer) && token->integer >= 0 && token->integer < (int64_t{1} << 31);
-    if (!fits) throw PickleError("its token buffer holds something that is no token");
+    if (!fits) throw PickleError("its token buffer holds something that is not a token");
     position.left_tokens.push_back(static_cast<int32_t>(token->integer));
   }
   return position;

@@ -116,9 +116,9 @@ class HeaderReader {
     try {
       header = parse_json_with<Json>(text, note);
     } catch (const Json::exception& error) {
-      fail(fmt::format("the header is no JSON object ({})", error.what()));
+      fail(fmt::format("the header is not a JSON object ({})", error.what()));
     }
-    if (!header.is_object()) fail("the header is no JSON object");
+    if (!header.is_object()) fail("the header is not a JSON object");
     if (!twice.empty()) fail(fmt::format("the header has two entries for {}", twice));
     return header;
   }
@@ -276,7 +276,7 @@ void SafetensorsFolder::check_index(const std::string& text) {
   const std::string shown = (folder_ / kSafetensorsIndex).string();
   const auto index = parse_json(text, /*allow_exceptions=*/false);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
-    throw DamageError(fmt::format("{} is no JSON object with a weight_map", shown));
+    throw DamageError(fmt::format("{} is not a JSON object with a weight_map", shown));
   }
   const nlohmann::json& map = index["weight_map"];
   std::set<std::string> files;

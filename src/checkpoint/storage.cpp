@@ -139,7 +139,7 @@ class PosixReadableFile : public ReadableFile {
     struct stat status {};
     if (::fstat(file_.descriptor(), &status) != 0) throw StorageError("read", path, errno);
     if (S_ISDIR(status.st_mode)) throw StorageError("read", path, EISDIR);
-    if (!S_ISREG(status.st_mode)) throw StorageError("read, because it is no plain file,", path, EINVAL);
+    if (!S_ISREG(status.st_mode)) throw StorageError("read, because it is not a plain file,", path, EINVAL);
     size_ = status.st_size;
   }
 
@@ -184,7 +184,7 @@ class PosixStorage : public Storage {
     std::error_code reason;
     for (std::filesystem::directory_iterator entry(folder, reason), end; !reason && entry != end;
          entry.increment(reason)) {
-      std::error_code unknown;  // a dangling link is no folder
+      std::error_code unknown;  // a dangling link is not a folder
       entries.push_back({entry->path().filename().string(), entry->is_directory(unknown), entry->is_symlink(unknown)});
     }
     if (reason && reason != std::errc::no_such_file_or_directory) {

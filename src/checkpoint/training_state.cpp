@@ -294,13 +294,13 @@ class Restoration {
     try {
       const PickleRef ours = read_titan_position(checkpoint_);
       if (!ours) return read_samples(give_up);
-      if (!ours->is(PickleValue::Kind::text)) return give_up("it is no text");
+      if (!ours->is(PickleValue::Kind::text)) return give_up("it is not text");
       restored_.progress->data_position = parse_json(ours->text);
       restored_.has_data_position = true;
     } catch (const PickleError& error) {
       give_up(error.what());
     } catch (const nlohmann::json::exception&) {
-      give_up("it is no JSON");
+      give_up("it is not JSON");
     }
   }
 
@@ -314,7 +314,7 @@ class Restoration {
           fmt::format("it is that of {} data-parallel ranks, and there is none of rank {}", ranks, data_rank_));
     }
     const PickleRef bytes = checkpoint_.value(mine);
-    if (!bytes->is(PickleValue::Kind::bytes)) return give_up("it is no pickle");
+    if (!bytes->is(PickleValue::Kind::bytes)) return give_up("it is not a pickle");
     restored_.samples = read_sample_position(*read_pickle(bytes->text));
     restored_.samples->ranks = ranks;
   }

@@ -97,7 +97,7 @@ ActionTimes times_of(const std::string& given, std::vector<std::string>& problem
     const bool fits = number <= kMost && (number > 0 || (is_message && number == 0));
     if (error != std::errc() || stop != text.data() + text.size() || !fits) {
       problems.push_back(
-          fmt::format("--times: \"{}\" is no time of an action; use numbers above 0 and up to 1e6", text));
+          fmt::format("--times: \"{}\" is not a time of an action; use numbers above 0 and up to 1e6", text));
     }
     numbers.push_back(number);
   }

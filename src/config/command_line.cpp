@@ -125,7 +125,7 @@ class Normaliser {
       return skip_value(name.candidates.front(), has_value);
     }
     const std::string meant = close.empty() ? std::string() : schema_.current_key(close.front());
-    problem(typed, fmt::format("{} is no option", plain),
+    problem(typed, fmt::format("unknown option {}", plain),
             close.empty() ? "see --help" : fmt::format("did you mean {}?", as_word(close.front(), plain)), meant);
     skip_value(close.empty() ? std::string() : close.front(), has_value);
   }

@@ -97,7 +97,7 @@ int explain(const Context& context, Words arguments) {
     std::vector<std::string> close = context.schema.suggest(key, 1);
     std::string hint =
         close.empty() ? "" : fmt::format("; did you mean {}?", context.schema.display_name(close.front()));
-    context.errors << key << " is no option" << hint << "\n";
+    context.errors << "unknown option " << key << hint << "\n";
     return kBad;
   }
   Words rest = arguments.subspan(1);

@@ -134,7 +134,7 @@ class HuggingFaceConfig {
     std::error_code unknown;
     if (!fs::is_directory(folder_, unknown)) {
       problems_.push_back(
-          settings_.origins().problem(kKey, fmt::format("model.from_hf: {} is no folder", folder_.string()),
+          settings_.origins().problem(kKey, fmt::format("model.from_hf: {} is not a folder", folder_.string()),
                                       "name a folder with a config.json, as huggingface_hub's download leaves it"));
       return false;
     }
@@ -145,7 +145,7 @@ class HuggingFaceConfig {
                                                       "name a folder with a config.json"));
       return false;
     }
-    if (!json_.is_object()) refuse("it is no JSON object", "download it again");
+    if (!json_.is_object()) refuse("it is not a JSON object", "download it again");
     return json_.is_object();
   }
 
@@ -183,7 +183,7 @@ class HuggingFaceConfig {
   void give_count(const std::string& key, std::optional<double> value) {
     constexpr double kMost = 1 << 30;
     if (value && *value <= kMost && *value == std::floor(*value)) return give(key, static_cast<int64_t>(*value));
-    if (value) refuse(fmt::format("{} for {} is no count", *value, key), "download it again");
+    if (value) refuse(fmt::format("{} for {} is not a count", *value, key), "download it again");
   }
   void give_number(const std::string& key, std::optional<double> value) {
     if (value) give(key, *value);

@@ -44,7 +44,7 @@ void GivenReader::read(const TomlDocument& document) {
     unknown_sections.insert(table.name);
     if (parent_told) continue;
     std::vector<std::string> close = schema_.suggest_section(table.name);
-    problem(table.place, close.empty() ? table.name : close.front(), fmt::format("[{}] is no section", table.name),
+    problem(table.place, close.empty() ? table.name : close.front(), fmt::format("unknown section [{}]", table.name),
             close.empty() ? "see `titan_train config docs`" : fmt::format("did you mean [{}]?", close.front()));
   }
   for (const TomlEntry& entry : document.entries) {
@@ -71,7 +71,7 @@ void GivenReader::unknown_key(const TomlEntry& entry) {
   }
   const std::vector<std::string> close = schema_.suggest(entry.key, 1);
   const std::string meant = close.empty() ? entry.key : schema_.current_key(close.front());
-  problem(entry.key_place, meant, fmt::format("{} is no option", entry.key),
+  problem(entry.key_place, meant, fmt::format("unknown option {}", entry.key),
           did_you_mean(schema_, close, "see `titan_train config docs`"));
 }
 
@@ -113,7 +113,8 @@ void GivenReader::add(Given given, const Value& value, const std::string& found,
     const std::vector<std::string>& choices = given.alias->choices;
     const auto* word = std::get_if<std::string>(&*converted);
     if (word != nullptr && std::find(choices.begin(), choices.end(), *word) == choices.end()) {
-      return problem(given.value_place, option.key, fmt::format("{} = {} is no such value", given.spelling(), found),
+      return problem(given.value_place, option.key,
+                     fmt::format("{} = {} is not an allowed value", given.spelling(), found),
                      "allowed: " + join(choices, ", "));
     }
     given.value = *converted;
@@ -149,7 +150,7 @@ bool GivenReader::fill_record(const Option& option, Record& record, const std::s
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;
     std::vector<std::string> close = nearest(name, names, 1);
     problem(inside.at(fmt::format("{}.{}", element, name)), option.key,
-            fmt::format("{}.{} is no option", option.key, name),
+            fmt::format("unknown option {}.{}", option.key, name),
             close.empty() ? "its options are " + join(names, ", ") : fmt::format("did you mean {}?", close.front()));
   }
   for (const Option& field : option.fields) {

@@ -147,7 +147,7 @@ std::optional<std::string> Option::choice_violation(const std::string& word) con
   if (known) return std::nullopt;
   std::vector<std::string> close = nearest(word, choices_, 1);
   std::string hint = close.empty() ? "" : fmt::format(" (did you mean \"{}\"?)", close.front());
-  return fmt::format("{} = \"{}\" is no such value{}", key, word, hint);
+  return fmt::format("{} = \"{}\" is not an allowed value{}", key, word, hint);
 }
 
 std::optional<std::string> Option::violation(const Value& value) const {

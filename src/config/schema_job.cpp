@@ -94,7 +94,7 @@ void describe_metrics(Schema& schema) {
       .help("steps between two lines (the first and the last step are always shown)");
   metrics.add("enable_tensorboard", &S::enable_tensorboard, false).help("write TensorBoard event files");
   metrics.add("disable_color_printing", &S::disable_color_printing, false)
-      .help("no colours (there are none anyway when the output is no terminal)");
+      .help("no colours (there are none anyway when the output is not a terminal)");
   metrics.add("save_tb_folder", &S::save_tb_folder, "tb")
       .not_empty()
       .only_when({"metrics.enable_tensorboard = true",

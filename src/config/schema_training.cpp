@@ -335,7 +335,7 @@ std::optional<std::string> pattern_problem(const Value& value) {
     const std::regex expression(pattern);
   } catch (const std::regex_error&) {
     return fmt::format(
-        "optimizer.param_groups.match = \"{}\" is no regular expression; check its brackets and "
+        "optimizer.param_groups.match = \"{}\" is not a regular expression; check its brackets and "
         "backslashes (a TOML string in single quotes keeps them)",
         pattern);
   }

@@ -110,8 +110,8 @@ void check_batch(const JobConfig& config, const Origins& origins, Problems& prob
   const int64_t below = global / at_once * at_once;
   problems.push_back(origins.problem(
       "training.global_batch_size",
-      fmt::format("training.global_batch_size = {} is no multiple of training.local_batch_size = {}{}", global, local,
-                  data_parallel > 1 ? fmt::format(" on {} data-parallel ranks", data_parallel) : ""),
+      fmt::format("training.global_batch_size = {} is not a multiple of training.local_batch_size = {}{}", global,
+                  local, data_parallel > 1 ? fmt::format(" on {} data-parallel ranks", data_parallel) : ""),
       fmt::format("use {}{} (a multiple of {}), or -1", below > 0 ? fmt::format("{} or ", below) : "", below + at_once,
                   at_once)));
 }

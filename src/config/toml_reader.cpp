@@ -140,7 +140,7 @@ std::optional<Problem> refused_text(std::string_view text, const std::string& na
   if (text.size() > kMostTomlBytes) {
     return Problem{{Place::Kind::file, name, 0, 0},
                    {},
-                   fmt::format("has {} bytes: this is no config", text.size()),
+                   fmt::format("has {} bytes: this is not a config", text.size()),
                    fmt::format("give a TOML file of at most {} bytes", kMostTomlBytes),
                    Severity::error};
   }

@@ -336,7 +336,7 @@ StreamState stream_state_from_json(const nlohmann::json& json) {
                             problem.what()));
   } catch (const std::logic_error& problem) {  // std::stoull
     throw Error(ExitCode::bad_data,
-                "the saved data state cannot be read: a fingerprint in it is no hexadecimal number. The "
+                "the saved data state cannot be read: a fingerprint in it is not a hexadecimal number. The "
                 "checkpoint may be damaged: load an earlier one.");
   }
 }

@@ -74,7 +74,7 @@ HuggingFaceModel::HuggingFaceModel(const std::filesystem::path& vocabulary, cons
 }
 
 void HuggingFaceModel::read_vocabulary(const JsonNode& vocabulary) {
-  if (!vocabulary.value().is_object()) vocabulary.fail(fmt::format("is no object of tokens. {}.", kDamaged));
+  if (!vocabulary.value().is_object()) vocabulary.fail(fmt::format("is not an object of tokens. {}.", kDamaged));
   if (vocabulary.value().empty()) vocabulary.fail(fmt::format("is empty. {}.", kDamaged));
   int64_t highest = 0;
   for (const auto& [token, id] : vocabulary.value().items()) {
@@ -325,12 +325,13 @@ class Configs {
   static void for_each_further_id(const JsonNode& config, const Use& use) {
     std::optional<JsonNode> further = config.find("added_tokens_decoder");
     if (!further) return;
-    if (!further->value().is_object()) further->fail("is no object. The file may be damaged: get it again.");
+    if (!further->value().is_object()) further->fail("is not an object. The file may be damaged: get it again.");
     for (const auto& [key, token] : further->value().items()) {
       int32_t id = 0;
       auto [end, problem] = std::from_chars(key.data(), key.data() + key.size(), id);
       if (problem != std::errc() || end != key.data() + key.size() || id < 0 || id >= HuggingFaceModel::kMostIds) {
-        further->fail(fmt::format("has the key \"{}\", which is no id. The file may be damaged: get it again.", key));
+        further->fail(
+            fmt::format("has the key \"{}\", which is not an id. The file may be damaged: get it again.", key));
       }
       use(id, JsonNode(token, config.file(), fmt::format("added_tokens_decoder.{}", key)));
     }
@@ -356,7 +357,7 @@ class Configs {
       });
       if (found != Tokenizer::kNoId) return found;
       config.fail(
-          fmt::format("names the {} \"{}\", which is no token of the vocabulary. Correct the name, or set it to "
+          fmt::format("names the {} \"{}\", which is not a token of the vocabulary. Correct the name, or set it to "
                       "null for a tokenizer without one.",
                       key, *name));
     }

@@ -20,21 +20,21 @@ constexpr std::string_view kDamagedJson = "The file may be damaged or cut short:
 nlohmann::json read_json_file(const std::filesystem::path& path) {
   const std::string bytes = read_file(path, ExitCode::bad_data);
   if (valid_utf8_length(bytes) != bytes.size()) {
-    throw Error(ExitCode::bad_data, fmt::format("{}: byte {} is no UTF-8, so this is no JSON. {}.", path.string(),
+    throw Error(ExitCode::bad_data, fmt::format("{}: byte {} is not UTF-8, so this is not JSON. {}.", path.string(),
                                                 valid_utf8_length(bytes) + 1, kDamagedJson));
   }
   try {
     return parse_json(bytes);
   } catch (const nlohmann::json::parse_error& error) {
     throw Error(ExitCode::bad_data,
-                fmt::format("{}: this is no JSON from byte {} on. {}.", path.string(), error.byte, kDamagedJson));
+                fmt::format("{}: this is not JSON from byte {} on. {}.", path.string(), error.byte, kDamagedJson));
   } catch (const nlohmann::json::exception& error) {
     throw Error(ExitCode::bad_data, fmt::format("{}: {}. {}.", path.string(), error.what(), kDamagedJson));
   }
 }
 
 std::optional<JsonNode> JsonNode::find(const std::string& key) const {
-  if (!value_->is_object()) fail(fmt::format("is no object. {}.", kDamagedJson));
+  if (!value_->is_object()) fail(fmt::format("is not an object. {}.", kDamagedJson));
   auto field = value_->find(key);
   if (field == value_->end() || field->is_null()) return std::nullopt;
   return JsonNode(*field, file_, place_.empty() ? key : fmt::format("{}.{}", place_, key));
@@ -52,17 +52,17 @@ JsonNode JsonNode::at(size_t index) const {
 }
 
 size_t JsonNode::size() const {
-  if (!value_->is_array()) fail(fmt::format("is no list. {}.", kDamagedJson));
+  if (!value_->is_array()) fail(fmt::format("is not a list. {}.", kDamagedJson));
   return value_->size();
 }
 
 std::string JsonNode::text() const {
-  if (!value_->is_string()) fail(fmt::format("is no string. {}.", kDamagedJson));
+  if (!value_->is_string()) fail(fmt::format("is not a string. {}.", kDamagedJson));
   return value_->get<std::string>();
 }
 
 int64_t JsonNode::number() const {
-  if (!value_->is_number_integer()) fail(fmt::format("is no whole number. {}.", kDamagedJson));
+  if (!value_->is_number_integer()) fail(fmt::format("is not a whole number. {}.", kDamagedJson));
   return value_->get<int64_t>();
 }
 

@@ -57,7 +57,7 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
       return {{}, fmt::format("this record has no field \"{}\"{}", field_, hint), 0};
     }
     if (type_ != "string") {
-      return {{}, fmt::format("the field \"{}\" of this record is no string but of type {}", field_, type_), 0};
+      return {{}, fmt::format("the field \"{}\" of this record is not a string but of type {}", field_, type_), 0};
     }
     return {std::move(text_), {}, 0};
   }
@@ -97,11 +97,11 @@ bool has_lone_carriage_return(std::string_view line) {
 
 std::string describe_no_json(std::string_view line) {
   if (line.find('\0') != line.npos) {
-    return "this line is no JSON (it holds NUL bytes, as UTF-16 does: convert the file with iconv -f UTF-16 -t UTF-8)";
+    return "this line is not JSON (it holds NUL bytes, as UTF-16 does: convert the file with iconv -f UTF-16 -t UTF-8)";
   }
   return has_lone_carriage_return(line)
-             ? "this line is no JSON (it holds carriage returns without a line feed: records must end in a line feed)"
-             : "this line is no JSON";
+             ? "this line is not JSON (it holds carriage returns without a line feed: records must end in a line feed)"
+             : "this line is not JSON";
 }
 
 RecordText read_record(std::string_view line, const std::string& field) {
@@ -124,7 +124,7 @@ namespace {
 
 /// Appends the text of message `number`; returns the problem, or empty.
 std::string read_content(const nlohmann::json& content, size_t number, std::string& text) {
-  std::string no_text = fmt::format("the \"content\" of message {} is no text", number);
+  std::string no_text = fmt::format("the \"content\" of message {} is not text", number);
   if (content.is_string()) text = content.get<std::string>();
   if (content.is_string()) return {};
   if (!content.is_array()) return no_text;
@@ -160,7 +160,7 @@ std::string read_messages(const nlohmann::json& record, std::vector<ChatMessage>
     return "this record has neither the field \"messages\" nor the strings \"prompt\" and \"completion\"";
   }
   const nlohmann::json& list = record["messages"];
-  if (!list.is_array()) return "the field \"messages\" of this record is no list of messages";
+  if (!list.is_array()) return "the field \"messages\" of this record is not a list of messages";
   for (size_t i = 0; i < list.size(); ++i) {
     if (!list[i].is_object() || !list[i].contains("role") || !list[i]["role"].is_string()) {
       return fmt::format("message {} has no \"role\"", i + 1);
@@ -251,17 +251,18 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
  private:
   /// Handles a value that is not an id: an error if it is the field itself or an item of its list.
   bool value() {
-    if (depth_ == 0) set_problem(fmt::format("this line is no JSON object with the field \"{}\"", field_));
-    if (in_list_) set_problem(fmt::format("item {} of \"{}\" is no whole number", next_item(), field_));
-    if (depth_ == 1 && at_field_) set_problem(fmt::format("the field \"{}\" of this record is no list of ids", field_));
+    if (depth_ == 0) set_problem(fmt::format("this line is not a JSON object with the field \"{}\"", field_));
+    if (in_list_) set_problem(fmt::format("item {} of \"{}\" is not a whole number", next_item(), field_));
+    if (depth_ == 1 && at_field_)
+      set_problem(fmt::format("the field \"{}\" of this record is not a list of ids", field_));
     at_field_ = at_field_ && depth_ != 1;
     return true;
   }
 
   bool item(int64_t id) {
     if (id < 0 || id >= vocabulary_) {
-      set_problem(fmt::format("item {} of \"{}\" is no id of the vocabulary: its ids are 0 to {}", next_item(), field_,
-                              vocabulary_ - 1));
+      set_problem(fmt::format("item {} of \"{}\" is not an id of the vocabulary: its ids are 0 to {}", next_item(),
+                              field_, vocabulary_ - 1));
     }
     ids_.push_back(static_cast<int32_t>(id));
     return true;

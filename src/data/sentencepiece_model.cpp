@@ -57,7 +57,7 @@ class Reader {
   void for_each(std::string_view bytes, std::string_view what, const Use& use) {
     ProtobufReader reader(bytes);
     for (Field field; reader.next(field);) use(field);
-    if (!reader.ok()) fail(fmt::format("{} is no protocol buffer from its byte {} on", what, reader.position()));
+    if (!reader.ok()) fail(fmt::format("{} is not a protocol buffer from its byte {} on", what, reader.position()));
   }
 
   std::string_view content(const Field& field) const {
@@ -75,7 +75,7 @@ class Reader {
     for_each(bytes, fmt::format("piece {}", id), [&](const Field& field) {
       if (field.number == 1) piece.text = content(field);
       if (field.number == 2) {
-        if (field.wire != Field::Wire::fixed32) fail(fmt::format("the score of piece {} is no number", id));
+        if (field.wire != Field::Wire::fixed32) fail(fmt::format("the score of piece {} is not a number", id));
         piece.score = std::bit_cast<float>(static_cast<uint32_t>(field.value));
       }
       if (field.number == 3) {
@@ -127,7 +127,7 @@ class Reader {
     for (size_t id = 0; id < model_.pieces.size(); ++id) {
       const SentencePiece& piece = model_.pieces[id];
       if (piece.text.empty()) fail(fmt::format("piece {} is empty", id));
-      if (valid_utf8_length(piece.text) != piece.text.size()) fail(fmt::format("piece {} is no UTF-8", id));
+      if (valid_utf8_length(piece.text) != piece.text.size()) fail(fmt::format("piece {} is not UTF-8", id));
       const bool is_text = piece.type == Type::normal || piece.type == Type::user_defined || piece.type == Type::unused;
       if (!(is_text ? texts : reserved).insert(piece.text).second) {
         fail(fmt::format("piece {}, \"{}\", comes a second time", id, piece.text));

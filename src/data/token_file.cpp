@@ -107,7 +107,7 @@ void TokenFile::read_index() {
   if (size < sizeof header + sizeof(uint64_t)) fail(fmt::format("its index {} is cut off", name), kMakeAgain);
   std::memcpy(&header, index_->bytes(), sizeof header);
   if (std::memcmp(header.magic, TokenIndexHeader::kMagic, sizeof header.magic) != 0) {
-    fail(fmt::format("its index {} is no index of this program", name), kMakeAgain);
+    fail(fmt::format("its index {} is not an index of this program", name), kMakeAgain);
   }
   if (header.version != TokenIndexHeader::kVersion) {
     fail(fmt::format("its index has version {}, and this program reads version {}", header.version,

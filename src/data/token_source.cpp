@@ -106,9 +106,10 @@ RecordedVocabulary::RecordedVocabulary(int64_t size, int32_t bos, int32_t eos, c
   }
   for (auto [option, id] : {std::pair("--bos", bos), std::pair("--eos", eos)}) {
     if (id == kNoId || (id >= 0 && id < size)) continue;
-    throw Error(ExitCode::bad_config, fmt::format("{} {} is no id of a vocabulary of {}: its ids are 0 to {}. Correct "
-                                                  "it, or leave it out for a tokenizer without one",
-                                                  option, id, size, size - 1));
+    throw Error(ExitCode::bad_config,
+                fmt::format("{} {} is not an id of a vocabulary of {}: its ids are 0 to {}. Correct "
+                            "it, or leave it out for a tokenizer without one",
+                            option, id, size, size - 1));
   }
   facts_.vocabulary = size;
   facts_.bos = bos;

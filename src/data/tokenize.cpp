@@ -254,7 +254,7 @@ void check_file(const fs::path& output) {
   } else if (fs::is_directory(output, ignored)) {
     what = "is a folder";
   } else if (!fs::is_directory(folder, ignored)) {
-    what = fmt::format("is in {}, which is no folder", folder.string());
+    what = fmt::format("is in {}, which is not a folder", folder.string());
   } else if (!fs::is_other(fs::status(output, ignored))) {  // a device or a pipe is written directly
     what = closed(folder);
   }
@@ -269,7 +269,8 @@ void check_folder(const fs::path& wanted) {
   while (there.has_relative_path() && !fs::exists(fs::symlink_status(there, ignored))) there = there.parent_path();
   if (!fs::is_directory(there, ignored)) {
     const bool itself = fs::equivalent(there, wanted, ignored);
-    refuse_place(wanted, itself ? "is no folder" : fmt::format("is in {}, which is no folder", there.string()), remedy);
+    refuse_place(wanted, itself ? "is not a folder" : fmt::format("is in {}, which is not a folder", there.string()),
+                 remedy);
   }
   if (const std::string what = closed(there); !what.empty()) refuse_place(wanted, what, remedy);
 }

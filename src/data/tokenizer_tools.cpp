@@ -126,7 +126,7 @@ void decode_stream(const std::filesystem::path& model, std::istream& in, std::os
     auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (problem != std::errc() || end != word.data() + word.size()) {
       throw Error(ExitCode::bad_data,
-                  fmt::format("\"{}\" is no token id. Give whole numbers separated by spaces.", word));
+                  fmt::format("\"{}\" is not a token id. Give whole numbers separated by spaces.", word));
     }
     ids.push_back(id);
   }

@@ -43,7 +43,8 @@ Refusal stopped() {
 /// A hint for missing ranks: they may be connecting to rank 0 on another host.
 std::string words_for_elsewhere(const std::string& host) {
   if (host.empty() || names_this_machine(host)) return {};
-  return fmt::format("; and see to MASTER_ADDR or comm.master: {} is no address of this host, where rank 0 is", host);
+  return fmt::format("; and see to MASTER_ADDR or comm.master: {} is not an address of this host, where rank 0 is",
+                     host);
 }
 
 std::string words_for_strangers(int64_t strangers, int64_t silent) {

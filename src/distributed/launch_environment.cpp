@@ -30,7 +30,7 @@ uint16_t parse_port(std::string_view text, std::string_view from) {
   int port = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
   if (error != std::errc() || end != text.data() + text.size() || port < 1 || port > 65535) {
-    refuse(fmt::format("{} = \"{}\" is no port; give a number from 1 to 65535", from, text));
+    refuse(fmt::format("{} = \"{}\" is not a port; give a number from 1 to 65535", from, text));
   }
   return static_cast<uint16_t>(port);
 }
@@ -113,7 +113,7 @@ std::optional<Launch> from_options(const CommSection& comm, const EnvironmentVar
 void refuse_no_ranks(const std::optional<int64_t>& world_size) {
   if (world_size != 0) return;
   refuse(
-      "WORLD_SIZE = 0 is no number of ranks; set it to the number of processes that the run has, or unset RANK and "
+      "WORLD_SIZE = 0 is not a number of ranks; set it to the number of processes that the run has, or unset RANK and "
       "WORLD_SIZE to train with this process alone");
 }
 

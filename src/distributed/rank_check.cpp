@@ -161,7 +161,8 @@ std::optional<Refusal> RankCheck::disagreement(const RankFacts& facts) const {
     return refuse(fmt::format("{} was started as one of {} ranks, {} as one of {}; start all ranks with one command",
                               facts.name(), facts.size, zero.name(), zero.size));
   }
-  if (facts.rank < 0 || facts.rank >= size()) return refuse(fmt::format("{} is no rank of {}", facts.name(), size()));
+  if (facts.rank < 0 || facts.rank >= size())
+    return refuse(fmt::format("{} is not a rank of {}", facts.name(), size()));
   if (const auto& other = ranks_[static_cast<size_t>(facts.rank)]) {
     return refuse(
         fmt::format("rank {} is there twice: {}, process {}, and {}, process {}; give every process a rank of its own",

@@ -372,8 +372,8 @@ std::vector<TraceEvent> read_trace(const std::filesystem::path& path) {
   try {
     [[maybe_unused]] const nlohmann::json rest = parse_json_with(stream, visit);
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ExitCode::bad_data, fmt::format("{} is no trace: it is no JSON, or was cut off ({}). {}", path.string(),
-                                                reason_in(error.what()), kWhatWorks));
+    throw Error(ExitCode::bad_data, fmt::format("{} is not a trace: it is not JSON, or was cut off ({}). {}",
+                                                path.string(), reason_in(error.what()), kWhatWorks));
   }
   if (events.empty()) {
     throw Error(ExitCode::bad_data,

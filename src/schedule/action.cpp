@@ -249,7 +249,7 @@ CsvTable parse_csv(std::string_view text, std::string_view name) {
         continue;
       }
       read.problems.push_back(
-          fmt::format("{}: row {}, cell {}: \"{}\" is no action; write stage, kind and microbatch, "
+          fmt::format("{}: row {}, cell {}: \"{}\" is not an action; write stage, kind and microbatch, "
                       "for example 2F0 (kinds F, I, W, B; lowered ones in docs/schedules.md)",
                       name, row + 1, cell + 1, shown_word(word)));
     }

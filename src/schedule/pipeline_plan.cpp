@@ -177,7 +177,7 @@ class Splitter {
     for (const std::string& point : request_.split_points) {
       const int start = layer_number(point);
       if (start < 0) {
-        add(kSplitPoints, fmt::format("\"{}\" is no layer of this model", point),
+        add(kSplitPoints, fmt::format("\"{}\" is not a layer of this model", point),
             fmt::format("name layers from layers.0 to {}", layer_name(chain_.layers - 1)));
       } else if (!starts.empty() && start <= starts.back()) {
         add(kSplitPoints, fmt::format("\"{}\" does not come after {}", point, layer_name(starts.back())),
@@ -240,7 +240,7 @@ class Splitter {
     const auto place = std::find(wanted.begin(), wanted.end(), name);
     if (place == wanted.end()) {
       const std::vector<std::string> close = nearest(name, wanted, 1);
-      return add(kModules, fmt::format("\"{}\" of stage {} is no module of this model", name, stage),
+      return add(kModules, fmt::format("\"{}\" of stage {} is not a module of this model", name, stage),
                  close.empty() ? "list modules of the model" : fmt::format("did you mean {}?", close.front()));
     }
     if (std::find(before.begin(), before.end(), name) != before.end()) {
@@ -356,7 +356,8 @@ class Planner {
     if (family == nullptr) {
       std::vector<std::string> names;
       for (const ScheduleFamily& one : schedule_families()) names.emplace_back(one.name);
-      return add(kSchedule, fmt::format("\"{}\" is no schedule", request_.schedule), "use one of " + join(names, ", "));
+      return add(kSchedule, fmt::format("\"{}\" is not a schedule", request_.schedule),
+                 "use one of " + join(names, ", "));
     }
     split_.least_stages_per_rank = family->least_stages_per_rank;
     split_.most_stages_per_rank = family->most_stages_per_rank;

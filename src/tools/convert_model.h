@@ -21,7 +21,7 @@ struct ForeignSettings {
   nlohmann::json json;
 };
 
-/// Reads config.json or params.json of `folder`. Throws Error(storage) when it cannot be read or is no JSON.
+/// Reads config.json or params.json of `folder`. Throws Error(storage) when it cannot be read or is not JSON.
 ForeignSettings read_settings(const std::filesystem::path& folder, ForeignSettings::Format format);
 
 /// The model named by the user, if the settings match it; otherwise the one recorded by our export, the flavor that

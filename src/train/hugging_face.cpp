@@ -127,7 +127,7 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
 
 nlohmann::json read_settings_file(const fs::path& path) {
   nlohmann::json json = parse_json(make_posix_storage()->read_all(path), /*allow_exceptions=*/false);
-  if (!json.is_object()) throw Error(ExitCode::storage, path.string() + " is no JSON object");
+  if (!json.is_object()) throw Error(ExitCode::storage, path.string() + " is not a JSON object");
   return json;
 }
 

@@ -208,7 +208,7 @@ int64_t accumulation_steps(const JobConfig& config, const MeshPlace& place) {
   const int64_t at_once = config.training.local_batch_size * place.mesh.data_parallel_degree();
   if (global % at_once != 0) {
     throw Error(ExitCode::bad_config,
-                fmt::format("training.global_batch_size = {} is no multiple of training.local_batch_size = {} on {} "
+                fmt::format("training.global_batch_size = {} is not a multiple of training.local_batch_size = {} on {} "
                             "data-parallel ranks; use a multiple of {}, or -1",
                             global, config.training.local_batch_size, place.mesh.data_parallel_degree(), at_once));
   }

@@ -60,8 +60,8 @@ std::vector<Problem> batch_problems(const JobConfig& config, const Origins& orig
   if (global <= 0 || global % (local * ranks) == 0) return {};
   return {origins.problem(
       "training.global_batch_size",
-      fmt::format("training.global_batch_size = {} is no multiple of training.local_batch_size = {}{}", global, local,
-                  ranks > 1 ? fmt::format(" on {} data-parallel ranks", ranks) : ""),
+      fmt::format("training.global_batch_size = {} is not a multiple of training.local_batch_size = {}{}", global,
+                  local, ranks > 1 ? fmt::format(" on {} data-parallel ranks", ranks) : ""),
       fmt::format("use {} (a multiple of {}), or -1", nearest_multiples(global, local * ranks), local * ranks))};
 }
 
@@ -213,7 +213,7 @@ void DegreeCheck::check_length(const char* key, int64_t length) {
                                      : " × context_parallel_degree";
   const int64_t below = std::max(divisor, length / divisor * divisor), above = (length / divisor + 1) * divisor;
   problems_.push_back(origins_.problem(
-      key, fmt::format("{} = {} is no multiple of {} (tensor_parallel_degree{})", key, length, divisor, ranks),
+      key, fmt::format("{} = {} is not a multiple of {} (tensor_parallel_degree{})", key, length, divisor, ranks),
       fmt::format("use {}; or keep the length, with {}",
                   below == above ? std::to_string(below) : fmt::format("{} or {}", below, above), other_degrees())));
 }

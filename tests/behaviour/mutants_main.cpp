@@ -19,7 +19,8 @@ uint64_t number(std::string_view word) {
   uint64_t value = 0;
   const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (problem != std::errc() || end != word.data() + word.size()) {
-    throw Error(ExitCode::bad_config, fmt::format("\"{}\" is no whole number; write FIRST and COUNT in digits", word));
+    throw Error(ExitCode::bad_config,
+                fmt::format("\"{}\" is not a whole number; write FIRST and COUNT in digits", word));
   }
   return value;
 }

@@ -142,7 +142,7 @@ class Ranks(RanksTest):
     def test_a_rank_that_is_to_fail_and_is_not_there_is_refused(self):
         run = self.launch(2, "--fail=1,2")
         self.assertEqual(run.end(), BAD_CONFIG, run.text())
-        self.assertRegex(run.text(), r"(?m)titan_train: .*ranks: --fail 2 is no rank of 0 to 1$")
+        self.assertRegex(run.text(), r"(?m)titan_train: .*ranks: --fail 2 is not a rank of 0 to 1$")
         alone = self.start("ranks", "--fail=0", *self.options())
         self.assertEqual(alone.end(), BUG, alone.text())
 

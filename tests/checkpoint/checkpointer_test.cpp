@@ -160,7 +160,7 @@ TEST_F(Catalogue, AFileThatIsCalledLikeACheckpointIsLeftAloneAndSaid) {
 TEST_F(Catalogue, TheNewestIsNamedToWhoNamesTheFolderOfARunOrOfItsCheckpoints) {
   EXPECT_EQ(newest_inside(storage_, "root"), "");
   for (const int64_t step : {9, 10}) save(step);
-  const std::string said = "it is no checkpoint, but holds some: name one, such as the newest, root/step-10";
+  const std::string said = "it is not a checkpoint, but holds some: name one, such as the newest, root/step-10";
   EXPECT_EQ(newest_inside(storage_, "root"), said);
   EXPECT_EQ(newest_inside(storage_, "root/step-10"), "");
   save_as_all_ranks(storage_, {"run/checkpoint", 3, "run"}, test_layouts()[0], 3);

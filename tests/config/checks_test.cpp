@@ -34,7 +34,7 @@ TEST(Checks, what_goes_together_has_nothing_against_it) {
 TEST(Checks, a_problem_that_a_later_check_reports_in_full_is_reported_once) {
   const ConfigCheck fuller = [](const JobConfig&, const Origins& origins) {
     const std::string what =
-        "training.global_batch_size = 20 is no multiple of training.local_batch_size = 8 on 3 ranks";
+        "training.global_batch_size = 20 is not a multiple of training.local_batch_size = 8 on 3 ranks";
     return std::vector<Problem>{origins.problem("training.global_batch_size", what, "use 24")};
   };
   const std::string text = "[training]\nlocal_batch_size = 8\nglobal_batch_size = 20\n";

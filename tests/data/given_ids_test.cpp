@@ -71,7 +71,7 @@ TEST_F(GivenIdsTest, OfSeveralListsOfOneNameTheLastIsJudged) {
   const std::string lines = R"({"ids": [100, 2.5], "ids": [3]}
 {"ids": "none", "ids": [4]})";
   EXPECT_EQ(ids_of(wanted(lines)), (std::vector<std::vector<int32_t>>{{1, 3, 2}, {1, 4, 2}}));
-  EXPECT_PRED_FORMAT2(test::contains, refusal(R"({"ids": [3], "ids": [100]})"), "item 0 of \"ids\" is no id");
+  EXPECT_PRED_FORMAT2(test::contains, refusal(R"({"ids": [3], "ids": [100]})"), "item 0 of \"ids\" is not an id");
 }
 
 TEST_F(GivenIdsTest, WhatIsNoListOfIdsCanBeLeftOut) {

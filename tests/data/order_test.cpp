@@ -113,7 +113,7 @@ TEST(Shuffled, ABadRecordIsNamedWithItsLineAndPackedFilesAreRefusedWithTheWayOut
   DatasetOptions options = text(folder.write("a.jsonl", "\n{\"text\": \"x\"}\n\nbroken\n"));
   options.shuffle_seed = 1;
   EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { pass(*open_dataset(options)); }),
-                      "a.jsonl:4: this line is no JSON");
+                      "a.jsonl:4: this line is not JSON");
   options.bad_record = BadRecord::skip;
   const auto source = open_dataset(options);
   EXPECT_EQ(pass(*source), std::vector<std::string>{"x"});

@@ -131,7 +131,7 @@ TEST(LineEndings, MayBeMixedButEveryRecordEndsInALineFeed) {
             (std::vector<std::string>{"one", "two", "three"}));
   const std::string path = folder.write("b.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\r{\"text\": \"three\"}\r");
   EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { texts_of(path); }),
-                      "b.jsonl:2: this line is no JSON (it holds carriage returns without a line feed");
+                      "b.jsonl:2: this line is not JSON (it holds carriage returns without a line feed");
 }
 
 TEST(Links, ToFoldersAreFollowedAndLoopsAreNamed) {
@@ -158,9 +158,9 @@ TEST(RecordText, TakesTheOutermostFieldAndTheLastOfSeveral) {
   EXPECT_EQ(read_record(R"({"a": {"text": "inner"}, "text": "outer", "b": ["text"]})", "text").text, "outer");
   EXPECT_EQ(read_record(R"({"text": 1, "text": "two"})", "text").text, "two");
   EXPECT_EQ(read_record(R"({"text": {"text": "x"}})", "text").problem,
-            "the field \"text\" of this record is no string but of type object");
-  EXPECT_EQ(read_record(R"({"text": "x"} {)", "text").problem, "this line is no JSON");
-  EXPECT_EQ(read_record(std::string(60'000, '['), "text").problem, "this line is no JSON");
+            "the field \"text\" of this record is not a string but of type object");
+  EXPECT_EQ(read_record(R"({"text": "x"} {)", "text").problem, "this line is not JSON");
+  EXPECT_EQ(read_record(std::string(60'000, '['), "text").problem, "this line is not JSON");
 }
 
 }  // namespace

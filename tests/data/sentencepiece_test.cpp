@@ -101,10 +101,11 @@ TEST(SentencePieceTokenizer, WhatIsNotReadHereIsNamedWithTheWayOut) {
 
 TEST(SentencePieceTokenizer, DamageIsNamed) {
   const std::string good = model_file(bpe_pieces(), Kind::bpe);
-  EXPECT_PRED_FORMAT2(test::contains, refusal(good.substr(0, good.size() - 3)), "is no protocol buffer from its byte");
+  EXPECT_PRED_FORMAT2(test::contains, refusal(good.substr(0, good.size() - 3)),
+                      "is not a protocol buffer from its byte");
   EXPECT_PRED_FORMAT2(test::contains, refusal(good + piece("ab", 0)), "comes a second time");
   EXPECT_PRED_FORMAT2(test::contains, refusal(good + piece("", 0)), "piece 10 is empty");
-  EXPECT_PRED_FORMAT2(test::contains, refusal(good + piece("\xFF", 0)), "piece 10 is no UTF-8");
+  EXPECT_PRED_FORMAT2(test::contains, refusal(good + piece("\xFF", 0)), "piece 10 is not UTF-8");
   EXPECT_PRED_FORMAT2(test::contains, refusal(good + piece("<u>", 0, Type::unknown)), "are both the unknown one");
   EXPECT_PRED_FORMAT2(test::contains, refusal(piece("a", 0)), "no piece is the unknown one");
   EXPECT_PRED_FORMAT2(test::contains, refusal(model_file(bpe_pieces(), Kind::bpe, false, true)),

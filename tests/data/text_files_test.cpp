@@ -107,7 +107,7 @@ TEST(TextFiles, BadRecordsAreSkippedAndCountedWhenAskedAndTheFirstIsNamed) {
   EXPECT_EQ(source.counters().documents, 2);
   auto notices = source.take_notices();
   ASSERT_EQ(notices.size(), 1u);
-  EXPECT_PRED_FORMAT2(test::contains, notices[0], "a.jsonl:1: this line is no JSON");
+  EXPECT_PRED_FORMAT2(test::contains, notices[0], "a.jsonl:1: this line is not JSON");
 }
 
 TEST(TextFiles, MalformedUtf8IsReplacedAndCounted) {

@@ -87,7 +87,7 @@ TEST(TokenizerTools, RecordsThatTrainingSkippedAreCountedAndShown) {
   training.dataset.bad_record = BadRecord::skip;
   std::ostringstream said;
   train_tokenizer(training, said);
-  EXPECT_PRED_FORMAT2(test::contains, said.str(), "corpus.jsonl:1: this line is no JSON");
+  EXPECT_PRED_FORMAT2(test::contains, said.str(), "corpus.jsonl:1: this line is not JSON");
   EXPECT_PRED_FORMAT2(test::contains, said.str(), "2 bad records were left out");
 }
 
@@ -100,7 +100,7 @@ TEST(TokenizerTools, AnOutputThatCannotBeWrittenIsToldBeforeAnythingIsRead) {
     training.dataset.dataset = "no such dataset";  // another error, were it looked at
     return message_of(ExitCode::storage, [&] { train_tokenizer(training, said); });
   };
-  EXPECT_PRED_FORMAT2(test::contains, refused(folder / "none/x.model"), "none, which is no folder");
+  EXPECT_PRED_FORMAT2(test::contains, refused(folder / "none/x.model"), "none, which is not a folder");
   EXPECT_PRED_FORMAT2(test::contains, refused(folder.string()), "is a folder");
   EXPECT_PRED_FORMAT2(test::contains, refused(""), "names no file");
 }
@@ -172,8 +172,8 @@ TEST(TokenizerTools, APlaceOfTheHuggingFaceFormIsJudgedBeforeAnythingIsRead) {
     training.dataset.dataset = "no such dataset";  // another error, were it looked at
     return message_of(code, [&] { train_tokenizer(training, said); });
   };
-  EXPECT_PRED_FORMAT2(test::contains, refused(ExitCode::storage, folder / "file"), "file\" is no folder");
-  EXPECT_PRED_FORMAT2(test::contains, refused(ExitCode::storage, folder / "file/x/y"), "file, which is no folder");
+  EXPECT_PRED_FORMAT2(test::contains, refused(ExitCode::storage, folder / "file"), "file\" is not a folder");
+  EXPECT_PRED_FORMAT2(test::contains, refused(ExitCode::storage, folder / "file/x/y"), "file, which is not a folder");
   EXPECT_PRED_FORMAT2(test::contains, refused(ExitCode::bad_data, folder / "new/x"), "no such dataset");
 }
 

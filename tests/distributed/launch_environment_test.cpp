@@ -264,9 +264,10 @@ TEST(LaunchEnvironment, ALocalRankThatItsHostDoesNotHaveIsRefused) {
 
 TEST(LaunchEnvironment, AWorldOfNoRanksIsRefusedWithWhatToSet) {
   for (const Variables& more : {Variables{}, Variables{{"RANK", "0"}}}) {
-    EXPECT_EQ(refusal(with(more, {{"WORLD_SIZE", "0"}})),
-              "WORLD_SIZE = 0 is no number of ranks; set it to the number of processes that the run has, or unset RANK "
-              "and WORLD_SIZE to train with this process alone");
+    EXPECT_EQ(
+        refusal(with(more, {{"WORLD_SIZE", "0"}})),
+        "WORLD_SIZE = 0 is not a number of ranks; set it to the number of processes that the run has, or unset RANK "
+        "and WORLD_SIZE to train with this process alone");
   }
 }
 

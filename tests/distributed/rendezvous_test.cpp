@@ -94,7 +94,8 @@ TEST(Rendezvous, RanksThatDoNotComeWhereRankZeroWasToldAnAddressThatIsNotItsOwnA
   mistaken.rendezvous.host = kNobodysHost;
   const Met zero = meet(mistaken, kShort).get();
   EXPECT_EQ(zero.code, static_cast<int>(ExitCode::launcher));
-  const std::string says = "see to MASTER_ADDR or comm.master: 192.0.2.1 is no address of this host, where rank 0 is";
+  const std::string says =
+      "see to MASTER_ADDR or comm.master: 192.0.2.1 is not an address of this host, where rank 0 is";
   EXPECT_NE(zero.error.find(says), std::string::npos) << zero.error;
   const Met right = meet(launch_of(0, 2, ports()), kShort).get();
   EXPECT_EQ(right.error.find("no address of this host"), std::string::npos) << right.error;

@@ -40,7 +40,7 @@ CONVERSATIONS = [
     turns(" What is 12 × 345?\n", "  It is 4140.\n\nDo you want more?  ", "No.", "Fine…\n", system="Be exact.\n"),
     turns("東京はどこ?", "日本。\u3000", system="  "),
     turns("say nothing", "", "why?", "\n\nBecause."),
-    turns("[INST] is no token", "nor is <s\u200b> or <|", system="Text: a\n\n\n  b"),
+    turns("[INST] is not a token", "nor is <s\u200b> or <|", system="Text: a\n\n\n  b"),
     turns("tab\there", "\u00a0non-breaking\u00a0", "once\r\nmore", "\r\n.\r\n", "and\x1f", "a 🦊 end…\n"),
     turns("Write code", "```python\n  def f(x):\n    return x\n```\n", "Thanks!", "!\n!\n\n\n"),
 ]

@@ -115,9 +115,9 @@ class EvaluateTest(ModelTest):
         for bad, said in (
             ({**good, "answer": 3}, "questions.jsonl:2: answer is 3 of 3 choices"),
             ({**good, "choices": ["a", ""]}, "questions.jsonl:2: a choice is empty"),
-            ({**good, "choices": []}, "choices is no list of texts"),
+            ({**good, "choices": []}, "choices is not a list of texts"),
             ({"context": "x", "choices": ["y"]}, "answer is missing"),
-            ("text", "this is no JSON object"),
+            ("text", "this is not a JSON object"),
         ):
             with self.subTest(said):
                 data = self.write("questions.jsonl", [good, bad])

@@ -190,13 +190,13 @@ class FromHuggingFaceTest(unittest.TestCase):
             self.assertIn(f"LOAD: step {steps - 1}", self.titan(*words, f"--training.steps={steps}", "--job.dump_folder=run"))
         said = self.titan(*words[:-2], "--job.dump_folder=another", code=64)
         self.assertIn("1 problem in the configuration:", said)
-        self.assertIn("theirs is no folder", said)
+        self.assertIn("theirs is not a folder", said)
 
     def test_a_folder_that_is_none(self):
         done = subprocess.run([binary(), str(DEBUG_CONFIG), "--model.from_hf=nowhere"], cwd=ROOT, text=True,
                               capture_output=True, check=False)
         self.assertEqual(done.returncode, 64)
-        self.assertIn("nowhere is no folder", done.stderr)
+        self.assertIn("nowhere is not a folder", done.stderr)
 
 
 if __name__ == "__main__":

@@ -83,9 +83,9 @@ TEST(ScheduleCsv, EmptyCellsQuotesBlanksAndOtherLineEndsAreNoObstacle) {
 TEST(ScheduleCsv, EveryBadWordIsNamedWithItsRowAndCell) {
   const CsvTable read = parse_csv("0F0,0X0\n1F0,,1B\n", "mine.csv");
   ASSERT_EQ(read.problems.size(), 2u);
-  EXPECT_EQ(read.problems[0].find("mine.csv: row 1, cell 2: \"0X0\" is no action; write stage"), 0u)
+  EXPECT_EQ(read.problems[0].find("mine.csv: row 1, cell 2: \"0X0\" is not an action; write stage"), 0u)
       << read.problems[0];
-  EXPECT_EQ(read.problems[1].find("mine.csv: row 2, cell 3: \"1B\" is no action"), 0u) << read.problems[1];
+  EXPECT_EQ(read.problems[1].find("mine.csv: row 2, cell 3: \"1B\" is not an action"), 0u) << read.problems[1];
 }
 
 TEST(ScheduleCsv, AFileThatIsNoTextEndsInAFewShortSentences) {

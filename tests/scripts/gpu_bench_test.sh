@@ -175,7 +175,7 @@ wrong_arguments() {
   expect 64 gpu_bench --only 8b-bf16-plain,nothing
   expect_text "there is no row nothing"
   expect 64 gpu_bench --text nowhere.txt
-  expect_text "nowhere.txt is no file"
+  expect_text "nowhere.txt is not a file"
   expect 64 gpu_bench --page
   expect 64 gpu_bench --else
   expect 64 "$checkout/scripts/gpu/bench.sh" --packed "$PWD/nowhere"

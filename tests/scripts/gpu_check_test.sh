@@ -73,11 +73,11 @@ fused_losses() {
 no_number() {
   make_machine <<<'case "$*" in *float8*) losses=NaN ;; esac'
   expect 1 gpu_check --only float8
-  expect_text "failed: a loss that is no number"
+  expect_text "failed: a loss that is not a number"
   # A later one, behind which others are equal; and zeros, which kernels that do nothing leave.
   make_machine <<<'case "$*" in *compile.enable*) trap "sed -i s/\\\"step\\\":.9,.\\\"loss\\\":.*}/\\\"loss\\\":NaN}/ $folder/metrics.jsonl" EXIT ;; esac'
   expect 1 gpu_check --only single,fused
-  expect_equal 1 "$(grep -c '^| fused .*failed: a loss that is no number |$' page.md)"
+  expect_equal 1 "$(grep -c '^| fused .*failed: a loss that is not a number |$' page.md)"
   make_machine <<<'losses=0.0'
   expect 1 gpu_check --only single,fused
   expect_equal 2 "$(grep -c 'failed: a loss of 0 |$' page.md)"
@@ -153,7 +153,7 @@ check "gpu/check.sh ends with 69 where there is no GPU" no_gpu
 check "gpu/check.sh writes a page of all rows" all_rows
 check "gpu/check.sh fails when a layout has other losses" other_losses
 check "gpu/check.sh holds fused kernels against plain operations of the same precision" fused_losses
-check "gpu/check.sh fails when a loss is no number" no_number
+check "gpu/check.sh fails when a loss is not a number" no_number
 check "gpu/check.sh fails when unit tests are left out or none ran" tests_left_out
 check "gpu/check.sh fails when a row does, and shows how it ended" failing_row
 check "gpu/check.sh fails when a run ends before its last step" short_run

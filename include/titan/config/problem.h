@@ -62,7 +62,7 @@ using ConfigCheck = std::function<std::vector<Problem>(const JobConfig&, const O
 /// Files by position, then the command line in its order, then defaults.
 void sort_by_place(std::vector<Problem>& problems);
 
-/// One line per problem: `configs/a.toml:12:3: training.stps is no option; did you mean training.steps?`
+/// One line per problem: `configs/a.toml:12:3: unknown option training.stps; did you mean training.steps?`
 std::string format_problem(const Problem& problem);
 std::string format_problems(const std::vector<Problem>& problems);
 

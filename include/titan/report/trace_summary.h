@@ -26,7 +26,7 @@ struct TraceEvent {
 };
 
 /// The events with a length of a Chrome trace, plain or gzipped. Throws Error(bad_data) "cannot read PATH: …" and for
-/// what is no trace.
+/// what is not a trace.
 std::vector<TraceEvent> read_trace(const std::filesystem::path& path);
 
 struct PartTime {

@@ -132,7 +132,7 @@ struct CsvTable {
   std::vector<std::string> problems;  ///< sentences; empty when every cell is an action or empty
 };
 
-/// Parses `text`; `name` (the file's) is used only in messages: "mine.csv: row 2, cell 5: \"2X1\" is no action; …".
+/// Parses `text`; `name` (the file's) is used only in messages: "mine.csv: row 2, cell 5: \"2X1\" is not an action; …".
 /// Does not check whether the table can run (see table.h).
 CsvTable parse_csv(std::string_view text, std::string_view name);
 

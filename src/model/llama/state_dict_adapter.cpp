@@ -140,7 +140,7 @@ void compare_rotary(Comparison& comparison, const LlamaArguments& arguments) {
   const Json& theirs = comparison.theirs();
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json settings = theirs.value(key, Json());
-    if (!settings.is_null() && !settings.is_object()) comparison.refuse(key, settings, "which is no JSON object");
+    if (!settings.is_null() && !settings.is_object()) comparison.refuse(key, settings, "which is not a JSON object");
   }
   const Json there = rotary_settings(theirs);
   comparison.compare("rope_theta", there["rope_theta"], arguments.rope_theta);
@@ -186,7 +186,7 @@ LlamaAdapter::Kind LlamaAdapter::kind(const ModelRequest& request) const {
 
 std::vector<ModelFact> LlamaAdapter::facts(const ModelRequest& request) const {
   ModelRequest own = request;
-  own.block_causal = false;  // what the data ask for is no property of the weights
+  own.block_causal = false;  // what the data ask for is not a property of the weights
   const LlamaArguments a = llama_arguments(own);
   const auto number = [](auto value) { return fmt::format("{}", value); };
   return {{"n_heads", number(a.heads), "model.override.n_heads"},
@@ -253,7 +253,7 @@ nlohmann::ordered_json LlamaAdapter::hugging_face_config(const ModelRequest& req
 std::vector<SettingDifference> LlamaAdapter::hugging_face_differences(const Json& config,
                                                                       const ModelRequest& request) const {
   const LlamaArguments arguments = llama_arguments(request);
-  if (!config.is_object()) return {SettingDifference{"it is no JSON object"}};
+  if (!config.is_object()) return {SettingDifference{"it is not a JSON object"}};
   Comparison comparison(config);
   comparison.expect("model_type", kind(request).model_type);
   comparison.expect("hidden_size", arguments.dim);
@@ -292,7 +292,7 @@ ForeignModel LlamaAdapter::meta(const ModelRequest& request) const {
 
 std::vector<SettingDifference> LlamaAdapter::meta_differences(const Json& params, const ModelRequest& request) const {
   const LlamaArguments arguments = llama_arguments(request);
-  if (!params.is_object()) return {SettingDifference{"it is no JSON object"}};
+  if (!params.is_object()) return {SettingDifference{"it is not a JSON object"}};
   Comparison comparison(params);
   comparison.expect("dim", arguments.dim);
   comparison.expect("n_layers", arguments.layers);
