@@ -41,8 +41,8 @@ int exit_code_of(const std::function<int()>& act, DescribeFailure describe);
 int run_as_program(std::span<const std::string> words, const std::function<int(const Schema& schema)>& act,
                    DescribeFailure describe);
 
-/// Call it last in main. After a failure it ends the process without destroying static objects, because library threads
-/// (e.g. NCCL's) still use them; NCCL groups are then not shut down.
+/// Returns `code` for main after success. After a failure it ends the process without destroying static objects,
+/// because library threads (e.g. NCCL's) still use them; NCCL groups are then not shut down.
 int end_process(int code);
 
 // Parsing of a subcommand's arguments with CLI11.

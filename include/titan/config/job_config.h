@@ -133,7 +133,7 @@ struct TrainingSection {
   double spike_threshold{};            ///< standard deviations
   int64_t loss_chunks{};
   std::string weight_gradient_dtype;              ///< float32, bfloat16
-  bool allow_bf16_reduced_precision_reduction{};  ///< of the partial sums of split-K products on a GPU
+  bool allow_bf16_reduced_precision_reduction{};  ///< bf16 partial sums in split-K products on a GPU
   std::vector<std::string> keep_fp32;             ///< units whose parameters stay fp32 under mixed precision
 };
 

@@ -242,7 +242,7 @@ nlohmann::ordered_json LlamaAdapter::hugging_face_config(const ModelRequest& req
   if (arguments.rope_scaling) {
     config["rope_scaling"] = rotary_json(*arguments.rope_scaling);
     const bool dynamic = arguments.rope_scaling->kind == RotaryScaling::Kind::dynamic;
-    if (dynamic) config["max_position_embeddings"] = arguments.rope_scaling->original_context;  // it scales beyond it
+    if (dynamic) config["max_position_embeddings"] = arguments.rope_scaling->original_context;  // scaled beyond it
   }
   // transformers' classes use a sliding window by default.
   if (request.name == "mistral") config["sliding_window"] = nullptr;
