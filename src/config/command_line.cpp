@@ -193,7 +193,7 @@ CommandLine read_command_line(const Schema& schema, std::span<const std::string>
   std::vector<std::string> words = normaliser.run();
   CLI::App app;
   app.set_help_flag();
-  std::map<const CLI::Option*, std::pair<std::string, size_t>> key_of;  // and how many of its results were used
+  std::map<const CLI::Option*, std::pair<std::string, size_t>> key_of;  // option key, number of its results used
   auto declare = [&](const std::string& key) {
     CLI::Option* option = app.add_option("--" + key)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     key_of[option] = {key, 0};

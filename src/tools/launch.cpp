@@ -29,7 +29,7 @@ constexpr int kRequeue = static_cast<int>(ExitCode::requeue);
 /// and later SIGKILL.
 constexpr std::chrono::seconds kOwnEnd{5};
 constexpr std::chrono::seconds kAskedEnd{3};
-/// The same after a rank exited because of a hang: the others have already waited, and a hung rank ignores requests.
+/// The same after a rank exited because of a hang: the others have already waited, and a hung rank ignores SIGTERM.
 constexpr std::chrono::seconds kOwnEndOfHang{3};
 constexpr std::chrono::seconds kAskedEndOfHang{1};
 
