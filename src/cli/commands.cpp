@@ -27,7 +27,7 @@ int run_data(const Schema&, Words arguments) {
   return 0;
 }
 
-/// The terminal's width, and colours unless NO_COLOR is set.
+/// The terminal's width; with colours unless NO_COLOR is set.
 GridOptions terminal() {
   GridOptions options;
   if (::isatty(STDOUT_FILENO) == 0) return options;

@@ -71,7 +71,7 @@ void declare(CLI::App& app, DataOptions& options) {
   auto* stats = app.add_subcommand("stats", "Count documents, bytes and tokens");
   auto* peek = app.add_subcommand("peek", "Show the first documents");
   std::vector<std::string> templates = chat_template_names();
-  std::erase(templates, "custom");  // which is made of options of a config
+  std::erase(templates, "custom");  // it is defined by options of a config
   for (CLI::App* command : {stats, peek}) {
     declare_corpus(*command, options);
     auto* tokenizer = command->add_option("--tokenizer", options.inspection.tokenizer,

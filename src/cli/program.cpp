@@ -21,7 +21,7 @@
 namespace titan {
 namespace {
 
-/// std::set_terminate takes no argument, so what describes a thread's exception is kept here.
+/// A terminate handler takes no arguments, so the function that describes a thread's exception is stored here.
 std::atomic<DescribeFailure> describe_uncaught{describe_failure_without_tensors};
 
 int fail(const Failure& failure) {
@@ -30,14 +30,14 @@ int fail(const Failure& failure) {
   return static_cast<int>(failure.code);
 }
 
-/// For an exception that leaves a thread, mostly for lack of memory: ends as one of the main thread does, without a
-/// tear-down, and with a core dump where it is a bug.
+/// Terminate handler for an exception that escapes a thread, mostly out of memory: ends the process as for an exception
+/// in the main thread, without destroying static objects, and with a core dump for a bug.
 [[noreturn]] void end_uncaught() {
   const std::exception_ptr error = std::current_exception();
   auto code = static_cast<int>(ExitCode::bug);
   try {
     if (error) code = fail(describe_uncaught.load()(error));
-  } catch (const std::bad_alloc&) {  // not even memory for the words
+  } catch (const std::bad_alloc&) {  // no memory for the message either
     constexpr std::string_view kWords = "titan_train: out of memory\n";
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kWords.data(), kWords.size());
     code = static_cast<int>(ExitCode::out_of_memory);
@@ -61,7 +61,7 @@ Failure describe_failure_without_tensors(const std::exception_ptr& error) {
   } catch (const std::bad_alloc&) {
     return out_of_memory_failure("");
   } catch (const Error& known) {
-    // A failure never ends with 0.
+    // A failure must not return 0.
     return {known.code() == ExitCode::success ? ExitCode::bug : known.code(), known.what()};
   } catch (const std::filesystem::filesystem_error& file) {
     return {ExitCode::storage, std::string(file.what()) + "; see whether the path is right and can be used"};
@@ -87,14 +87,14 @@ int exit_code_of(const std::function<int()>& act, DescribeFailure describe) {
 
 int run_as_program(std::span<const std::string> words, const std::function<int(const Schema& schema)>& act,
                    DescribeFailure describe) {
-  // A file that reaches its size limit is a failed write like that of a full disk, not a reason to die.
+  // If a file reaches its size limit, let the write fail as on a full disk instead of killing the process.
   ::signal(SIGXFSZ, SIG_IGN);
   describe_uncaught = describe;
   std::set_terminate(end_uncaught);
   return exit_code_of(
       [&] {
         const PrintableStream errors(std::cerr);
-        // A file or a pipe gets what a command writes as it is. What schedule and launch put on a terminal has colours.
+        // Output to a file or a pipe is not filtered. schedule and launch write colour codes to a terminal.
         const bool paints = !words.empty() && (words[0] == "schedule" || words[0] == "launch");
         std::optional<PrintableStream> output;
         if (!paints && ::isatty(STDOUT_FILENO) != 0) output.emplace(std::cout);
@@ -116,7 +116,7 @@ int end_process(int code) {
 
 namespace {
 
-/// CLI11 calls a word that names no subcommand an unexpected argument.
+/// Reports an unknown subcommand; CLI11 would call it an unexpected argument.
 void refuse_mistyped_subcommand(const CLI::App& app, std::span<const std::string> words) {
   std::vector<std::string> known;
   for (const CLI::App* subcommand : app.get_subcommands([](const CLI::App*) { return true; })) {
@@ -131,7 +131,7 @@ void refuse_mistyped_subcommand(const CLI::App& app, std::span<const std::string
                                                 words[0], hint, name));
 }
 
-/// Where options of the schema may follow those of the command, a misspelt one of the command is left over.
+/// Reports a mistyped option of the command, which CLI11 leaves over if options of the schema may follow.
 void refuse_mistyped_option(const CLI::App& app) {
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {
@@ -153,9 +153,9 @@ void refuse_mistyped_option(const CLI::App& app) {
 bool parse_words(CLI::App& app, std::span<const std::string> words, std::ostream& out) {
   refuse_mistyped_subcommand(app, words);
   try {
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the order CLI11 asks for
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 expects reversed order
   } catch (const CLI::CallForHelp&) {
-    out << app.help();  // that of the chosen subcommand, under its whole name
+    out << app.help();  // the help of the chosen subcommand, with its full name
     return false;
   } catch (const CLI::ParseError& problem) {
     const std::string name = app.get_name();
@@ -170,7 +170,7 @@ CLI::Validator at_least(int64_t least) {
   const auto check = [least](const std::string& word) -> std::string {
     int64_t value = 0;
     const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), value);
-    const bool below = problem == std::errc() ? value < least : word.starts_with('-');  // out of range, if a number
+    const bool below = problem == std::errc() ? value < least : word.starts_with('-');  // if out of range, by sign
     const bool whole = problem != std::errc::invalid_argument && end == word.data() + word.size();
     return whole && below ? fmt::format("{} is less than {}", word, least) : "";
   };

@@ -19,7 +19,7 @@
 namespace titan {
 namespace {
 
-/// More actions than any schedule that runs; beyond it, showing one takes minutes.
+/// Above any practical schedule; showing a longer one takes minutes.
 constexpr int64_t kMostActions = 200'000;
 
 struct ScheduleOptions {
@@ -32,7 +32,7 @@ struct ScheduleOptions {
   bool lowered = false;
 };
 
-/// What is shown: a schedule by name, with a closed form, or a table somebody wrote.
+/// The schedule to show: a named one, with its closed form, or a table from a file.
 struct Subject {
   std::string title;
   ScheduleTable table;  // as generated or read
@@ -85,7 +85,7 @@ std::string unknown_schedule(const std::string& name) {
                      close.empty() ? "there are " + family_names() : "did you mean " + close.front() + "?");
 }
 
-/// What is wrong with `given` goes to `problems`.
+/// Parses `given`; adds errors to `problems`.
 ActionTimes times_of(const std::string& given, std::vector<std::string>& problems) {
   constexpr double kMost = 1e6;
   std::vector<double> numbers;
@@ -111,7 +111,7 @@ ActionTimes times_of(const std::string& given, std::vector<std::string>& problem
   return times;
 }
 
-/// `problems`: what else is wrong; all of it is reported at once.
+/// `problems`: earlier errors; all are reported at once.
 Subject named(const ScheduleOptions& options, const CLI::App& app, const ActionTimes& times,
               std::vector<std::string> problems) {
   bool complete = true;
@@ -152,7 +152,7 @@ Subject from_file(const std::string& file, std::vector<std::string> problems) {
           {}};
 }
 
-/// The table that is simulated and shown: a table of compute actions with its transfers, any other as it is.
+/// The table to simulate and show: adds transfers to a table that has only compute actions; leaves others unchanged.
 ScheduleTable as_run(const ScheduleTable& table, const ActionTimes& times) {
   const TableFacts facts = facts_of(table);
   if (facts.has_transfers || facts.has_weights || facts.has_reductions) return table;

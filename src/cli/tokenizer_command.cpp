@@ -22,7 +22,7 @@ constexpr std::array<Rewording, 5> kTokenizerWords{{{"data.bad_record = \"skip\"
                                                     {", and mix them with data.mixture if you want both", ""},
                                                     {"needs dataset_path:", "needs --dataset-path:"}}};
 
-/// The command line's words, parsed; which subcommand was given is asked of the CLI::App.
+/// The parsed command line; the CLI::App knows which subcommand was given.
 struct TokenizerOptions {
   TokenizerTraining training;
   TokenizerEncoding encoding;

@@ -1,4 +1,4 @@
-// Former and foreign spellings: torchtitan's renames from December 2024 to February 2026, and its guide's own keys.
+// Aliases: torchtitan's renames from December 2024 to February 2026, and the keys of its guide.
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -64,7 +64,8 @@ Conversion convert_fused(const Value& value, const Settings&) {
   return {{{"optimizer.implementation", Value(std::get<bool>(value) ? "fused" : "foreach")}}, {}, {}};
 }
 
-/// A count of microbatches becomes their size. Both eras cut along the batch, so the count has to divide it.
+/// Converts a number of microbatches to their size. Both generations split along the batch, so the number must divide
+/// it.
 Conversion convert_microbatches(const Value& value, const Settings& settings) {
   auto count = std::get<int64_t>(value);
   auto batch = settings.get<int64_t>("training.local_batch_size");
@@ -82,7 +83,7 @@ Conversion convert_interval_type(const Value& value, const Settings& settings) {
   return {{{"checkpoint.interval_seconds", settings.value("checkpoint.interval")}}, {}, {}};
 }
 
-/// December 2024 converted every linear layer but `output`; today's converter takes a filter for that.
+/// December 2024 converted every linear layer but `output`; the current converter needs a filter for that.
 Conversion convert_float8(const Value& value, const Settings& settings) {
   if (!std::get<bool>(value)) return {};
   auto converters = settings.get<std::vector<std::string>>("model.converters");

@@ -12,14 +12,14 @@
 namespace titan::detail {
 namespace {
 
-/// The one option that has a short name.
+/// The only option with a short name.
 constexpr std::string_view kQuiet = "--quiet";
 
-/// What a word such as `--training.no-compile=…` stands for.
+/// The meaning of a word such as `--training.no-compile=…`.
 struct Name {
   std::string key;
   bool negated = false;
-  std::vector<std::string> candidates;  ///< when a prefix fits several
+  std::vector<std::string> candidates;  ///< if a prefix matches several
 };
 
 ValueType type_of(const Schema& schema, const std::string& key) {
@@ -27,7 +27,7 @@ ValueType type_of(const Schema& schema, const std::string& key) {
   return option != nullptr ? option->type : schema.find_alias(key)->type;
 }
 
-/// "training.no_compile" → "training.compile"; empty when there is no `no_` after the last dot.
+/// "training.no_compile" → "training.compile"; empty if `no_` does not follow the last dot.
 std::string without_negation(const std::string& name) {
   size_t leaf = name.rfind('.') + 1;
   return name.compare(leaf, 3, "no_") == 0 ? name.substr(0, leaf) + name.substr(leaf + 3) : std::string();
@@ -48,13 +48,13 @@ Name resolve(const Schema& schema, std::string typed) {
   return name;
 }
 
-/// Rewrites words into the spelling that CLI11 parses; drops words without a meaning and reports them.
+/// Rewrites words into the form that CLI11 parses; drops and reports words that have no meaning.
 class Normaliser {
  public:
   Normaliser(const Schema& schema, std::span<const std::string> arguments, CommandLine& result)
       : schema_(schema), arguments_(arguments), result_(result) {}
 
-  /// Words for CLI11; `typed` of the n-th option word is kept for its place.
+  /// Words for CLI11. Keeps `typed` of each option word for its place.
   std::vector<std::string> run() {
     for (at_ = 0; at_ < arguments_.size(); ++at_) {
       const std::string& word = arguments_[at_];
@@ -89,7 +89,7 @@ class Normaliser {
     } else if (!has_value && !take_next(value)) {
       return problem(typed, fmt::format("{} needs a value", name.key), describe_need(type));
     }
-    // An empty value has to be a word of its own, or CLI11 would take the next word for it.
+    // An empty value must be a separate word, or CLI11 would take the next word as the value.
     typed_.push_back(place(typed));
     words_.push_back("--" + name.key + (value.empty() ? "" : "=" + value));
     if (value.empty()) words_.emplace_back();
@@ -97,14 +97,14 @@ class Normaliser {
 
   static std::string describe_need(ValueType type) { return "give it " + describe(type); }
 
-  /// The next word, unless there is none or it is an option itself (a negative number is not).
+  /// Takes the next word unless it is an option (a negative number is not one).
   bool take_next(std::string& value) {
     if (at_ + 1 >= arguments_.size() || arguments_[at_ + 1].starts_with("--")) return false;
     value = arguments_[++at_];
     return true;
   }
 
-  /// The spelling to type instead of `typed`: negated where that was, a former spelling with today's name.
+  /// The suggested spelling for `typed`: negated if that was negated; a former spelling includes the current name.
   std::string as_word(const std::string& key, const std::string& typed) const {
     const size_t leaf = key.rfind('.') + 1;
     const bool negated = !without_negation(typed).empty() && type_of(schema_, key) == ValueType::boolean &&
@@ -117,7 +117,7 @@ class Normaliser {
     std::replace(plain.begin(), plain.end(), '-', '_');
     std::vector<std::string> close = schema_.suggest(plain, 1);
     if (close.empty() && !without_negation(plain).empty()) close = schema_.suggest(without_negation(plain), 1);
-    // A bare name such as --lr is an option without its section rather than the beginning of one.
+    // Treat a bare name such as --lr as an option without its section, not as a prefix.
     bool bare_name = !close.empty() && close.front().ends_with("." + plain);
     if (!name.candidates.empty() && !bare_name) {
       std::span some = std::span(name.candidates).first(std::min<size_t>(6, name.candidates.size()));
@@ -130,7 +130,7 @@ class Normaliser {
     skip_value(close.empty() ? std::string() : close.front(), has_value);
   }
 
-  /// torchtitan's command line of today: `--module llama3 --config llama3_8b` names a function in Python.
+  /// torchtitan's current command line: `--module llama3 --config llama3_8b` names a Python function.
   void python_config(const std::string& typed, std::string value) {
     if (!value.empty()) value.erase(0, 1);  // "="
     if (value.empty()) take_next(value);
@@ -144,7 +144,7 @@ class Normaliser {
             is_file ? "write only " + value : config_file_remedy(value), "job.config_file");
   }
 
-  /// The word after an unknown option is most likely its value, unless the option it resembles takes none.
+  /// Skips the word after an unknown option: it is probably its value, unless the most similar option takes none.
   void skip_value(const std::string& resembled, bool has_value) {
     bool takes_none = !resembled.empty() && type_of(schema_, resembled) == ValueType::boolean;
     std::string ignored;
@@ -193,14 +193,14 @@ CommandLine read_command_line(const Schema& schema, std::span<const std::string>
   std::vector<std::string> words = normaliser.run();
   CLI::App app;
   app.set_help_flag();
-  std::map<const CLI::Option*, std::pair<std::string, size_t>> key_of;  // and how many of its results were taken
+  std::map<const CLI::Option*, std::pair<std::string, size_t>> key_of;  // option key, number of its results used
   auto declare = [&](const std::string& key) {
     CLI::Option* option = app.add_option("--" + key)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     key_of[option] = {key, 0};
   };
   for (const Option& option : schema.options()) declare(option.key);
   for (const Alias& alias : schema.aliases()) declare(alias.key);
-  std::reverse(words.begin(), words.end());  // CLI11 takes a vector from its back
+  std::reverse(words.begin(), words.end());  // CLI11 reads a vector from its end
   app.parse(std::move(words));
   size_t index = 0;
   for (const CLI::Option* option : app.parse_order()) {

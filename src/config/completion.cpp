@@ -7,7 +7,7 @@
 namespace titan {
 namespace {
 
-/// Every word that may begin with `--`: options, and the negative form of those that are on or off.
+/// All words that begin with `--`: options, and the negated form of boolean ones.
 std::string option_words(const Schema& schema) {
   std::vector<std::string> words;
   for (const Option& option : schema.options()) {
@@ -28,7 +28,7 @@ std::string value_words(const Schema& schema, const CompletionWords& words) {
   return join(entries, "\n    ");
 }
 
-/// Options that are on or off; a value of theirs is part of the word, never the next one.
+/// Boolean options: their value is part of the word, never the next word.
 std::string flag_words(const Schema& schema) {
   std::vector<std::string> entries;
   for (const Option& option : schema.options()) {
@@ -51,7 +51,7 @@ std::string first_words(const CompletionWords& words) {
   return join(names, " ");
 }
 
-/// `[data/peek]="--documents --tokenizer"` for each command with options of its own.
+/// `[data/peek]="--documents --tokenizer"` for each command with its own options.
 std::string own_words(const CompletionWords& words) {
   std::vector<std::string> entries;
   for (const auto& [command, options] : words.own_options) {
@@ -60,7 +60,7 @@ std::string own_words(const CompletionWords& words) {
   return join(entries, "\n    ");
 }
 
-/// The subcommands that take no option of the schema, as a pattern of the shell.
+/// The subcommands that take no options of the schema, as a shell pattern.
 std::string without_options(const CompletionWords& words) {
   std::vector<std::string> names;
   for (const CompletionWords::Subcommand& command : words.subcommands) {

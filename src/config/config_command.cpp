@@ -14,7 +14,7 @@ namespace titan {
 namespace {
 
 constexpr int kGood = static_cast<int>(ExitCode::success);
-constexpr int kDifferent = 1;  // as diff and cmp say it
+constexpr int kDifferent = 1;  // the exit code of diff and cmp
 constexpr int kBad = static_cast<int>(ExitCode::bad_config);
 
 constexpr const char* kUsage = R"(titan_train config show [FILE] [--section.key value]... [--json]   the merged config
@@ -44,7 +44,7 @@ int usage(std::ostream& errors, const std::string& what) {
   return kBad;
 }
 
-/// Reports the problems and returns false if the config cannot be used.
+/// Reports the problems; returns false if the config cannot be used.
 bool load_or_report(const Context& context, Words words, LoadedConfig& loaded) {
   loaded = load_config(context.schema, words, context.checks);
   print_problems(context.errors, loaded.problems);
@@ -69,7 +69,7 @@ int show(const Context& context, Words arguments) {
   return kGood;
 }
 
-/// The options that end in ".`key`", or else the former spellings.
+/// The options that end in ".`key`", otherwise the former spellings that do.
 std::vector<std::string> with_ending(const Context& context, const std::string& key) {
   std::vector<std::string> keys;
   const auto add = [&](const std::string& known) {
@@ -113,7 +113,7 @@ int diff(const Context& context, Words arguments) {
   if (arguments.size() != 2) return usage(context.errors, "config diff needs two files");
   LoadedConfig a;
   LoadedConfig b;
-  // The table itself shows former spellings, next to the values given under them; `config show` prints all notes.
+  // The table shows former spellings next to their values; `config show` prints all notes.
   bool good_a = load_or_report(context, arguments.subspan(0, 1), a);
   bool good_b = load_or_report(context, arguments.subspan(1, 1), b);
   if (!good_a || !good_b) return kBad;

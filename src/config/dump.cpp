@@ -46,7 +46,7 @@ std::string toml_line(const Option& option, const Value& value, const Origins* o
   return fmt::format("{:<55}  # {}{}", line, printable(origins->place(option.key).to_string()), former);
 }
 
-/// "3", or "3 (as training.batch_size)" for a value that was given under another name.
+/// "3", or "3 (as training.batch_size)" for a value given under a former spelling.
 std::string diff_cell(const Option& option, const DiffSide& side) {
   std::string text = to_toml(option.read(side.config));
   if (side.origins == nullptr || side.origins->spelling(option.key) == option.key) return text;
@@ -80,7 +80,7 @@ std::string dump_json(const Schema& schema, const JobConfig& config) {
 std::vector<ChangedOption> changes_since(const Schema& schema, const Json& before, const JobConfig& config) {
   std::vector<ChangedOption> changes;
   const Json now =
-      parse_json<Json>(dump_json(schema, config));  // as written: text that was not UTF-8 is replaced in both
+      parse_json<Json>(dump_json(schema, config));  // a round trip, so that text that is not UTF-8 is replaced in both
   for (const Option& option : schema.options()) {
     const Json::json_pointer at = pointer_to(option);
     if (!option.read || option.key == "job.config_file" || !before.contains(at) || before[at] == now[at]) continue;

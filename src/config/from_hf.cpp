@@ -1,5 +1,5 @@
-// model.from_hf: the config.json of a Hugging Face folder as values of this program's options. What the models here
-// cannot compute is refused by name.
+// model.from_hf: converts the config.json of a Hugging Face folder to option values. Reports each unsupported setting
+// by name.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -80,7 +80,7 @@ bool has_file(const fs::path& folder, std::initializer_list<const char*> names) 
                      [&](const char* name) { return fs::is_regular_file(folder / name, unknown); });
 }
 
-/// The first file with one of these endings; empty: there is none.
+/// The first file with one of these suffixes; empty: none.
 std::string find_ending(const fs::path& folder, std::initializer_list<const char*> endings) {
   std::error_code unknown;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, unknown)) {
@@ -123,7 +123,7 @@ class HuggingFaceConfig {
     problems_.push_back(settings_.origins().problem(kKey, fmt::format("{}: {}", file(), what), std::move(remedy)));
   }
 
-  /// Wins over what a weaker source said of the option; the user's own word at the same place stays.
+  /// Overrides values of lower levels, but not the user's own value at the same level.
   void give(const std::string& key, Value value) {
     const Level level = settings_.level(kKey);
     if (settings_.level(key) >= level) return;
@@ -166,7 +166,7 @@ class HuggingFaceConfig {
     return nullptr;
   }
 
-  /// A number of `json_`; `absent` where it is null or not there, or else a problem.
+  /// A number of `from`; `absent` if it is null or missing; anything else is a problem.
   std::optional<double> number(const Json& from, const char* key, std::optional<double> absent = {}) {
     const auto found = from.find(key);
     if (found == from.end() || found->is_null()) {
@@ -221,7 +221,7 @@ class HuggingFaceConfig {
     const Json window = sliding_window(json_);
     const int64_t length = settings_.get<int64_t>("training.seq_len");
     if (!window.is_number()) return;
-    if (window.get<double>() >= static_cast<double>(length)) {  // no longer sequences
+    if (window.get<double>() >= static_cast<double>(length)) {  // limits the sequence length to the window
       const Json longest = json_.value("max_position_embeddings", Json(2048));
       return give_count("model.max_seq_len",
                         std::min(longest.is_number() ? longest.get<double>() : 2048.0, window.get<double>()));
@@ -266,7 +266,7 @@ class HuggingFaceConfig {
     }
   }
 
-  /// The folder's tokenizer and weights, if it has any.
+  /// Finds the folder's tokenizer and weights, if any.
   void find_files() {
     if (has_file(folder_, {"tokenizer.json", "tokenizer.model", "vocab.json"})) {
       give("model.tokenizer_path", folder_.string());

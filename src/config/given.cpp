@@ -176,7 +176,7 @@ bool GivenReader::fill_record(const Option& option, Record& record, const std::s
 
 namespace {
 
-/// Whether a weaker level may not overwrite what is there; a second value of the same file is a problem.
+/// True if the current value does not have a higher level; a second value in the same file is a problem.
 bool may_set(const Given& given, const std::string& key, const Settings& settings, std::vector<Problem>& problems) {
   Level there = settings.level(key);
   if (there > given.level) return false;
@@ -190,8 +190,8 @@ bool may_set(const Given& given, const std::string& key, const Settings& setting
   return true;
 }
 
-/// A recipe decides every number of a run: words that give it two names and two values override nothing, they
-/// contradict each other. (Of any other option the last word counts, and of one name's.)
+/// Two spellings of a recipe_name with different values on the command line are a problem, not an override, because the
+/// recipe decides all numerics. (For other options, and for one spelling repeated, the last value wins.)
 bool contradicts(const Given& given, const Settings& settings, std::vector<Problem>& problems) {
   const std::string& key = given.option->key;
   const bool said_before = settings.level(key) == Level::command_line && given.level == Level::command_line &&
@@ -204,7 +204,7 @@ bool contradicts(const Given& given, const Settings& settings, std::vector<Probl
   return true;
 }
 
-/// Whether a later word of the command line says `key` plainly: conversions come last, but the last word wins.
+/// True if a later command-line word sets `key` directly: conversions are applied last, but the last word must win.
 bool overruled(std::span<const Given> later, const std::string& key) {
   return std::any_of(later.begin(), later.end(), [&](const Given& given) {
     bool converts = given.alias != nullptr && given.alias->convert;
@@ -247,7 +247,7 @@ void apply_given(const std::vector<Given>& given, Settings& settings, std::vecto
       renamed.push_back(fmt::format("{}: {} is now {}", one.key_place.to_string(), one.spelling(), one.option->key));
     }
   }
-  // Conversions look at other options, so they come when those have their values.
+  // Conversions read other options, so apply them after all direct values.
   for (size_t i = 0; i < given.size(); ++i) {
     bool converts = given[i].alias != nullptr && given[i].alias->convert;
     if (converts) apply_conversion(given[i], std::span(given).subspan(i + 1), settings, problems, renamed);
@@ -256,7 +256,7 @@ void apply_given(const std::vector<Given>& given, Settings& settings, std::vecto
 
 void judge_effects(const Schema& schema, const Settings& settings, const JobConfig& config,
                    std::vector<Problem>& problems, std::vector<std::string>& notes) {
-  std::map<std::string, std::vector<std::string>> idle;  // by the condition that does not hold
+  std::map<std::string, std::vector<std::string>> idle;  // key: the condition that does not hold
   for (const Option& option : schema.options()) {
     if (!settings.is_set(option.key)) continue;
     const Value& value = settings.value(option.key);
@@ -294,7 +294,7 @@ GenerationChoice decide_generation(const std::vector<Given>& given, std::vector<
       asked_where = one.key_place.to_string();
     }
     if (one.level != Level::file) continue;
-    // A December spelling that this program still has as an option of its own may stand beside later ones.
+    // A December 2024 spelling that is still an option here may be combined with later spellings.
     bool stayed = one.alias == nullptr && one.option->write;
     if (one.era() == Era::early && stayed && early_that_stayed == nullptr) early_that_stayed = &one;
     if (one.era() == Era::early && !stayed && early == nullptr) early = &one;

@@ -1,5 +1,5 @@
-// The words of a command line as option assignments. Private to config; CLI11 takes the words apart, this part adds
-// what it lacks: unique prefixes, `-` for `_`, every problem at once, nearest spellings.
+// The command line as option assignments. Private to config. CLI11 splits the words; this part adds unique prefixes,
+// `-` for `_`, collection of all problems, and suggestions.
 #pragma once
 
 #include <map>
@@ -17,28 +17,28 @@
 namespace titan::detail {
 
 struct CommandLineWord {
-  std::string key;    ///< of an option or of a former spelling, as the schema has it
+  std::string key;    ///< of an option or a former spelling, as in the schema
   std::string value;  ///< as typed; "true" or "false" for a bare flag
-  Place place;        ///< names the word as typed
+  Place place;        ///< shows the word as typed
 };
 
 struct CommandLine {
-  std::vector<CommandLineWord> words;      ///< in order; a repeated key appears again
-  std::optional<std::string> config_file;  ///< the word that is no option
+  std::vector<CommandLineWord> words;      ///< in order; a repeated key occurs repeatedly
+  std::optional<std::string> config_file;  ///< the word that is not an option
   std::vector<Problem> problems;
 };
 
 CommandLine read_command_line(const Schema& schema, std::span<const std::string> arguments);
 
-// A TOML file as flat entries with positions. Private to config; the only file that knows toml++ is its implementation.
-// It knows no schema: keys are whatever the file says, in its order, and a syntax error is a problem like any other.
+// A TOML file as flat entries with positions. Private to config; only its implementation includes toml++. Independent
+// of the schema: keys are as in the file, in its order. A syntax error is reported like any other problem.
 
 struct TomlEntry {
   std::string key;  ///< "training.steps"
   Place key_place;
   Place value_place;
-  Value value;              ///< none when the file holds something that no option can be
-  std::string unsupported;  ///< then: what it is, such as "a date"
+  Value value;              ///< none if the file's value has a type that no option has
+  std::string unsupported;  ///< in that case its type, such as "a date"
 };
 
 struct TomlTable {
@@ -49,23 +49,23 @@ struct TomlTable {
 struct TomlDocument {
   std::vector<TomlEntry> entries;  ///< in the order of the file
   std::vector<TomlTable> tables;
-  std::map<std::string, Place> inside;  ///< of arrays of tables: "optimizer.param_groups[0].match"
-  std::optional<Problem> syntax_error;  ///< then the rest is empty
+  std::map<std::string, Place> inside;  ///< positions in arrays of tables: "optimizer.param_groups[0].match"
+  std::optional<Problem> syntax_error;  ///< if set, the rest is empty
 };
 
-/// No config is longer.
+/// Above the size of any real config.
 inline constexpr size_t kMostTomlBytes = size_t{16} << 20;
 
-/// `name` is what places call the text.
+/// Places show `name` as the file.
 TomlDocument read_toml(std::string_view text, const std::string& name);
 
-// One option as the user gave it, and the reading of such: unknown keys, wrong types, values out of range. Private to
-// config.
+// One option as the user gave it, and the checks made on reading it: unknown keys, wrong types, values out of range.
+// Private to config.
 
 struct Given {
-  const Option* option = nullptr;  ///< the option, or the target of the former spelling
-  const Alias* alias = nullptr;    ///< when it was spelled formerly
-  Value value;                     ///< of the right type; in range unless a problem says otherwise
+  const Option* option = nullptr;  ///< the option, or the target of a former spelling
+  const Alias* alias = nullptr;    ///< if it has a former spelling
+  Value value;                     ///< of the right type; in range unless a problem was reported
   Level level = Level::file;
   Place key_place;
   Place value_place;
@@ -74,7 +74,7 @@ struct Given {
   Era era() const { return alias != nullptr ? alias->era : option->era; }
 };
 
-/// Collects what was given and what is wrong with it.
+/// Collects given options and problems.
 class GivenReader {
  public:
   GivenReader(const Schema& schema, std::vector<Problem>& problems) : schema_(schema), problems_(problems) {}
@@ -98,32 +98,31 @@ class GivenReader {
   std::vector<Given> given_;
 };
 
-// From what was given to the values that hold: precedence, former spellings, doubles. Private to config.
-// The step of loading between reading (given.h) and the typed config: it judges what options mean together with their
-// availability, not whether their values are in range.
+// Resolves given options into final values: precedence, former spellings, duplicates. Private to config. Runs between
+// reading (given.h) and the typed config. Checks which options have an effect, not the range of their values.
 
-/// Sets everything given, the command line over the file, and says in one line per former spelling what it is called
-/// now.
+/// Sets all given values, the command line over the file, and adds a line for each former spelling with its current
+/// name.
 void apply_given(const std::vector<Given>& given, Settings& settings, std::vector<Problem>& problems,
                  std::vector<std::string>& renamed);
 
-/// Notes for options that were given and do nothing; problems for those that ask for something not offered here.
+/// Adds notes for given options without effect, and problems for options that request something unsupported.
 void judge_effects(const Schema& schema, const Settings& settings, const JobConfig& config,
                    std::vector<Problem>& problems, std::vector<std::string>& notes);
 
-// Which generation a config belongs to, from what was given. Private to config.
-// Decided once per load, before any default is filled in, since the defaults depend on it.
+// Decides the generation of a config from the given options. Private to config. Runs once per load, before defaults are
+// filled in, because they depend on it.
 
 struct GenerationChoice {
   Generation generation;
-  std::string reason;  ///< in words, with the place that decided
+  std::string reason;  ///< a message with the deciding place
 };
 
-/// job.generation when it is given; else December 2024 when the file has a spelling that only December 2024 knew and
-/// none that came later. A file with both is a problem that names both places.
+/// job.generation if given; otherwise December 2024 if the file has a spelling that existed only then and none that
+/// came later. A file with both is a problem that names both places.
 GenerationChoice decide_generation(const std::vector<Given>& given, std::vector<Problem>& problems);
 
-/// model.from_hf (from_hf.cpp): what its config.json says, as values of the options of sections model and checkpoint.
+/// model.from_hf (from_hf.cpp): sets options of the sections model and checkpoint from the config.json.
 void apply_hugging_face_config(Settings& settings, std::vector<Problem>& problems);
 
 }  // namespace titan::detail

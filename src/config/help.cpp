@@ -22,7 +22,7 @@ std::string status_text(const Option& option) {
   return option.idle.empty() ? "" : "no effect here: " + option.idle;
 }
 
-/// Words of `text` in lines of at most `width` bytes.
+/// Wraps `text` into lines of at most `width` bytes.
 std::vector<std::string> wrap(const std::string& text, size_t width) {
   std::vector<std::string> lines(1);
   for (const std::string& word : split(text, ' ')) {
@@ -32,7 +32,7 @@ std::vector<std::string> wrap(const std::string& text, size_t width) {
   return lines;
 }
 
-/// "  --section.key TYPE": a short set of choices stands for the type.
+/// "  --section.key TYPE"; a short list of choices replaces the type.
 std::string help_left(const Option& option, bool& lists_choices) {
   std::string choices = "{" + join(option.choice_list(), ",") + "}";
   lists_choices = !option.choice_list().empty() && option.key.size() + choices.size() < kWidth - 10;

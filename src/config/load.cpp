@@ -15,7 +15,8 @@
 namespace titan {
 namespace {
 
-/// A check of several options says nothing sure about one whose own value, or whole section, is already wrong.
+/// True if `problem` concerns an option or section that already has an error, which makes cross-option checks
+/// unreliable.
 bool speaks_of(const Problem& problem, const std::set<std::string>& keys) {
   return std::any_of(keys.begin(), keys.end(), [&](const std::string& key) {
     const bool names_an_option = key.find('.') != std::string::npos;
@@ -24,7 +25,7 @@ bool speaks_of(const Problem& problem, const std::set<std::string>& keys) {
   });
 }
 
-/// True if a later, more specific check reports the same problem of the same option, perhaps with more detail.
+/// True if a later, more specific check reports the same problem of the same option, possibly with more detail.
 bool is_repeated_later(const Problem& problem, std::span<const Problem> later) {
   return std::any_of(later.begin(), later.end(), [&](const Problem& other) {
     return other.key == problem.key && !problem.what.empty() && other.what.starts_with(problem.what);
@@ -52,7 +53,7 @@ void run_checks(std::span<const ConfigCheck> checks, LoadedConfig& loaded) {
   }
 }
 
-/// December 2024's default is as many microbatches as there are stages.
+/// December 2024's default: as many microbatches as stages.
 void derive_december_microbatches(Settings& settings) {
   const std::string key = "parallelism.pipeline_parallel_microbatch_size";
   auto degree = settings.get<int64_t>("parallelism.pipeline_parallel_degree");
@@ -74,8 +75,8 @@ void derive_following(const Schema& schema, Settings& settings) {
   }
 }
 
-/// torchtitan's files of 2026 call the model llama3 and load the weights of Llama 3.1, whose rotary scaling its llama3
-/// had for every flavor.
+/// torchtitan's files of 2026 call the model llama3 and load Llama 3.1 weights; that llama3 used Llama 3.1's rotary
+/// scaling for every flavor.
 void derive_rope_scaling(Settings& settings) {
   const std::string key = "model.rope_scaling";
   const bool names_them = settings.get<std::string>("model.name") == "llama3" &&
@@ -109,7 +110,7 @@ LoadedConfig load(const Schema& schema, const detail::TomlDocument& document, co
   return loaded;
 }
 
-/// The config file the command line names; two different names are a problem.
+/// The config file that the command line names; reports a problem if it names two different ones.
 std::string config_file_of(const detail::CommandLine& command_line, std::vector<Problem>& problems) {
   std::string file = command_line.config_file.value_or("");
   for (const detail::CommandLineWord& word : command_line.words) {
@@ -164,13 +165,13 @@ LoadedConfig load_config_text(const Schema& schema, std::string_view text, const
   return loaded;
 }
 
-// The files a config names: where they are looked for, and what is said when they are not there.
+// Input files named in a config: where to search, and the error if they are missing.
 
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Folders above a config file that may be the checkout or installation it belongs to.
+/// A config file's folder and the parents to search: one of them may be the root of the checkout or installation.
 constexpr int kLevels = 4;
 
 bool matches_a_file(const std::string& pattern) {
@@ -186,7 +187,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored) || matches_a_file(path.string());
 }
 
-/// Where the path of an option is looked for, in order; an absolute path in one place only.
+/// The folders in which an option's relative path is searched, in order.
 std::vector<fs::path> folders_for(const LoadedConfig& loaded, const std::string& key) {
   std::error_code ignored;
   std::vector<fs::path> folders{fs::current_path(ignored)};
@@ -198,8 +199,8 @@ std::vector<fs::path> folders_for(const LoadedConfig& loaded, const std::string&
   return folders;
 }
 
-/// The path as it can be opened: as given when that is there, else the first place where it is; nothing when it is
-/// nowhere.
+/// A path that can be opened: `path` itself if it exists, else the first match in the folders; nothing if there is
+/// none.
 std::optional<std::string> find_input(const LoadedConfig& loaded, const std::string& key, const std::string& path) {
   if (is_there(path)) return path;
   if (fs::path(path).is_absolute()) return std::nullopt;
@@ -210,7 +211,7 @@ std::optional<std::string> find_input(const LoadedConfig& loaded, const std::str
   return std::nullopt;
 }
 
-/// `what` of an input that is nowhere.
+/// The `what` of a missing input.
 std::string missing(const LoadedConfig& loaded, const std::string& key, const std::string& path) {
   std::string what = fmt::format("{} = \"{}\" does not exist", key, path);
   if (fs::path(path).is_absolute()) return what;
@@ -227,7 +228,7 @@ void check_dataset(const std::string& section, const std::string& dataset, const
     if (find_input(loaded, key, *path)) return;
     problems.push_back(loaded.origins.problem(key, missing(loaded, key, *path),
                                               "name a file or folder that is there, or a glob that matches"));
-  } else if (dataset != "text" && dataset != "chat") {  // without a path they are a contradiction of the config itself
+  } else if (dataset != "text" && dataset != "chat") {  // without a path, check_contradictions reports these two
     problems.push_back(loaded.origins.problem(
         section + ".dataset", fmt::format("{}.dataset = \"{}\" is not downloaded", section, dataset),
         fmt::format("point {} at local .jsonl, .txt or .bin files, such as configs/corpora/stories{}.jsonl", key,

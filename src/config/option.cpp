@@ -9,7 +9,7 @@
 namespace titan {
 namespace {
 
-/// A bound as a person writes it: 1, 0.5, 1e-8.
+/// A bound in its shortest form: 1, 0.5, 1e-8.
 std::string bound_text(double bound) { return fmt::format("{}", bound); }
 
 }  // namespace

@@ -68,7 +68,7 @@ std::string format_problems(const std::vector<Problem>& problems) {
   return text;
 }
 
-// Which option a mistyped key most likely meant.
+// Finds the option that a mistyped key most likely meant.
 
 namespace {
 
@@ -82,8 +82,8 @@ size_t common_prefix(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-/// Distance from a typed key to a known one; smaller is nearer. The right name in the wrong section counts as one edit,
-/// since that is how an option that moved is usually mistyped, and so does a section that is left out.
+/// Edit distance from a typed key to a known one. A wrong or missing section counts as one edit, because keys of moved
+/// options are usually mistyped that way.
 size_t key_distance(std::string_view typed, std::string_view known) {
   constexpr size_t far = 1000;
   size_t limit = std::max<size_t>(3, typed.size() / 3);
@@ -111,7 +111,7 @@ std::vector<std::string> Schema::suggest(std::string_view key, size_t limit) con
   std::vector<std::tuple<size_t, size_t, size_t, std::string>> ranked;
   auto consider = [&](const std::string& known, size_t former) {
     size_t distance = key_distance(key, known);
-    // Among equals: the one that shares the longer beginning, then today's spelling.
+    // Tie-break: the longer common prefix, then current spellings.
     if (distance < 1000)
       ranked.emplace_back(distance, 1000 - std::min<size_t>(1000, common_prefix(key, known)), former, known);
   };

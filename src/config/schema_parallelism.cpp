@@ -9,7 +9,7 @@ namespace titan::detail {
 
 namespace {
 
-/// Weights that are gathered: from other ranks, or from the host.
+/// Holds if weights are gathered, from other ranks or from the host.
 Condition gathered() {
   return {
       "parallelism.data_parallel_shard_degree other than 1, context_parallel_degree above 1, or "
@@ -209,13 +209,13 @@ void describe_parallelism(Schema& schema) {
   describe_comm(schema);
 }
 
-// Sections activation_checkpoint, compile, quantize.* and the December 2024 remains of float8.
+// Sections activation_checkpoint, compile, quantize.* and the float8 options of December 2024.
 
 namespace {
 
 const std::vector<std::string> kFinerPolicies{"norm", "swiglu", "ffn", "qkv", "attention"};
 
-/// Digits, `op`, or a comma list of the finer policies.
+/// Allowed: digits, `op`, or a comma-separated list of finer policies.
 std::optional<std::string> wrong_selective_option(const Value& value) {
   const auto& text = std::get<std::string>(value);
   bool digits = !text.empty() && text.size() <= 6 && text.find_first_not_of("0123456789") == std::string::npos;

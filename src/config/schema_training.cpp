@@ -23,7 +23,7 @@ Condition one_source_used() {
           [](const JobConfig& config) { return config.training.dataset != "mixture"; }};
 }
 
-/// Of the option dataset in a section: what replaced the story generator.
+/// The message for the former value of `dataset` that selected the story generator.
 std::string stories_are_a_file(const std::string& section, const std::string& file) {
   return fmt::format("the stories are a file now; write {0}.dataset = \"text\" and {0}.dataset_path = \"{1}\"", section,
                      file);
@@ -326,7 +326,7 @@ std::vector<Record> read_groups(const OptimizerSection& optimizer) {
   return records;
 }
 
-/// std::regex compiles recursively: a pattern's length bounds its depth.
+/// std::regex compiles recursively, so limit the pattern's length.
 std::optional<std::string> pattern_problem(const Value& value) {
   constexpr size_t kLongest = 1000;
   const auto& pattern = std::get<std::string>(value);
@@ -350,7 +350,7 @@ void describe_optimizer_section(Schema& schema) {
   optimizer.add("lr", &S::lr, 8e-4).at_least(0).help("peak learning rate");
   optimizer.add("beta1", &S::beta1, 0.9).later().at_least(0).below(1).help("decay of the first moment");
   optimizer.add("beta2", &S::beta2, 0.95).later().at_least(0).below(1).help("decay of the second moment");
-  // Below the smallest normal float32, eps would be 0 on a device that flushes, and 0 / 0 follows.
+  // Below the smallest normal float32, a device that flushes denormals makes eps 0, and 0 / 0 follows.
   optimizer.add("eps", &S::eps, 1e-8).later().at_least(1e-37).help("term added to the denominator");
   optimizer.add("weight_decay", &S::weight_decay, 0.1)
       .later()

@@ -1,4 +1,4 @@
-// What a config asks for that this run or this machine cannot give, and all of it as one list.
+// Checks of what this run or this machine cannot provide, collected in one list.
 #include "titan/config/start.h"
 
 #include <fmt/format.h>
@@ -10,11 +10,11 @@
 namespace titan {
 namespace {
 
-/// Threads of one product wait for each other; more than this many per processor make a step extremely slow.
+/// The threads of one product wait for each other; more than this many per processor make a step extremely slow.
 constexpr int64_t kThreadsPerProcessor = 4;
 
-/// True if `reported` already covers `problem`, or if the problem is about a default that the user may not have chosen:
-/// the file or the folder of model.from_hf could not be read, or a key is mistyped that most likely meant this option.
+/// True if `reported` covers `problem`, or if `problem` concerns a default that the user may not have chosen, because
+/// the config file or model.from_hf could not be read, or a mistyped key most likely meant this option.
 bool is_settled(const Problem& problem, const std::vector<Problem>& reported) {
   return std::any_of(reported.begin(), reported.end(), [&](const Problem& other) {
     const bool same = !other.key.empty() && (problem.key == other.key || problem.key.starts_with(other.key + "."));
@@ -68,7 +68,7 @@ StartCheck check_start(const LoadedConfig& loaded, int64_t processors) {
   return start;
 }
 
-// Contradictions between options. What needs the model's table or the world size is checked where those are known.
+// Contradictions between options. Checks that need the model table or the world size are made where those are known.
 
 namespace {
 
@@ -100,7 +100,7 @@ void check_guard(const JobConfig& config, const Origins& origins, Problems& prob
       "use \"warn\", or step after backward"));
 }
 
-/// As far as it does not depend on the number of ranks; world_problems knows more and says it in the same words.
+/// The checks that do not depend on the number of ranks; world_problems checks the rest and uses the same messages.
 void check_batch(const JobConfig& config, const Origins& origins, Problems& problems) {
   const int64_t local = config.training.local_batch_size, global = config.training.global_batch_size;
   const int64_t shards = config.parallelism.data_parallel_shard_degree;
@@ -151,9 +151,9 @@ void check_parallelism(const JobConfig& config, const Origins& origins, Problems
   }
 }
 
-/// What is wrong with "host:port"; empty when nothing is.
+/// What is wrong with "host:port"; empty if nothing is.
 std::string master_problem(const std::string& master) {
-  constexpr size_t kLongestMaster = 300;  // a host's name has 253 bytes at most, and std::regex works recursively
+  constexpr size_t kLongestMaster = 300;  // a host name has at most 253 bytes, and std::regex is recursive
   if (master.size() > kLongestMaster) return fmt::format("comm.master has {} bytes", master.size());
   const std::regex form(R"(.+:([0-9]+))"), port(R"(0*([1-9][0-9]{0,4}))");
   std::smatch parts, digits;
@@ -188,7 +188,7 @@ void check_checkpoint(const JobConfig& config, const Origins& origins, Problems&
     if (!wanted || there) return;
     problems.push_back(origins.problem(key, fmt::format("{} needs {} = true", key, needed), "set both or neither"));
   };
-  // Without checkpoints the first would train, and the second start afresh.
+  // Without checkpoints, the first option would train and the second would restart from step 0.
   for (const auto& [wanted, key] : {std::pair(checkpoint.create_seed_checkpoint, "checkpoint.create_seed_checkpoint"),
                                     std::pair(checkpoint.require_resume, "checkpoint.require_resume")}) {
     requires_option(wanted, checkpoint.enable, key, "checkpoint.enable");

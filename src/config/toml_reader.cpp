@@ -94,11 +94,11 @@ class Flattener {
   TomlDocument& document_;
 };
 
-/// toml++ bounds neither dotted keys, which it walks recursively, nor sizes. Brackets and dots each nest at most so
-/// far.
+/// toml++ limits neither the depth of dotted keys, which it parses recursively, nor sizes. Brackets and dots may each
+/// nest up to this depth.
 constexpr int kDeepest = 32;
 
-/// Behind the string that begins at `begin`; a string that does not end is the parser's to report.
+/// The position after the string that starts at `begin`; the parser reports unterminated strings.
 size_t end_of_string(std::string_view text, size_t begin) {
   const char quote = text[begin];
   const std::string_view rest = text.substr(begin);
@@ -112,7 +112,7 @@ size_t end_of_string(std::string_view text, size_t begin) {
   return std::min(text.size(), i + closing.size());
 }
 
-/// Where the text nests more deeply than kDeepest; npos: nowhere.
+/// The position where nesting exceeds kDeepest; npos: none.
 size_t too_deep_at(std::string_view text) {
   int brackets = 0, dots = 0;
   for (size_t i = 0; i < text.size();) {
@@ -135,7 +135,7 @@ Problem not_valid(const Place& place, const std::string& what) {
   return {place, {}, "not valid TOML: " + what, "correct this line; the rest is checked after that", Severity::error};
 }
 
-/// What must not reach the parser; nothing for other text.
+/// Rejects text that the parser cannot handle safely; nothing for other text.
 std::optional<Problem> refused_text(std::string_view text, const std::string& name) {
   if (text.size() > kMostTomlBytes) {
     return Problem{{Place::Kind::file, name, 0, 0},
@@ -147,7 +147,7 @@ std::optional<Problem> refused_text(std::string_view text, const std::string& na
   const size_t at = too_deep_at(text);
   if (at == std::string_view::npos) return std::nullopt;
   const std::string_view before = text.substr(0, at);
-  const size_t line_begin = before.rfind('\n') + 1;  // npos + 1: the first line
+  const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 = 0: the first line
   const Place place{Place::Kind::file, name, static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1,
                     static_cast<int>(at - line_begin) + 1};
   return not_valid(place, fmt::format("values or keys are nested more than {} levels deep", kDeepest));
@@ -170,7 +170,7 @@ TomlDocument read_toml(std::string_view text, const std::string& name) {
     return document;
   }
   Flattener(name, document).walk(parsed.table(), {});
-  // toml++ keeps keys sorted by name; people read a file from its top.
+  // toml++ sorts keys by name; restore the order of the file.
   std::stable_sort(document.entries.begin(), document.entries.end(),
                    [](const auto& a, const auto& b) { return comes_before(a.key_place, b.key_place); });
   std::stable_sort(document.tables.begin(), document.tables.end(),

@@ -30,7 +30,7 @@ std::string quote(std::string_view text) {
   return quoted + "\"";
 }
 
-/// Shortest spelling that reads back as the same double and that TOML takes for a float.
+/// The shortest text that reads back as the same double and that TOML parses as a float.
 std::string float_text(double number) {
   std::string text = fmt::format("{}", number);
   bool is_float = text.find_first_of(".einf") != std::string::npos;
@@ -76,7 +76,7 @@ std::optional<Value> parse_number(std::string_view word) {
   return Value(number);
 }
 
-/// Underscores may separate digits on the command line as they may in TOML.
+/// Removes underscores between digits, which TOML allows too.
 std::string without_digit_separators(std::string_view word) {
   std::string plain;
   for (size_t i = 0; i < word.size(); ++i) {

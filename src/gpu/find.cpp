@@ -21,7 +21,7 @@ constexpr bool kForCuda = false;
 
 std::atomic<const Cuda*> opened{nullptr};
 
-/// The driver stays loaded: CUDA loads it next.
+/// Does not unload the driver, because CUDA loads it next.
 bool has_driver() { return ::dlopen("libcuda.so.1", RTLD_LAZY) != nullptr; }
 
 const Cuda* open(const std::filesystem::path& library) {

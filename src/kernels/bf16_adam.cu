@@ -103,8 +103,8 @@ __device__ __forceinline__ float rough_inverse(float x) {
 #endif
 }
 
-/// The same with the sequences that nvcc emits for sqrtf and division when all intermediate results are normal. nvcc
-/// branches on that for every operation; here one check of `are_ordinary` covers several elements.
+/// The same with the sequences that nvcc emits for sqrtf and division if all intermediate results are normal. nvcc
+/// branches on that in every operation; here one check of `are_ordinary` covers several elements.
 struct OrdinaryNumbers {
   bool are_ordinary = true;
 
@@ -190,8 +190,8 @@ __device__ __forceinline__ bool step_pack(const Bf16AdamStep& a, int64_t at, flo
 }
 
 // Barely memory-bound: 16 bytes and 80 instructions per element, a fifth of them for random bits. A thread handles
-// kWidth consecutive elements, of which pairs share a Philox block; a warp's accesses are whole lines (256 bytes of
-// bf16, 512 of fp32). Elements that fill no pack have a thread each.
+// kWidth consecutive elements, of which each pair shares a Philox block; a warp's accesses are whole lines (256 bytes
+// of bf16, 512 of fp32). Elements that fill no pack get a thread each.
 template <class Weight, class Moment, int kWidth>
 __global__ void __launch_bounds__(kThreads) bf16_adam_kernel(Bf16AdamStep a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;

@@ -209,7 +209,7 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
   (void)name, (void)stream;
   cuda_on_host::run_grid(grid, block, [&] { kernel(arguments...); });
 #else
-  // In a header clang-format takes the angle brackets for a template's.
+  // In a header, clang-format would treat the angle brackets as a template's.
   // clang-format off
   kernel<<<grid, block, 0, stream>>>(arguments...);
   // clang-format on

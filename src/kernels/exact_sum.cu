@@ -103,8 +103,8 @@ struct ExactSums {
       coarse = next_coarse;
       fine = next_fine;
     }
-    // Squares are not negative: a sum that ends in the binade of its shift never left it; non-finite values did leave
-    // it. Within that binade the finer sum also has few enough multiples for an integer.
+    // Squares are not negative, so a sum that ends in the binade of its shift never left it; non-finite values did
+    // leave it. Within that binade the finer sum also has few enough multiples for an integer.
     lost |= (double_bits(coarse) ^ double_bits(grids[0].shift)) >> 52;
     lost |= (double_bits(fine) ^ double_bits(grids[1].shift)) >> 52;
     if (any_of_warp(lost != 0)) return false;

@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(RmsNorm
 
 constexpr unsigned kSumParts = 8;
 
-// 32 columns per block; each of eight threads per column adds every eighth partial sum, and the first adds theirs in
-// order.
+// 32 columns per block, eight threads per column. Each thread adds every eighth partial sum; the first one adds the
+// eight results in order.
 __global__ void column_sums_kernel(const float* partials, int64_t count, int64_t columns, float* sums,
                                    bool accumulate) {
   TITAN_SHARED(float, parts, kWarpSize* kSumParts);

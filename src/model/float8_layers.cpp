@@ -11,7 +11,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kTile = 16;  // dimension multiple of float8 products on this hardware
+constexpr int64_t kTile = 16;  // float8 products on this hardware need multiples of this
 constexpr std::string_view kWeight = ".weight";
 
 struct NamedRecipe {
@@ -102,7 +102,7 @@ std::string ranges(const std::vector<int64_t>& numbers) {
   return join(words, ", ");
 }
 
-/// Choices that differ only in the layer number.
+/// Choices that differ only in the layer number, merged into one line.
 struct Alike {
   const LinearChoice* example;
   std::string rest;

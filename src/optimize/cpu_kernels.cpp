@@ -85,7 +85,7 @@ double set_apart(const float* values, int64_t count, double* squares, int64_t* s
 
 }  // namespace
 
-// Two or three grids, 47 bits apart, cover an ordinary block; the loop runs until nothing remains.
+// Two or three grids, 47 bits apart, cover an ordinary block; the loop runs until no remainder is left.
 void cpu_add_squares(const float* values, int64_t count, int64_t* slots) {
   alignas(64) double squares[kSquaresBlock];
   alignas(64) double sums[kLanes];

@@ -10,11 +10,11 @@
 namespace titan {
 namespace {
 
-/// Lower bound of σ relative to the mean, so that rounding noise on constant values is no spike.
+/// Lower bound of σ relative to the mean, so that rounding noise on constant values is not a spike.
 constexpr double kLeastDeviation = 1e-6;
 
 /// Lower bound, in standard deviations above the mean, of the value with which a spike enters the window. Below √3, a
-/// window of spikes would narrow and a lasting change of level would never stop being one.
+/// window of spikes would narrow, and a permanent change of level would remain a spike forever.
 constexpr double kLeastReach = 3;
 
 }  // namespace

@@ -1,5 +1,4 @@
-// The page is src/report/page.html: its style, and its script, which draws everything from one JSON that is written
-// here.
+// The page is src/report/page.html: its style, and its script, which draws everything from the JSON made here.
 #include "titan/report/page.h"
 
 #include <fmt/format.h>
@@ -23,7 +22,7 @@ constexpr int kReloadSeconds = 30;
 constexpr const char* kCurves[] = {"loss",        "validation_loss",   "lr",           "grad_norm",        "tps",
                                    "mfu_percent", "memory_peak_bytes", "step_seconds", "data_wait_seconds"};
 
-/// Class of the badge, and its words.
+/// CSS class and text of the badge.
 Json status_of(RunStatus status) {
   switch (status) {
     case RunStatus::going_on:
@@ -45,16 +44,16 @@ std::string title_of(const RunView& run) {
   return description.empty() || description == "default job" ? run.name : description;
 }
 
-/// Six digits are more than a drawing shows.
+/// Six digits are enough for a drawing.
 Json rounded(double value) { return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr); }
 
-/// JSON has no numbers for what is not finite.
+/// Non-finite values become strings, because JSON has no numbers for them.
 Json shown(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "NaN" : value > 0 ? "∞" : "−∞";
 }
 
-/// Steps x with values y, smoothed s, and where buckets hold several steps their range lo to hi; from step a to b.
+/// x: steps; y: values; s: smoothed values; lo, hi: range, if buckets have several steps; a, b: first and last step.
 Json curve_of(const Series& series) {
   const auto& buckets = series.buckets();
   Json x = Json::array(), y = Json::array(), low = Json::array(), high = Json::array(), smooth = Json::array();
@@ -72,7 +71,7 @@ Json curve_of(const Series& series) {
   return curve;
 }
 
-/// "section.key" → value, of the config in a run's facts.
+/// "section.key" → value, from the config in a run's facts.
 Json options_of(const RunView& run) {
   Json options = Json::object();
   const std::function<void(const std::string&, const Json&)> walk = [&](const std::string& key, const Json& value) {
@@ -113,7 +112,7 @@ Json data_of(const RunView& run) {
           {"config", options_of(run)}};
 }
 
-/// For a browser without JavaScript.
+/// Shown by a browser without JavaScript.
 std::string plain_numbers(const std::vector<RunView>& runs) {
   std::string rows;
   for (const RunView& run : runs) {
@@ -124,7 +123,7 @@ std::string plain_numbers(const std::vector<RunView>& runs) {
   return "<table>" + rows + "</table>";
 }
 
-/// As it may be inside of a script element.
+/// Escaped for use in a script element.
 std::string embedded(const Json& data) {
   std::string text = data.dump(-1, ' ', false, Json::error_handler_t::replace);
   for (size_t at = text.find('<'); at != std::string::npos; at = text.find('<', at)) text.replace(at, 1, "\\u003c");

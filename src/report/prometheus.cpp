@@ -18,7 +18,7 @@ std::string escaped(const std::string& text) {
   return label;
 }
 
-/// Values that are not finite as the format spells them.
+/// Non-finite values in the format's spelling.
 std::string number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";

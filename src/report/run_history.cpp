@@ -19,7 +19,7 @@ constexpr std::array kCurves{"loss",        "validation_loss",   "lr",          
                              "mfu_percent", "memory_peak_bytes", "step_seconds", "data_wait_seconds"};
 constexpr std::array kNumbers{"tokens_seen", "skipped_steps", "tflops", "data_bad_records", "data_loops"};
 
-/// A number, or the string that metrics.jsonl has for a value that is not finite.
+/// A number, or the string that metrics.jsonl has for a non-finite value.
 std::optional<double> number_of(const nlohmann::json& value) {
   if (value.is_number()) return value.get<double>();
   if (!value.is_string()) return std::nullopt;
@@ -107,7 +107,7 @@ std::optional<double> RunHistory::newest(const std::string& key) const {
   return found == newest_.end() ? std::nullopt : std::optional(found->second);
 }
 
-/// Drops everything from `step` on.
+/// Drops everything from `step` onwards.
 void RunHistory::rewind(int64_t step) {
   for (auto& [key, series] : series_) series.rewind(step);
   std::erase_if(events_, [&](const RunEvent& event) { return event.step >= step; });
@@ -120,7 +120,7 @@ void RunHistory::rewind(int64_t step) {
   }
 }
 
-/// Consecutive steps are one event; otherwise they would displace all others.
+/// Merges consecutive steps into one event; otherwise they would displace all others.
 void RunHistory::note_not_finite(const std::string& key, int64_t step) {
   const auto begun =
       std::find_if(events_.rbegin(), events_.rend(), [&](const RunEvent& event) { return event.key == key; });
@@ -150,7 +150,7 @@ RunHistory read_history(const std::filesystem::path& path, std::optional<int64_t
   std::error_code reason;
   const auto size = std::filesystem::is_directory(path) ? 0 : std::filesystem::file_size(path, reason);
   std::ifstream file(path, std::ios::binary);
-  if (!file || reason || std::filesystem::is_directory(path)) read_file(path, ExitCode::bad_data);  // says why
+  if (!file || reason || std::filesystem::is_directory(path)) read_file(path, ExitCode::bad_data);  // throws
   const size_t stride = std::max<size_t>(1, (size + most_bytes - 1) / most_bytes);
   size_t number = 0;
   for (std::string line; std::getline(file, line);) {

@@ -11,7 +11,7 @@
 namespace titan {
 namespace {
 
-/// Creates the folder of `path` and returns `path`. Errors show when the file is opened.
+/// Creates the folder of `path` and returns `path`. Errors are reported when the file is opened.
 const std::filesystem::path& with_folder(const std::filesystem::path& path) {
   std::error_code ignored;
   std::filesystem::create_directories(path.parent_path(), ignored);
@@ -38,7 +38,7 @@ RunRecord::~RunRecord() {
   if (finished_) return;
   try {
     finish(RunStatus::broken_off);
-  } catch (...) {  // a writer's error must not replace the one that ends the run
+  } catch (...) {  // a writer's error must not replace the one that ended the run
   }
 }
 
@@ -97,7 +97,7 @@ void ReportFile::add(const std::string& line, double now) {
 }
 
 bool ReportFile::is_due(double now) const {
-  // A clock that was set back must not delay the page for long.
+  // If the clock was set back, the page must not be delayed for long.
   if (now >= next_write_ || next_write_ - now > 1e4) return true;
   std::error_code unknown;
   return !std::filesystem::exists(folder_ / "run.json", unknown) && !unknown;

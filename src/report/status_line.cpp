@@ -56,8 +56,8 @@ std::string status_line(const StepReport& r, size_t width) {
 
 bool StatusDisplay::is_due() const { return log_.shows_status() && Clock::now() - shown_ >= kPause; }
 
-// The last column stays free, since some terminals begin a new line as soon as it is written, and two for what Ctrl-C
-// shows behind the line.
+// Keep the last column free, because some terminals wrap as soon as it is written, and two more for the "^C" that
+// Ctrl-C prints.
 void StatusDisplay::show(const StepReport& report) {
   shown_ = Clock::now();
   log_.status(status_line(report, std::max<size_t>(terminal_width(), 4) - 3));

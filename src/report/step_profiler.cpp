@@ -38,7 +38,7 @@ StepProfiler::StepProfiler(const ProfileCycle& cycle, std::filesystem::path fold
     : cycle_(cycle), folder_(std::move(folder)), rank_(rank), cuda_(cuda), log_(log) {
   TITAN_CHECK(cycle.active >= 1 && cycle.warm_up >= 0 && cycle.period >= cycle.active + cycle.warm_up, cycle.period,
               cycle.active, cycle.warm_up);
-  // Else the library looks for GPUs, and says on standard error that there are none.
+  // Otherwise Kineto looks for GPUs and prints on standard error that there are none.
   if (!cuda) ::setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);
   log_.info("Profiling active. Traces will be saved at {}", folder_.string());
 }
@@ -57,7 +57,7 @@ void StepProfiler::begin_step(int64_t step) {
   if (phase != ProfileCycle::Phase::active) return;
   if (!active_) start();
   last_step_ = step;
-  // The name that tools for torch's traces look for.
+  // The name that tools for PyTorch traces look for.
   step_ = std::make_unique<ProfileRange>("ProfilerStep#" + std::to_string(step));
 }
 
@@ -91,7 +91,7 @@ void StepProfiler::write() {
     make_folders(place);
     std::filesystem::remove(file, missing);
     result->save(file.string());
-    // Kineto reports a failed write on standard error at most.
+    // Kineto reports a failed write only on standard error, if at all.
     if (!std::filesystem::exists(file, missing)) problem = "cannot write " + file.string();
   } catch (const Error& error) {
     problem = error.what();

@@ -36,13 +36,13 @@ std::string memory_field(int64_t used, int64_t total) {
   return fmt::format("memory: {:5.2f}GiB({:.2f}%)", static_cast<double>(used) / kGiB, share);
 }
 
-/// JSON has no NaN or infinity; they become strings, so that a reader does not take them for a number or a gap.
+/// JSON has no NaN or infinity; write them as strings, so that readers take them neither for numbers nor for missing.
 nlohmann::ordered_json json_number(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
-/// As Python's ",.2f" writes a number that is not negative: 1234.5 → "1,234.50".
+/// Formats a non-negative number like Python's ",.2f": 1234.5 → "1,234.50".
 std::string grouped(double value) {
   const std::string text = fmt::format("{:.2f}", value);
   const size_t point = text.find('.');
@@ -51,7 +51,7 @@ std::string grouped(double value) {
 
 double teraflops(const StepReport& r) { return static_cast<double>(r.flops_per_token) * r.tokens_per_second / 1e12; }
 
-/// The memory's part of TensorBoard's names: GiB and percent of the device.
+/// Adds memory under TensorBoard's names: GiB and percent of the device.
 void add_memory(std::vector<TaggedValue>& values, const std::string& prefix, const char* kind, int64_t used,
                 int64_t total) {
   const auto bytes = static_cast<double>(used);
@@ -66,10 +66,10 @@ double utilisation(const StepReport& r) {
   return r.peak_flops ? static_cast<double>(r.flops_per_token) * r.tokens_per_second / *r.peak_flops : 0.0;
 }
 
-// ">" keeps "nan" and "inf" where a number would end, as Python does.
+// ">" aligns "nan" and "inf" to the right like numbers, as Python does.
 std::string console_line(const StepReport& r, bool colour) {
   const Palette p(colour);
-  // A device without a known peak has no utilisation. The field stays: parsers of the line look for it.
+  // Without a known peak there is no MFU. Keep the field, because parsers of the line expect it.
   const std::string mfu = r.peak_flops ? fmt::format("mfu: {:.2f}%", 100 * utilisation(r)) : "mfu: n/a";
   std::string line = fmt::format("{}  {}  {}  {}  {}  {}  {}", p.red(fmt::format("step: {:2}", r.step)),
                                  p.green(fmt::format("loss: {:>8.5f}", r.loss)),
@@ -196,7 +196,7 @@ std::optional<double> peak_flops_of(const std::string& device_name) {
     std::string_view and_contains;
     double flops;
   };
-  // The first row that fits counts; dense bf16, from the makers' data sheets.
+  // The first matching row applies; dense bf16, from the vendors' data sheets.
   static constexpr Row rows[] = {{"a100", "", 312e12},  {"h100", "nvl", 835e12}, {"h100", "pcie", 756e12},
                                  {"h100", "", 989e12},  {"h200", "", 989e12},    {"h20", "", 148e12},
                                  {"gb200", "", 2.5e15}, {"gb300", "", 2.5e15},   {"b200", "", 2.25e15},

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
-/// Encodes the fields of one message of Protocol Buffers.
+/// Encodes the fields of one Protocol Buffers message.
 class WireMessage {
  public:
   void add_double(int field, double value) {
@@ -57,7 +57,7 @@ constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSession
 constexpr int kSummaryValue = 1, kTag = 1, kSimpleValue = 2;
 constexpr int kStatus = 1, kStatusStart = 1;
 
-/// TFRecord stores checksums rotated and offset: a CRC of data that contains CRCs is weak otherwise.
+/// TFRecord rotates and offsets checksums, because the CRC of data that contain CRCs is weak.
 uint32_t masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xA282EAD8u; }
 
 std::string framed(const std::string& record) {
@@ -66,7 +66,7 @@ std::string framed(const std::string& record) {
   return length + number(masked(crc32c(length))) + record + number(masked(crc32c(record)));
 }
 
-/// The time in the name of an event file, or nothing.
+/// The time in an event file's name, or nothing.
 std::optional<int64_t> time_in(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   int64_t time = 0;
@@ -166,7 +166,7 @@ void EventFile::append_event(const std::string& event) {
     } while (written < 0 && errno == EINTR);
     if (written == static_cast<ssize_t>(record.size())) return;
     if (written >= 0) errno = ENOSPC;
-    // Half a record would end the file for its readers.
+    // Remove a partial record, because readers would stop there.
     if (const int reason = errno; end >= 0 && ::ftruncate(descriptor_, end) == 0) errno = reason;
   }
   if (std::exchange(warned_, true)) return;

@@ -53,7 +53,7 @@ void add(Totals& totals, const std::string& name, double time) {
 /// disjoint.
 void add_own_times(Events events, Totals& totals, const NameOf& name_of = own_name) {
   by_time(events);
-  std::vector<std::pair<const TraceEvent*, double>> open;  // with what its children took
+  std::vector<std::pair<const TraceEvent*, double>> open;  // with the total time of its children
   auto close = [&] {
     const auto [event, inside] = open.back();
     open.pop_back();
@@ -105,7 +105,7 @@ double busy_time(Events events, const std::vector<Window>& windows, std::vector<
   return busy;
 }
 
-/// The thread that the steps are marked on; else the one that is longest in operations.
+/// The thread with the step marks; otherwise the one with the most time in operations.
 int64_t main_thread(const std::vector<TraceEvent>& events) {
   std::map<int64_t, double> busy;
   for (const TraceEvent& event : events) {
@@ -131,8 +131,8 @@ std::vector<Window> windows_of(const std::vector<TraceEvent>& events, int64_t& s
   return windows;
 }
 
-/// A device still executes a step's work after the host has enqueued it: a window extends to the next step, the last
-/// window to the last kernel.
+/// A device still executes a step's work after the host has enqueued it, so extend each window to the next step, and
+/// the last window to the last kernel.
 std::vector<Window> device_windows(std::vector<Window> windows, const Events& device) {
   for (size_t i = 0; i + 1 < windows.size(); ++i) windows[i].end = windows[i + 1].begin;
   for (const TraceEvent* event : device) windows.back().end = std::max(windows.back().end, event->end());
@@ -159,7 +159,7 @@ void add_rest(std::vector<PartTime>& parts, double length) {
   if (!parts.empty() && length > named) parts.push_back({"outside of named parts", 0, length - named});
 }
 
-/// By kind, what an optimizer does being one of its own; last, what nothing happens in.
+/// Device time by kind, with the optimizer as a separate kind; idle time last.
 std::vector<PartTime> device_kinds(const Events& kernels, const Events& ranges, double idle) {
   const Stretches optimizer = stretches_of(ranges, "optimizer");
   Totals totals;
@@ -178,7 +178,7 @@ std::vector<PartTime> host_kinds(const Events& operations, const Events& ranges,
     return optimizer.hold(operation) ? "optimizer" : kind_of_operation(operation.name);
   });
   std::vector<PartTime> kinds = longest_first(totals);
-  // Loops of this program are no operations of the library.
+  // This program's own loops are not operations of the library.
   kinds.push_back({"own loops, waits and gaps", 0, idle});
   return kinds;
 }
@@ -239,7 +239,7 @@ constexpr const char* kCommunication = "communication";
 constexpr const char* kCopies = "copies";
 constexpr const char* kRest = "elementwise and reductions";
 
-// The first that fits counts: attention kernels made with CUTLASS say so, too.
+// The first match applies: some attention kernels have "cutlass" in their names too.
 constexpr std::array kKernels{
     Pattern{"nccl", kCommunication},   Pattern{"Memcpy", kCopies},    Pattern{"Memset", kCopies},
     Pattern{"sdpa", kAttention},       Pattern{"flash", kAttention},  Pattern{"fmha", kAttention},
@@ -274,7 +274,7 @@ bool Stretches::hold(const TraceEvent& event) const {
   return place.first == event.thread && middle < end;
 }
 
-// Chrome traces, plain or gzipped, event by event.
+// Reads Chrome traces, plain or gzipped, event by event.
 
 namespace {
 
@@ -284,7 +284,7 @@ constexpr std::string_view kWhatWorks =
     "Name a trace: a run with profiling.enable_profiling writes DUMP_FOLDER/profile_traces/iteration_N/"
     "rank0_trace.json, and torch.profiler's export_chrome_trace one of the same form";
 
-/// What zlib reads of a file, which may be compressed or not.
+/// Reads a file through zlib, compressed or not.
 class ZippedFile : public std::streambuf {
  public:
   explicit ZippedFile(const std::filesystem::path& path) : path_(path), file_(::gzopen(path.c_str(), "rb")) {
@@ -328,7 +328,7 @@ Kind kind_of(const std::string& category, const std::string& name) {
   return Kind::other;
 }
 
-/// Threads are numbers, or words where a tool wrote them ("stream 7").
+/// Thread ids are numbers, or strings in traces of some tools ("stream 7").
 int64_t thread_of(const nlohmann::json& event, std::map<std::string, int64_t>& names) {
   const auto found = event.find("tid");
   if (found == event.end()) return 0;
@@ -336,7 +336,7 @@ int64_t thread_of(const nlohmann::json& event, std::map<std::string, int64_t>& n
   return names.try_emplace(found->dump(), -1 - static_cast<int64_t>(names.size())).first->second;
 }
 
-/// The parser's words without its own number of the error: "parse error at line 1, column 1: …".
+/// The parser's message without its error number: "parse error at line 1, column 1: …".
 std::string reason_in(const std::string& what) {
   const size_t end = what.find("] ");
   return what.substr(end == what.npos ? 0 : end + 2);
@@ -347,7 +347,7 @@ std::string reason_in(const std::string& what) {
 std::vector<TraceEvent> read_trace(const std::filesystem::path& path) {
   ZippedFile file(path);
   std::istream stream(&file);
-  stream.exceptions(std::ios::badbit);  // what the file says of itself, not "no more bytes"
+  stream.exceptions(std::ios::badbit);  // throw only the file's own errors, not the end of the file
   std::vector<TraceEvent> events;
   std::map<std::string, int64_t> threads;
   auto take = [&](const nlohmann::json& event) {
@@ -358,7 +358,8 @@ std::vector<TraceEvent> read_trace(const std::filesystem::path& path) {
     const double length = event.contains("dur") && event["dur"].is_number() ? event["dur"].get<double>() : 0;
     events.push_back({kind, name, thread_of(event, threads), event["ts"].get<double>(), length});
   };
-  // Events are taken as they end and then forgotten. A trace is an object that holds their list, or that list alone.
+  // Convert each event when it is complete, then discard its JSON. A trace is an object with the list of events, or
+  // only the list.
   int list_depth = -1;
   auto visit = [&](int depth, nlohmann::json::parse_event_t what, nlohmann::json& parsed) {
     using Event = nlohmann::json::parse_event_t;
@@ -383,13 +384,13 @@ std::vector<TraceEvent> read_trace(const std::filesystem::path& path) {
   return events;
 }
 
-// A trace's summary as text.
+// Formats the summary of a trace.
 
 namespace {
 
 constexpr size_t kNameWidth = 72;
 
-/// Kernel names can be very long; the beginning is the most informative part.
+/// Kernel names can be very long; the beginning is the most informative.
 std::string shortened(const std::string& name, size_t width) {
   return name.size() <= width ? name : name.substr(0, width - 3) + "...";
 }

@@ -17,10 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of the temporary folder; the same every time, so that what a killed conversion left is removed by the next.
+/// Name of the temporary folder; constant, so that the next conversion removes what a killed one left.
 constexpr const char* kRun = "convert";
 
-/// What is in a checkpoint is deleted with it.
+/// A file inside a checkpoint would be deleted with it.
 void refuse_inside_checkpoint(Storage& storage, const fs::path& target) {
   std::error_code unknown;
   for (fs::path folder = fs::weakly_canonical(fs::absolute(target, unknown), unknown).parent_path();
@@ -32,7 +32,7 @@ void refuse_inside_checkpoint(Storage& storage, const fs::path& target) {
   }
 }
 
-/// A target without a trailing slash that is not there yet.
+/// The target without a trailing slash; it must not exist yet.
 fs::path free_target(const fs::path& to) {
   const fs::path target = to.has_filename() ? to : to.parent_path();
   std::error_code unknown;
@@ -47,14 +47,14 @@ std::string named(const Fit& fit) {
   return fmt::format("{}; {} parameters", fit.counts(), human_count(static_cast<double>(fit.parameters)));
 }
 
-/// The tokenizer that the user named, or that of the imported folder; empty: neither is there.
+/// The tokenizer that the user named, or that of the imported folder; empty if neither exists.
 std::string tokenizer_of(const WeightConversion& conversion) {
   const fs::path place = conversion.names_tokenizer ? fs::path(tokenizer_location(conversion.config)) : conversion.from;
   std::error_code unknown;
   return tokenizer_at(place) ? fs::absolute(place, unknown).lexically_normal().string() : "";
 }
 
-/// Both imports: everything is checked, then written.
+/// Both imports: check everything, then write.
 void import_all(const WeightConversion& conversion, TensorSource& theirs, const ForeignModel& model,
                 const ModelRequest& request, const fs::path& target, const char* source, std::ostream& out) {
   const std::unique_ptr<Storage> storage = make_posix_storage();
@@ -68,7 +68,7 @@ void import_all(const WeightConversion& conversion, TensorSource& theirs, const 
                      target.string(), conversion.config.training.dtype);
 }
 
-/// The parameters of the model under our names, and what they do not show of it, against a checkpoint.
+/// Checks the model's parameters and facts against a checkpoint.
 Fit check_checkpoint(const WeightConversion& conversion, const ModelRequest& request, const OpenCheckpoint& checkpoint,
                      TensorSource& weights) {
   const std::string named = conversion.names_model ? shown(request) + " was named; name another" : "name its model";
@@ -103,7 +103,7 @@ void convert_from_meta(const WeightConversion& conversion, std::ostream& out) {
 
 namespace {
 
-/// A checkpoint whose model is known, which is said before anything is written.
+/// A checkpoint with a known model, which is printed before anything is written.
 struct HeldModel {
   HeldModel(const WeightConversion& conversion, std::ostream& out)
       : checkpoint(open_checkpoint(*storage, conversion.from)),
@@ -164,7 +164,7 @@ void write_form(const WeightConversion& conversion, HeldModel& held, TorchtitanR
   try {
     write_for_torchtitan(*held.storage, held.checkpoint, form, tables, target);
   } catch (const StorageError&) {
-    throw;  // names the file
+    throw;  // the message names the file
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", conversion.from.string(), error.what()));
   }

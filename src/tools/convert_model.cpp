@@ -14,18 +14,18 @@ namespace {
 
 using Form = ForeignSettings::Format;
 
-/// The request with a vocabulary of `words`, where the flavor leaves that to the tokenizer.
+/// Sets the tokenizer's vocabulary size to `words`, if the flavor has none of its own.
 ModelRequest with_vocabulary(ModelRequest request, int64_t words) {
   request.tokenizer_vocabulary = words;
   try {
     find_model_family(request.name)->describe(request);
-  } catch (const Error&) {  // the flavor has one of its own, and it is smaller
+  } catch (const Error&) {  // the flavor has its own, smaller vocabulary
     request.tokenizer_vocabulary = 1;
   }
   return request;
 }
 
-/// What `open` returns. Damage that it finds is said of the folder.
+/// Returns the result of `open`. Errors about damaged files name the folder.
 template <class Open>
 auto naming(const std::filesystem::path& folder, const char* verdict, const Open& open) {
   const auto failed = [&](const Error& error) {
@@ -40,7 +40,7 @@ auto naming(const std::filesystem::path& folder, const char* verdict, const Open
   }
 }
 
-/// For who names weights of another program where they are not read.
+/// Reports weights of another program where only checkpoints can be read.
 void refuse_other_forms(const std::filesystem::path& folder) {
   std::error_code unknown;
   const auto refuse_if = [&](const char* file, const char* what) {

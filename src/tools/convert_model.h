@@ -36,10 +36,10 @@ std::optional<ModelRequest> recognised(const ForeignSettings& settings);
 ModelRequest model_of(const WeightConversion& conversion, const std::optional<Manifest>& manifest,
                       const TensorSource& weights);
 
-/// Its parameters under our names.
+/// The model's parameters under our names.
 std::vector<LogicalTensor> parameters_of(const ModelRequest& request);
 
-/// Both name the folder in their errors.
+/// Both functions name the folder in their errors.
 OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& folder);
 SafetensorsFolder open_safetensors(Storage& storage, const std::filesystem::path& folder);
 /// `stored`, or `scaled` wrapping it if the settings declare quantised weights.

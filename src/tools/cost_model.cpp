@@ -9,7 +9,7 @@
 namespace titan {
 namespace {
 
-// Shares of the hardware's rates that a step reaches: fitted on rows T1a, T1b, T1c and A1 of the published tables.
+// Fractions of the hardware's rates that a step reaches: fitted on rows T1a, T1b, T1c and A1 of the published tables.
 constexpr double kProductShare = 0.77;
 constexpr double kFloat8Share = 0.72;
 constexpr double kAttentionShare = 0.71;
@@ -17,7 +17,7 @@ constexpr double kMemoryShare = 0.81;
 
 // Seconds for one message to the next rank within a host, and to the next host.
 constexpr double kHop = 2e-6, kHostHop = 6e-6;
-constexpr double kLaunch = 6e-6;  // of a collective, or of a copy
+constexpr double kLaunch = 6e-6;  // per collective or copy
 
 }  // namespace
 
@@ -70,7 +70,7 @@ const Seconds& CostModel::phase_seconds(const UnitPlan& unit, UnitTrace::Phase p
   if (!is_new) return found->second;
   Seconds& seconds = found->second;
   for (const UnitTrace::Part& part : unit.trace->parts(phase, unit.policy)) {
-    double hides = 0;  // what messages can run beside
+    double hides = 0;  // time that can hide messages
     for (const TracedWork* work : part.work) {
       if (work->is_weight_gradient && plan_.request.splits_backward()) continue;
       const double each = work_seconds(*work);
@@ -79,13 +79,13 @@ const Seconds& CostModel::phase_seconds(const UnitPlan& unit, UnitTrace::Phase p
     }
     for (const TracedMessage* message : part.messages) {
       const double sent = collective_seconds(message->communicator, message->kind, message->traffic);
-      // Ring attention and async tensor parallelism send one part while they compute with another.
+      // Ring attention and async tensor parallelism send one part while they compute another.
       const bool overlaps = message->through_peer_memory || message->communicator == group_names::kContext;
       const double hidden = overlaps ? std::min(hides, sent) : 0;
       hides -= hidden;
       seconds[waiting_for(message->communicator)] += sent - hidden;
       if (message->through_peer_memory && message->kind == Collective::reduce_scatter) {
-        // Kernels add the ranks' parts in fp32, one after the other; a collective adds while it sends.
+        // Kernels add the ranks' parts in fp32 one by one; a collective adds while it sends.
         const double size = static_cast<double>(unit.trace->shape().element_size);
         seconds["partial sums"] += memory_seconds(static_cast<double>(message->traffic.bytes) / size * (size + 2 * 4));
       }
@@ -100,7 +100,7 @@ const CostModel::Link& CostModel::link(std::string_view communicator) {
   std::set<int64_t> hosts;
   for (const int64_t member : members) hosts.insert(member / hardware_.gpus_per_host);
   Link ring{std::ssize(members), std::ssize(hosts), hardware_.nvlink_rate};
-  if (ring.hosts > 1) {  // a ring that leaves the host has as many network cards as ranks there
+  if (ring.hosts > 1) {  // a ring across hosts uses as many network cards as it has ranks per host
     const double cards = static_cast<double>(ring.ranks) / static_cast<double>(ring.hosts);
     ring.rate = std::min(ring.rate, hardware_.network_rate * cards);
   }

@@ -1,4 +1,5 @@
-// Seconds that the parts of a step take on the hardware: computation by roofline, collectives by bandwidth and hops.
+// Predicts the seconds that parts of a step take on the hardware: computation by roofline, collectives by bandwidth and
+// hops.
 #pragma once
 
 #include <map>
@@ -10,37 +11,37 @@
 
 namespace titan {
 
-/// Seconds by purpose, in the order of names.
+/// Seconds by purpose, sorted by name.
 using Seconds = std::map<std::string, double>;
 
-/// The purpose of time in which a rank waits for messages of a communicator, or for copies.
+/// The purpose of the time in which a rank waits for messages of a communicator, or for copies.
 std::string waiting_for(std::string_view track);
 
-/// Of one rank's plan. What is asked for twice is computed once.
+/// Costs for one rank's plan. Repeated queries are cached.
 class CostModel {
  public:
-  /// Both arguments outlive it.
+  /// Both arguments must outlive it.
   CostModel(const Plan& plan, const Hardware& hardware) : plan_(plan), hardware_(hardware) {}
 
   double collective_seconds(std::string_view communicator, Collective kind, const Traffic& traffic);
-  /// Hidden states, or their gradient, to the next stage.
+  /// Sending hidden states or their gradient to the next stage.
   double stage_message_seconds();
-  /// Between the host's memory and the device's, either way.
+  /// Copying between host and device memory, in either direction.
   double host_copy_seconds(double bytes) const;
-  /// Reads and writes of the device's memory.
+  /// Reading and writing device memory.
   double memory_seconds(double bytes) const;
   double work_seconds(const TracedWork& work) const;
-  /// The kind of product; work that only moves memory has its operation's name.
+  /// The kind of product, or the operation's name for work that only moves memory.
   static std::string purpose_of(const TracedWork& work, const TracedOperation& operation);
-  /// Of a unit's phase, by purpose; messages that computation does not hide are waits.
+  /// By purpose, for a phase of a unit; communication that computation does not hide counts as waiting.
   const Seconds& phase_seconds(const UnitPlan& unit, UnitTrace::Phase phase);
 
  private:
-  /// Where a communicator's ranks are, as far as its speed depends on it.
+  /// The placement of a communicator's ranks, as far as it affects the speed.
   struct Link {
     int64_t ranks = 1;
     int64_t hosts = 1;
-    double rate = 0;  // bytes a second that one rank sends in a ring
+    double rate = 0;  // bytes per second that one rank sends in a ring
   };
   const Link& link(std::string_view communicator);
 

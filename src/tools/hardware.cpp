@@ -1,4 +1,4 @@
-// GPUs and their links by name, and from a user's file.
+// GPUs and their links, by name or from a user's file.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "titan/base/text.h"
 #include "titan/tools/simulate.h"
 
-#define TOML_EXCEPTIONS 0  // as where configs are read
+#define TOML_EXCEPTIONS 0  // as in config's TOML reader
 #include <toml++/toml.h>
 
 namespace titan {

@@ -25,15 +25,15 @@ constexpr std::string_view kWarning = "warning: ";
 constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
 constexpr int kHang = static_cast<int>(ExitCode::hang);
 constexpr int kRequeue = static_cast<int>(ExitCode::requeue);
-/// After the first failure the ranks end each other, and say why, within this time; then they are asked to end, then
-/// made to.
+/// After the first failure, ranks have this long to terminate each other and report the cause; then they get SIGTERM,
+/// and later SIGKILL.
 constexpr std::chrono::seconds kOwnEnd{5};
 constexpr std::chrono::seconds kAskedEnd{3};
-/// The same when a rank ended because one hangs: the others have waited for it already, and it does nothing when asked.
+/// The same after a rank exited because of a hang: the others have already waited, and a hung rank ignores SIGTERM.
 constexpr std::chrono::seconds kOwnEndOfHang{3};
 constexpr std::chrono::seconds kAskedEndOfHang{1};
 
-/// Signals as a file descriptor for poll(2); restored when it goes.
+/// Signals as a file descriptor for poll(2); the destructor restores the signal mask.
 class SignalQueue {
  public:
   SignalQueue() {
@@ -102,11 +102,11 @@ class Launcher {
   const std::string secret_ = random_secret();
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::map<int64_t, std::unique_ptr<AppendFile>> files_;  // standard output of ranks that are not shown
-  std::string last_error_line_;                           // of any rank that was not asked to end
-  const RankProcess* failed_ = nullptr;                   // the first, consequences only when there is nothing else
-  std::set<std::string> said_;                            // on standard error, where one rank's words are enough
+  std::string last_error_line_;                           // of any rank, before SIGTERM was sent
+  const RankProcess* failed_ = nullptr;                   // the first; one with peer_failure only if there is no other
+  std::set<std::string> said_;                            // lines on standard error, to print each once
   bool lost_lines_ = false;                               // of ranks that are not shown
-  bool asked_ = false;                                    // the ranks that were left, to end
+  bool asked_ = false;                                    // the remaining ranks got SIGTERM
   Clock::time_point ask_at_ = Clock::time_point::max();
   Clock::time_point kill_at_ = Clock::time_point::max();
 };
@@ -152,7 +152,7 @@ void Launcher::wait() const {
 void Launcher::note_end(const RankProcess& rank) {
   const int code = rank.end()->exit_code;
   if (code == 0) return;
-  // Ranks that were made to end are no cause, whatever their code.
+  // Ranks that were terminated by the launcher are not the cause, whatever their code.
   const bool only_consequences = failed_ && failed_->end()->exit_code == kPeerFailure && !asked_;
   if (!failed_ || (only_consequences && code != kPeerFailure)) failed_ = &rank;
   if (ask_at_ == Clock::time_point::max()) {
@@ -192,11 +192,11 @@ void Launcher::pass_on(RankProcess& rank) {
 void Launcher::keep(const RankProcess& rank, std::string_view line) {
   std::unique_ptr<AppendFile>& file = files_[rank.rank()];
   if (!file) {
-    std::error_code ignored;  // opening the file says it again
+    std::error_code ignored;  // opening the file reports it
     std::filesystem::create_directories(request_.output_folder, ignored);
     file = std::make_unique<AppendFile>(request_.output_folder / fmt::format("rank-{:04}.out", rank.rank()));
   }
-  // No reason to stop: what a rank has to say aloud goes to its standard error.
+  // Not a reason to stop: errors of a rank go to its standard error.
   if (file->append_line(line) || lost_lines_) return;
   lost_lines_ = true;
   std::cerr << fmt::format(
@@ -205,14 +205,14 @@ void Launcher::keep(const RankProcess& rank, std::string_view line) {
             << std::flush;
 }
 
-/// "ended with exit code 71: …", "was killed by signal 9 (Killed)", with what is known beyond that.
+/// "ended with exit code 71: …", "was killed by signal 9 (Killed)", with the known details.
 std::string Launcher::story_of(const RankProcess& rank) const {
   const ProcessEnd end = *rank.end();
   if (end.signal == SIGKILL) {
     return fmt::format("was killed by signal {} ({}); unless someone sent it, the system was out of memory (see dmesg)",
                        end.signal, ::strsignal(end.signal));
   }
-  // A rank that failed may leave it to rank 0 to say why.
+  // A failed rank may leave the error message to rank 0.
   std::string_view words = rank.last_error_line.empty() ? last_error_line_ : rank.last_error_line;
   if (words.starts_with(kOwnName)) words.remove_prefix(kOwnName.size());
   const std::string how = end.signal != 0

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kLongestLine = size_t{1} << 16;
 
-/// Pointers to the strings, ended by a null, as execve wants them.
+/// Null-terminated array of pointers to the strings, as execve expects.
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> result;
   result.reserve(words.size() + 1);
@@ -37,12 +37,12 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
   return words;
 }
 
-/// In the child, where only what is safe in a signal handler may be called: this process has other threads.
+/// Runs in the child and only calls async-signal-safe functions, because this process has other threads.
 [[noreturn]] void become(const char* program, char** arguments, char** environment, int output, int errors,
                          pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(127);  // it ended before it could be watched
-  // The terminal's Ctrl-C reaches the launcher alone, which passes it on: twice would mean "at once".
+  if (::getppid() != parent) ::_exit(127);  // the parent ended before this point
+  // A Ctrl-C must reach only the launcher, which forwards it: a second one would mean "stop at once".
   ::setpgid(0, 0);
   sigset_t none;
   ::sigemptyset(&none);
@@ -120,7 +120,7 @@ void RankProcess::start(const std::string& program, const std::vector<std::strin
 
 void RankProcess::send(int signal) const {
   if (!is_running()) return;
-  // The group exists once the child has made it; until then the child itself is all there is.
+  // The group exists only after the child has created it; before that, signal the child.
   if (::kill(-process_, signal) != 0) ::kill(process_, signal);
 }
 

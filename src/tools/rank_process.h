@@ -1,4 +1,4 @@
-// One rank as a child process: started with its variables, its output taken line by line.
+// One rank as a child process: started with its environment variables, its output read line by line.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +12,7 @@
 
 namespace titan {
 
-/// The end of a pipe that a child writes to, cut into lines.
+/// The read end of a pipe that a child writes to; splits the stream into lines.
 class LinePipe {
  public:
   LinePipe() = default;
@@ -20,10 +20,11 @@ class LinePipe {
   LinePipe& operator=(const LinePipe&) = delete;
   ~LinePipe() { close(); }
 
-  /// Opens the pipe; returns the end to write to, or -1.
+  /// Opens the pipe; returns the write end, or -1.
   int open();
   int descriptor() const { return descriptor_; }
-  /// Reads what has arrived, and calls `take` with each whole line; at the end of the stream with what is left.
+  /// Reads the available data and calls `take` with each complete line; at the end of the stream also with the
+  /// remainder.
   void read(const std::function<void(std::string_view line)>& take);
   void close();
 
@@ -34,7 +35,7 @@ class LinePipe {
 
 /// How a process ended.
 struct ProcessEnd {
-  int exit_code = 0;  ///< 128 + signal when it was killed
+  int exit_code = 0;  ///< 128 + signal if it was killed
   int signal = 0;
 };
 
@@ -42,9 +43,9 @@ class RankProcess {
  public:
   explicit RankProcess(int64_t rank) : rank_(rank) {}
 
-  /// Starts `program` in a process group of its own, with `variables` over this process's environment. The kernel kills
-  /// it when this process ends. `shares_output`: its standard output is this process's, and not taken here. Throws
-  /// Error(launcher) when it cannot be started.
+  /// Starts `program` in its own process group, with `variables` added to this process's environment. The kernel kills
+  /// it when this process ends. `shares_output`: it inherits this process's standard output, which is then not
+  /// captured. Throws Error(launcher) if it cannot be started.
   void start(const std::string& program, const std::vector<std::string>& arguments,
              const std::map<std::string, std::string>& variables, bool shares_output);
 
@@ -52,9 +53,9 @@ class RankProcess {
   pid_t process() const { return process_; }
   bool is_running() const { return process_ > 0 && !end_; }
   const std::optional<ProcessEnd>& end() const { return end_; }
-  /// Sends a signal to the rank and all that it started.
+  /// Sends a signal to the rank and its descendants.
   void send(int signal) const;
-  /// Notes the end when there is one; true when it has just ended.
+  /// Records the exit, if any; true if it has just ended.
   bool check();
 
   LinePipe output;

@@ -49,10 +49,10 @@ class RankClock {
 
   bool ended() const { return program_ == runs_.size(); }
 
-  /// When a message of this pass is at its receiver; ranks share it.
+  /// When each message of this pass arrives at its receiver; shared by all ranks.
   using Arrivals = std::map<std::tuple<size_t, bool, int, int>, double>;
 
-  /// Runs one instruction; false: it waits for a message that was not sent yet.
+  /// Runs one instruction; false if it waits for a message that was not sent yet.
   bool advance(Arrivals& arrivals) {
     const Action& action = runs_[program_].program->actions[next_];
     if (next_ == 0) began_ = clock_, seconds_before_ = result.seconds;
@@ -100,7 +100,7 @@ class RankClock {
         wait_for(pending_[{action.kind == wait_unshard, action.group}]);
         return true;
       case offload:
-        wait_for(offloading_);  // its memory is free from here on
+        wait_for(offloading_);  // its memory is free from here
         offloading_ = copy(action, kToHost, saved_bytes(action));
         return true;
       case fetch:
@@ -148,7 +148,7 @@ class RankClock {
     }
   }
 
-  /// As many more of the program that has just run.
+  /// Adds `times` more repetitions of the program that has just run.
   void repeat(double times) {
     if (times == 0) return;
     const double longer = times * (clock_ - began_);
@@ -203,8 +203,8 @@ class RankClock {
   static constexpr const char* kToDevice = "copies to the device";
   static constexpr const char* kToHost = "copies to the host";
 
-  /// Collectives of a communicator run one after the other, beside computation; shards that are on the host are copied
-  /// to the device first.
+  /// Collectives of one communicator run sequentially, concurrently with computation; shards on the host are copied to
+  /// the device first.
   void start(const Action& action) {
     const bool gathers = action.kind == ActionKind::unshard;
     Started started{clock_, ""};
@@ -222,7 +222,7 @@ class RankClock {
     }
     pending_[{gathers, action.group}] = started;
   }
-  /// Copies between host and device of one direction run one after the other, beside everything else.
+  /// Copies in one direction between host and device run sequentially, concurrently with everything else.
   Started copy(const Action& action, const char* direction, double bytes) {
     const double begin = std::max(clock_, busy_[direction]), end = begin + costs_.host_copy_seconds(bytes);
     busy_[direction] = end;
@@ -232,7 +232,7 @@ class RankClock {
   void wait_for(const Started& started) {
     if (!started.track.empty()) wait(started.end, waiting_for(started.track));
   }
-  /// On the host with the weights; or moments that are on the host come to the device and leave it meanwhile.
+  /// Runs where the weights are. Offloaded moments are copied to the device and back concurrently.
   void optimize(const Action& action) {
     const PlanRequest& request = plan_.request;
     const double moments = static_cast<double>(request.optimizer_moments * size_of(request.optimizer_state));
@@ -252,7 +252,7 @@ class RankClock {
       spend(seconds, waiting_for(exchange.communicator));
     }
   }
-  /// When the message is there.
+  /// Returns the arrival time of the message.
   double send(const Action& action) {
     double& busy = busy_[group_names::kPipeline];
     const double begin = std::max(clock_, busy);
@@ -280,11 +280,11 @@ class RankClock {
   const Hardware& hardware_;
   CostModel costs_;
   bool keep_events_;
-  /// Passes of one program: the first ones are simulated, and the last of these stands for the others.
+  /// Repetitions of one program: the first ones are simulated, and the last of these represents the others.
   static constexpr int64_t kSimulated = 3;
   struct ProgramRun {
     const Program* program;
-    int64_t more;  // times it is repeated without being simulated
+    int64_t more;  // repetitions that are not simulated
   };
   std::vector<RepeatedProgram> step_;
   std::vector<ProgramRun> runs_;
@@ -293,8 +293,8 @@ class RankClock {
   size_t program_ = 0, next_ = 0;
   double clock_ = 0;
   std::map<std::string, double> busy_;               // track → when its last call ends
-  std::map<std::pair<bool, int>, Started> pending_;  // of weight groups: gathers, and reductions
-  std::map<std::pair<int, int>, Started> fetched_;   // of units and microbatches
+  std::map<std::pair<bool, int>, Started> pending_;  // by weight group: unshards (true) and reductions
+  std::map<std::pair<int, int>, Started> fetched_;   // by unit and microbatch
   Started offloading_;
 };
 

@@ -1,4 +1,4 @@
-// A simulated step for people: a trace to open in a browser, and a picture.
+// A simulated step as a trace for a browser and as a picture.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

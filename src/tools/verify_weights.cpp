@@ -1,4 +1,4 @@
-// titan_train convert verify: what is in a folder of weights, and whether it is whole.
+// titan_train convert verify: what a folder of weights contains, and whether it is complete.
 #include <algorithm>
 #include <ostream>
 #include <set>
@@ -34,7 +34,7 @@ std::string described(const TensorSource& weights) {
                      human_count(static_cast<double>(numbers_in(weights))));
 }
 
-/// Whether every tensor is the model's; says so. Throws MismatchError when not.
+/// Throws MismatchError unless every tensor belongs to the model; prints the counts.
 void compare(const ForeignModel& model, TensorSource& weights, const ModelRequest& request, std::ostream& out) {
   out << fmt::format("names   {}: {}\n", shown(request), check_fit(model, weights).counts());
 }

@@ -1,6 +1,6 @@
 // An alias: a former name of an option, or its name in another program, and the conversion of its value. alias.cpp
-// declares all of them. A renaming needs two keys only. Conversions run after all other options have their values and
-// may read them.
+// declares all of them; a renaming needs only the two keys. Conversions run after all other options have their values
+// and may read them.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,7 @@ struct Conversion {
 
 struct Alias {
   std::string key;     ///< the former spelling
-  std::string target;  ///< the option that took its place (the main one, when it sets several)
+  std::string target;  ///< the option that replaced it (the main one if it sets several)
   Era era = Era::early;
   std::string change;                  ///< shown to users: "inverted", "true means fused"; empty for a renaming
   ValueType type{};                    ///< of the former spelling; of the target for a renaming

@@ -1,6 +1,6 @@
-// The typed configuration of one job: plain data, named as torchtitan's last TOML generation names it.
-// The fields carry no defaults: schema.h holds every default, range and explanation, once. A JobConfig therefore comes
-// from load_config() (load.h) or default_config() (schema.h), never from its constructor. Knows nothing of tensors.
+// The typed configuration of one job: plain data with the names of torchtitan's last TOML generation. The fields have
+// no defaults: schema.h has every default, range and explanation. So load_config() (load.h) or default_config()
+// (schema.h) makes a JobConfig, never its constructor. Knows nothing of tensors.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace titan {
 
-/// Which era's defaults and formulas hold where the two differ.
+/// Which torchtitan generation's defaults and formulas apply where the two differ.
 enum class Generation { december_2024, last_2026 };
 
 struct JobSection {
@@ -39,7 +39,7 @@ struct MetricsSection {
   std::string save_tb_folder;
   bool save_for_all_ranks{};
   bool enable_wandb{};
-  bool quiet{};                                ///< warnings and errors alone on the console
+  bool quiet{};                                ///< only warnings and errors on the console
   std::optional<std::string> prometheus_file;  ///< relative to dump_folder
   bool report{};                               ///< write report.html
   int64_t sample_freq{};                       ///< 0: no samples
@@ -48,7 +48,7 @@ struct MetricsSection {
   double sample_temperature{};
 };
 
-/// What is in place of the flavor's; 0 keeps the flavor's.
+/// Values that replace the flavor's; 0 keeps the flavor's.
 struct ModelOverrideSection {
   int64_t dim{};
   int64_t n_layers{};
@@ -71,9 +71,9 @@ struct ModelOverrideSection {
 };
 
 struct ModelSection {
-  std::string from_hf;    ///< folder with the config.json that the rest of this section follows; empty: none
+  std::string from_hf;    ///< folder whose config.json sets the rest of this section; empty: none
   std::string name;       ///< llama2, llama3, llama3_1, llama3_2, llama, mistral, qwen2, qwen3
-  std::string flavor;     ///< checked against the model's table by the model part
+  std::string flavor;     ///< checked by the model part against the model's table
   std::string norm_type;  ///< rmsnorm, fused_rmsnorm, layernorm, np_layernorm
   std::string rope_scaling;
   int64_t max_seq_len{};  ///< 0: the published context
@@ -84,9 +84,9 @@ struct ModelSection {
   bool print_after_conversion{};
 };
 
-/// One `[[optimizer.param_groups]]` table: parameters whose name matches get these multipliers.
+/// One `[[optimizer.param_groups]]` table: multipliers for the parameters whose name matches.
 struct ParamGroup {
-  std::string match;  ///< regular expression (ECMAScript), searched anywhere in the parameter's name
+  std::string match;  ///< regular expression (ECMAScript), may match anywhere in the parameter's name
   double lr_multiplier{};
   double weight_decay_multiplier{};
 };
@@ -122,19 +122,19 @@ struct TrainingSection {
   double max_norm{};  ///< 0: gradients are not clipped
   int64_t steps{};
   bool enable_cpu_offload{};
-  std::string dtype;                   ///< float32, bfloat16: what parameters are created in
-  std::string mixed_precision_param;   ///< bfloat16, float32: what forward and backward compute in
-  std::string mixed_precision_reduce;  ///< float32, bfloat16: what gradients travel in
+  std::string dtype;                   ///< float32, bfloat16: dtype of the parameters
+  std::string mixed_precision_param;   ///< bfloat16, float32: compute dtype of forward and backward
+  std::string mixed_precision_reduce;  ///< float32, bfloat16: dtype of gradient reduction
   std::string device;                  ///< auto, cpu, cuda
   int64_t threads{};                   ///< CPU threads; 0: all cores
   std::string non_finite;              ///< abort, skip
   std::string spike_guard;             ///< off, warn, skip
-  int64_t spike_window{};              ///< steps that a loss and a norm are compared with
+  int64_t spike_window{};              ///< preceding steps that loss and norm are compared with
   double spike_threshold{};            ///< standard deviations
   int64_t loss_chunks{};
   std::string weight_gradient_dtype;              ///< float32, bfloat16
-  bool allow_bf16_reduced_precision_reduction{};  ///< partial sums of split-K products on a GPU
-  std::vector<std::string> keep_fp32;             ///< units whose parameters stay in fp32 under mixed precision
+  bool allow_bf16_reduced_precision_reduction{};  ///< bf16 partial sums in split-K products on a GPU
+  std::vector<std::string> keep_fp32;             ///< units whose parameters stay fp32 under mixed precision
 };
 
 struct ParallelismSection {
@@ -162,7 +162,7 @@ struct CheckpointSection {
   bool enable{};
   std::string folder;
   int64_t interval{};          ///< steps
-  int64_t interval_seconds{};  ///< above 0: saves are due by the clock instead of by steps
+  int64_t interval_seconds{};  ///< above 0: save at this interval of time instead of steps
   std::optional<std::string> initial_load_path;
   bool initial_load_model_only{};
   bool initial_load_in_hf{};
@@ -179,7 +179,7 @@ struct CheckpointSection {
   bool enable_first_step_checkpoint{};
   bool load_only{};
   bool require_resume{};
-  std::string on_commit;  ///< command run after each commit; {dir} is replaced; empty: none
+  std::string on_commit;  ///< command to run after each commit, with {dir} replaced; empty: none
 };
 
 struct ActivationCheckpointSection {
@@ -235,7 +235,7 @@ struct ValidationSection {
   int64_t local_batch_size{};
   int64_t seq_len{};
   int64_t freq{};
-  int64_t steps{};  ///< -1: the whole set
+  int64_t steps{};  ///< -1: the whole dataset
 };
 
 struct DebugSection {
@@ -257,7 +257,7 @@ struct MixtureSource {
   std::string dataset;     ///< text, chat
 };
 
-/// A chat template of the user's own.
+/// A custom chat template.
 struct ChatSection {
   std::string begin;
   std::string system_prefix, system_suffix;
@@ -301,12 +301,12 @@ struct JobConfig {
   DataSection data;
 };
 
-/// The era of a loaded config (its job.generation is "2024" or "2026").
+/// The generation of a loaded config (its job.generation is "2024" or "2026").
 inline Generation generation_of(const JobConfig& config) {
   return config.job.generation == "2024" ? Generation::december_2024 : Generation::last_2026;
 }
 
-/// Whether training reads conversations, alone or in its mixture.
+/// True if training reads conversations, alone or in a mixture.
 inline bool trains_on_chat(const JobConfig& config) {
   if (config.training.dataset != "mixture") return config.training.dataset == "chat";
   for (const MixtureSource& source : config.data.mixture) {

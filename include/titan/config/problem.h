@@ -1,5 +1,5 @@
-// What is wrong with a configuration and where: collected, never thrown one at a time.
-// Every part that checks a config (the model's table, the tokenizer) adds its problems to the same list.
+// What is wrong with a configuration and where: collected, never thrown one at a time. Every part that checks a config
+// (e.g. the model table, the tokenizer) adds to the same list.
 #pragma once
 
 #include <functional>
@@ -12,12 +12,12 @@
 
 namespace titan {
 
-/// Where a value comes from: `file:line:column`, a word of the command line, or the option's default.
+/// The origin of a value: `file:line:column`, a word of the command line, or the option's default.
 struct Place {
   enum class Kind { default_value, file, command_line };
   Kind kind = Kind::default_value;
-  std::string source;  ///< the file; the word as typed; or the option's key
-  int line = 0;        ///< 1-based; of the command line the number of the word, which only sorts
+  std::string source;  ///< the file, the word as typed, or the option's key
+  int line = 0;        ///< 1-based; for the command line the number of the word, used only for sorting
   int column = 0;
 
   std::string to_string() const;
@@ -27,20 +27,20 @@ enum class Severity { error, note };
 
 struct Problem {
   Place where;
-  std::string key;     ///< the option concerned, in its current spelling; for a mistyped key or section the one it most
-                       ///< likely meant; empty when it is the file itself
+  std::string key;     ///< the current spelling of the option; for a mistyped key or section the most likely option;
+                       ///< empty if the file itself is the problem
   std::string what;    ///< what is wrong, without a full stop
   std::string remedy;  ///< what to do about it, without a full stop
   Severity severity = Severity::error;
 };
 
-/// Where each option that the user gave was given, by its current key.
+/// The place of each option that the user gave, by its current key.
 class Origins {
  public:
-  /// `spelling` is the key as the user wrote it, which an alias makes different from `key`.
+  /// `spelling`: the key as the user wrote it; differs from `key` for an alias.
   void set(const std::string& key, Place place, std::string spelling);
   bool is_set(std::string_view key) const { return origins_.find(key) != origins_.end(); }
-  /// Where the value of `key` comes from; for an option that is not set, the default's place.
+  /// The origin of the value of `key`; the default's place if the option is not set.
   Place place(std::string_view key) const;
   /// The user's own spelling, or `key` itself.
   std::string spelling(std::string_view key) const;
@@ -56,7 +56,7 @@ class Origins {
   std::map<std::string, Origin, std::less<>> origins_;
 };
 
-/// A check of a whole config. It is called after every value has its type and its own range.
+/// A check of a whole config. Runs after every value has its type and is in range.
 using ConfigCheck = std::function<std::vector<Problem>(const JobConfig&, const Origins&)>;
 
 /// Files by position, then the command line in its order, then defaults.

@@ -1,6 +1,5 @@
-// Every option of a job, described once, and every former spelling of one. From it come the typed config, the readers,
-// help, documentation and completion. Immutable once made; make one in `main` and pass it on (it costs well under 1
-// ms).
+// Every option of a job and every former spelling, described once. The typed config, readers, help, documentation and
+// completion are derived from it. Immutable after construction (well under 1 ms); `main` makes one and passes it on.
 #pragma once
 
 #include <deque>
@@ -24,7 +23,7 @@ struct SectionInfo {
 class Schema {
  public:
   Schema();
-  Schema(const Schema&) = delete;  // look-ups point into it
+  Schema(const Schema&) = delete;  // look-ups return pointers into it
   Schema& operator=(const Schema&) = delete;
 
   const std::vector<SectionInfo>& sections() const { return sections_; }
@@ -34,15 +33,15 @@ class Schema {
 
   const Option* find(std::string_view key) const;
   const Alias* find_alias(std::string_view key) const;
-  /// Whether a table of that name may stand in a file: a section, a parent of one, or the section of a former spelling.
+  /// True if a file may contain a table `name`: a section, a parent of one, or the section of a former spelling.
   bool is_section(std::string_view name) const;
 
-  /// Keys nearest to a mistyped one, best first, current and former spellings alike.
+  /// Keys most similar to a mistyped one, best first, current and former spellings alike.
   std::vector<std::string> suggest(std::string_view key, size_t limit = 3) const;
   std::vector<std::string> suggest_section(std::string_view name) const;
-  /// The keys that `prefix` may stand for: exact, else current keys that begin with it, else former ones.
+  /// The keys that `prefix` may mean: exact, else current keys that begin with it, else former ones.
   std::vector<std::string> completions(std::string_view prefix) const;
-  /// The option that a current or former spelling stands for.
+  /// The current option of a current or former spelling.
   std::string current_key(const std::string& key) const;
   /// "training.steps", or for a former spelling "training.local_batch_size (formerly training.batch_size)".
   std::string display_name(const std::string& key) const;
@@ -50,7 +49,7 @@ class Schema {
   // For the files that describe the options.
   void add_section(std::string name, std::string description);
   Option& add(Option option);
-  /// The options described so far in a section, to say something about all of them.
+  /// The options described so far in a section, to set a property of all of them.
   std::vector<std::reference_wrapper<Option>> section_options(std::string_view section);
   void add_alias(Alias alias);
 
@@ -62,7 +61,7 @@ class Schema {
   std::map<std::string, size_t, std::less<>> alias_by_key_;
 };
 
-/// The config of somebody who sets nothing.
+/// The config without a file and without overrides.
 JobConfig default_config(const Schema& schema, Generation generation = Generation::last_2026);
 JobConfig default_config(Generation generation = Generation::last_2026);
 

@@ -1,5 +1,5 @@
-// For the files that declare options (schema_*.cpp): limits, Section, which binds options to the fields of one section
-// of JobConfig, and the data loader's options, which training and validation share. Other parts use kMostRanks only.
+// For the files that declare options (schema_*.cpp): limits; Section, which binds options to the fields of one section
+// of JobConfig; and the data loader's options, shared by training and validation. Other parts use kMostRanks only.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,28 @@
 
 namespace titan {
 
-/// Most ranks of a run: products of three such numbers fit in 64 bits.
+/// The maximum number of ranks: products of three such numbers fit in 64 bits.
 inline constexpr int64_t kMostRanks = int64_t{1} << 20;
 
 }  // namespace titan
 
 namespace titan::detail {
 
-// Private to config. Section::add takes a pointer to the field; type, reader and writer follow from it.
+// Private to config. Section::add takes a pointer to the field and derives type, reader and writer from it.
 
 // Upper limits exist only where a larger value would break something.
-/// Multiplied with ranks; see kMostRanks.
+/// Is multiplied by the number of ranks; see kMostRanks.
 inline constexpr double kMostSequences = 1 << 20;
-/// Positions are whole numbers up to here in the float32 of the rotary tables.
+/// float32 rotary tables represent integer positions exactly up to this limit.
 inline constexpr double kLongestSequence = 1 << 24;
-/// Weights, and their bytes in all layers together, are counted in 64 bits.
+/// The number of weights, and the bytes of all layers together, must fit in 64 bits.
 inline constexpr double kWidestModel = 1 << 17;
 inline constexpr double kLargestVocabulary = 1 << 24;
-/// Every layer is described before anything else happens, and a bad config must be reported within a second.
+/// Describing every layer takes time, and a bad config must be reported within a second.
 inline constexpr double kMostLayers = 4096;
-/// Batches wait in host memory, and a queue that is never emptied gains nothing.
+/// Ready batches occupy host memory, and a longer queue gains nothing.
 inline constexpr double kMostBatchesReady = 1024;
-/// The window is looked through in every step, and written as text into every checkpoint.
+/// Every step reads the whole window, and every checkpoint stores it as text.
 inline constexpr double kMostGuardedSteps = 1 << 14;
 
 template <class T>
@@ -64,7 +64,7 @@ constexpr ValueType value_type_of() {
   }
 }
 
-/// Value's alternative for a default written naturally in the schema (2048, "cpu", 1e-8, {"a", "b"}).
+/// A default as the schema writes it (2048, "cpu", 1e-8, {"a", "b"}), converted to Value's alternative.
 template <class Field>
 Value default_value(const Field& value) {
   if constexpr (is_optional<Field>::value) {
@@ -74,7 +74,7 @@ Value default_value(const Field& value) {
   }
 }
 
-/// Describes the options of one section; `Access` reaches its struct from a JobConfig, const or not:
+/// Describes the options of one section; `Access` returns the section's struct of a JobConfig, const or not:
 /// `[](auto& config) -> auto& { return config.training; }`.
 template <class Access>
 class Section {
@@ -103,14 +103,14 @@ class Section {
     return option;
   }
 
-  /// An option that is accepted because torchtitan has it, and that nothing here reads.
+  /// An option of torchtitan that is accepted but not used.
   Option& accept(const std::string& name, ValueType type, Value default_is) {
     Option& option = schema_.add(plain(name, type, std::move(default_is)));
     option.optional = std::holds_alternative<std::monostate>(option.default_2026);
     return option;
   }
 
-  /// An array of tables, converted by its own functions.
+  /// An array of tables with its own conversion functions.
   Option& add_records(const std::string& name, void (*write)(S&, const std::vector<Record>&),
                       std::vector<Record> (*read)(const S&)) {
     Option& option = schema_.add(plain(name, ValueType::records, Value(std::vector<Record>{})));
@@ -136,7 +136,7 @@ class Section {
   Access access_;
 };
 
-// One function per file of descriptions; Schema's constructor calls them in this order.
+// One function per file of descriptions, in the order in which Schema's constructor calls them.
 void describe_job(Schema& schema);
 void describe_model(Schema& schema);
 void describe_optimizer(Schema& schema);
@@ -147,8 +147,8 @@ void describe_precision(Schema& schema);
 void describe_debug(Schema& schema);
 void describe_aliases(Schema& schema);
 
-// The options of torchtitan's Python data loader, which training and validation both have. Private to config.
-// They have no effect here; they are described so that a config that has them can be read, with a note that says why.
+// The options of torchtitan's Python data loader, for training and validation. Private to config. They have no effect
+// here; they are described so that configs with them load, with a note that gives the reason.
 
 inline void describe_dataloader(Schema& schema, const std::string& name) {
   const std::string why = "a background thread reads and packs the text (data.prefetch)";

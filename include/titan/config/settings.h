@@ -1,5 +1,5 @@
-// The values of a job while it is being read: what each option holds, who said so and how strongly.
-// Owned by the loader; conversions of former spellings look into it.
+// The values of a job during loading: each option's value, origin and level. Owned by the loader; conversions of former
+// spellings read it.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace titan {
 
-/// Who set a value; a later one in this list wins over an earlier one.
+/// The source of a value; later ones in this list override earlier ones.
 enum class Level { default_value, file, command_line };
 
 class Settings {
@@ -22,13 +22,13 @@ class Settings {
   const Value& value(std::string_view key) const;
   Level level(std::string_view key) const;
   bool is_set(std::string_view key) const { return level(key) != Level::default_value; }
-  /// The value as a type the schema gives this option.
+  /// The value as type T, which must match the schema.
   template <class T>
   const T& get(std::string_view key) const {
     return std::get<T>(value(key));
   }
 
-  /// At Level::default_value this replaces a default that follows from other values; it then has no origin.
+  /// At Level::default_value this replaces a default that depends on other values; the value then has no origin.
   void set(const std::string& key, Value value, Level level, Place place, std::string spelling);
   const Origins& origins() const { return origins_; }
   /// Writes every bound option into a typed config.

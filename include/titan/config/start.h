@@ -1,6 +1,6 @@
-// What a training start needs beyond a valid config: files that exist, enough processors. Only `titan_train train` runs
-// these checks; `config show` accepts a config on any machine. They look at the file system and open no file: the part
-// that reads a file checks its content.
+// Checks that training needs beyond a valid config: input files exist, enough processors. Only `titan_train train` runs
+// them; `config show` accepts a config on any machine. They only test whether files exist; the code that reads a file
+// checks its content.
 #pragma once
 
 #include <string>
@@ -11,24 +11,24 @@
 
 namespace titan {
 
-/// One line per given option that matters only among several processes.
+/// One line per given option that only has an effect with several processes.
 std::vector<std::string> notes_for_one_process(const Schema& schema, const LoadedConfig& loaded);
 
-/// Files that training reads and that are not there: tokenizer and datasets.
+/// Missing input files of training: tokenizer and datasets.
 std::vector<Problem> check_inputs(const LoadedConfig& loaded);
 
-/// Replaces every input path by the place it was found at, and says so for each that is not in the current folder.
-/// A relative path written in a config file is looked for in the current folder, then in the folder of that file and in
-/// the three above it; one from the command line in the current folder only.
+/// Replaces every input path by the path where it was found, and returns a line for each that is not in the current
+/// folder. A relative path from a config file is searched in the current folder, then in the config file's folder and
+/// its three parents; one from the command line only in the current folder.
 std::vector<std::string> locate_inputs(LoadedConfig& loaded);
 
 /// Reports CPU thread counts above `processors`.
 std::vector<Problem> check_threads(const LoadedConfig& loaded, int64_t processors);
 
-/// Everything that keeps `loaded` from being trained here.
+/// Everything that prevents training of `loaded` on this machine.
 struct StartCheck {
-  std::vector<Problem> problems;      ///< by place, those of the config itself included
-  ExitCode code = ExitCode::success;  ///< bad_data when files are missing and nothing else is wrong, else bad_config
+  std::vector<Problem> problems;      ///< sorted by place, including those of the config itself
+  ExitCode code = ExitCode::success;  ///< bad_data if missing files are the only problems, else bad_config
 };
 StartCheck check_start(const LoadedConfig& loaded, int64_t processors);
 

@@ -1,5 +1,5 @@
-// The value of one option, whatever its type, between the text it was read from and the typed field it ends in.
-// Pure functions; owned by config; knows neither the schema nor files.
+// The value of one option of any type, between its text and the typed field. Pure functions, without knowledge of the
+// schema or of files.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ enum class ValueType { boolean, integer, number, text, text_list, integer_list, 
 
 struct Record;
 
-/// monostate is "none": an optional option that is not given.
+/// monostate is "none": the value of an optional option that is not set.
 using Value = std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<std::string>,
                            std::vector<int64_t>, std::vector<std::vector<std::string>>, std::vector<Record>>;
 
@@ -32,14 +32,14 @@ std::string describe(ValueType type);
 /// INT, FLOAT, TEXT …: for help and tables.
 std::string short_name(ValueType type);
 
-/// The value as TOML writes it; none as "none". A float keeps its shortest exact spelling ("0.0003", "1e-8", "1.0").
+/// The value in TOML syntax; none as "none". A float keeps its shortest exact spelling ("0.0003", "1e-8", "1.0").
 std::string to_toml(const Value& value);
 
-/// A command-line word as a value of `type`; nothing when it is none. A list is one comma-separated word.
+/// Parses a command-line word as `type`; nothing if it is not valid. A list is one comma-separated word.
 std::optional<Value> parse_word(ValueType type, std::string_view word);
 
-/// What a TOML file may write for `type`: an integer for a number, one comma-separated string for a list of strings.
-/// Nothing when the value has another type.
+/// Conversions that a TOML file may rely on: an integer for a number, one comma-separated string for a list of strings.
+/// Nothing if the value has another type.
 std::optional<Value> convert(ValueType type, const Value& value);
 
 }  // namespace titan

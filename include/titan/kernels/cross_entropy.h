@@ -19,9 +19,9 @@ struct CrossEntropyRows {
   float* losses = nullptr;  // [rows], unscaled
 };
 
-/// `counted` rows have a valid label. Their logits are read, and read again for the gradient, from the cache if the
-/// rows of concurrent blocks fit: 132 rows of 128,256 bf16 words are 34 MB. Plus a loss and a label per row, and the
-/// scale if it is in memory.
+/// `counted`: rows with a valid label. Their logits are read, and reread for the gradient, from the cache if the rows
+/// of concurrent blocks fit: 132 rows of 128,256 bf16 words are 34 MB. Also a loss and a label per row, and the scale
+/// if it is in memory.
 constexpr KernelTraffic traffic(const CrossEntropyRows& a, int64_t counted) {
   const int64_t row = a.words * bytes_of(a.type);
   return {counted * row + a.rows * 8 + (a.scale_at ? 4 : 0), (a.gradient ? a.rows * row : 0) + a.rows * 4,
@@ -57,7 +57,7 @@ struct VocabularyGradient {
   const float* sums = nullptr;
 };
 
-/// Reads the logits and a label per row, writes three numbers per row; `here` rows read their label's logit again.
+/// Reads the logits and a label per row, writes three numbers per row; `here` rows reread their label's logit.
 constexpr KernelTraffic traffic(const VocabularySums& a, int64_t here) {
   return {a.rows * (a.words * bytes_of(a.type) + 8), a.rows * 12, here * bytes_of(a.type)};
 }

@@ -22,7 +22,7 @@ inline bool in_packs(KernelType type, int64_t columns, std::initializer_list<con
   return fits;
 }
 
-/// Bytes that a launch reads from and writes to device memory, each address once; `reread` bytes are requested again
+/// Bytes that a launch reads from and writes to device memory, each address once. `reread` bytes are requested again
 /// and hit a cache if the arrays are as small as the kernel's comment says. A word that all threads of a block read
 /// counts once; atomics on single words do not count.
 struct KernelTraffic {

@@ -1,6 +1,6 @@
 // The gradient of an embedding: token rows are added to word rows in place; rows of words that do not occur are not
-// touched. Tokens are sorted by word: one thread makes each sum in token order, so the bits are reproducible. The
-// caller sorts, and zeroes the gradient before the first microbatch.
+// touched. Tokens are sorted by word, and one thread computes each sum in token order, so the bits are reproducible.
+// The caller sorts, and zeroes the gradient before the first microbatch.
 #pragma once
 
 #include "titan/kernels/elements.h"
@@ -21,7 +21,7 @@ struct EmbeddingGradient {
 
 inline bool in_packs(const EmbeddingGradient& a) { return in_packs(a.type, a.columns, {a.dy, a.gradient}); }
 
-/// Reads all words; for the `kept` tokens of this shard their positions and rows; reads and writes the gradient rows of
+/// Reads all words; reads positions and rows of the `kept` tokens of this shard; reads and writes the gradient rows of
 /// the `distinct` words among them.
 constexpr KernelTraffic traffic(const EmbeddingGradient& a, int64_t kept, int64_t distinct) {
   const int64_t sums = distinct * a.columns * 4;

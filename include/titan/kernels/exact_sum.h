@@ -1,6 +1,6 @@
 // The exact sum of squares of fp32 numbers: a fixed-point integer with a bit for every power of two that the sum can
-// contain, stored as int64 limbs. Integer addition is associative, so threads, sharding and ranks do not change the
-// result. Layout and arithmetic for host and device; no tensors, no formatting library (nvcc compiles this).
+// contain, stored as int64 limbs. Integer addition is associative, so the result is independent of threads, sharding
+// and ranks. Layout and arithmetic for host and device; no tensors, no formatting library (nvcc compiles this).
 #pragma once
 
 #include <cmath>

@@ -7,7 +7,7 @@
 namespace titan {
 
 enum class KernelFloat8 : uint8_t { e4m3, e5m2 };
-/// What shares a scale: the whole matrix, a row, a column.
+/// The elements that share a scale: the whole matrix, a row, a column.
 enum class KernelExtent : uint8_t { matrix, row, column };
 
 /// [rows, columns], contiguous → amax per extent as fp32 bits: 1, `rows` or `columns` values, combined with the

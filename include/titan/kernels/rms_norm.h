@@ -56,7 +56,7 @@ inline bool in_packs(const RmsNormBackward& a) {
 inline bool supported(const RmsNormForward& a) { return fits_rms_norm(a.type, a.columns, in_packs(a)); }
 inline bool supported(const RmsNormBackward& a) { return fits_rms_norm(a.type, a.columns, in_packs(a)); }
 
-/// Forward: x, delta, sum and normed once, a scale per row; the weight once, and again for every further row.
+/// Forward: x, delta, sum and normed once, a scale per row; the weight once, and reread for every further row.
 constexpr KernelTraffic traffic(const RmsNormForward& a) {
   const int64_t row = a.columns * bytes_of(a.type);
   const int64_t streams = a.delta ? 2 : 1;

@@ -1,5 +1,5 @@
-// Rotary embedding of queries and keys in one launch, in place or not: pairs (2j, 2j+1) of a head are multiplied by a
-// complex number of the table, or by its conjugate if inverse.
+// Rotary embedding of queries and keys in one launch, optionally in place: pairs (2j, 2j+1) of a head are multiplied by
+// a complex number of the table, or by its conjugate if inverse.
 #pragma once
 
 #include "titan/kernels/elements.h"
@@ -27,7 +27,7 @@ struct RotaryTurn {
 
 inline bool supported(const RotaryTurn& a) { return a.head_dim % 2 == 0; }
 
-/// Queries and keys are read and written once; a table row once per position, and again for every further head and
+/// Queries and keys are read and written once; a table row once per position, and reread for every further head and
 /// sample (with per-sample positions: one row per sample, if all differ).
 inline KernelTraffic traffic(const RotaryTurn& a) {
   const int64_t heads = (a.query ? a.query_heads : 0) + (a.key ? a.key_heads : 0);

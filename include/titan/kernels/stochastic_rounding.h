@@ -42,7 +42,7 @@ struct RoundingBits {
   }
 };
 
-/// Philox rounds: enough where each random number decides only one last place.
+/// Philox rounds: enough here, because each random number only decides one last place.
 constexpr int kRoundingRounds = 7;
 
 /// Random bits of elements 2n and 2n + 1 of a tensor, which share block n of the key's stream.

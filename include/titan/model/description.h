@@ -39,9 +39,9 @@ struct ModelDescription {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   int64_t vocabulary = 0;
-  bool vocabulary_is_tokenizers = false;  // the flavor has none of its own
+  bool vocabulary_is_tokenizers = false;  // the flavor has none
   int64_t max_sequence = 0;
-  bool block_causal = false;  // attention stops at document boundaries, positions restart there
+  bool block_causal = false;  // attention stops and positions restart at document boundaries
 
   /// Counts every parameter once, tied weights too.
   int64_t parameter_count() const;

@@ -1,5 +1,5 @@
-// Which linear layers of a model compute in float8, and why the others do not: a pure function of the model's
-// description. The plan uses it, and a run prints it at start.
+// Which linear layers of a model use float8, and why the others do not: a pure function of the model's description.
+// Used by the plan; a run prints it at start.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct Float8Request {
   bool casts_again = false;               // cast weights again in backward instead of keeping forward's copy
   bool precomputes = false;               // compute all weight scales in one reduction after the optimizer step
   std::vector<std::string> filters = {};  // layers whose name contains one of these stay in the compute dtype
-  bool leaves_small = false;              // and those too small to be faster
+  bool leaves_small = false;              // exclude layers that are too small to be faster
 };
 
 struct LinearChoice {
@@ -30,12 +30,12 @@ struct LinearChoice {
   std::string reason;  // why the layer is not converted
 };
 
-/// torchtitan's name of a recipe, and back.
+/// torchtitan's name of a recipe, and the inverse.
 std::string_view name(Float8Recipe recipe);
 Float8Recipe float8_recipe(std::string_view name);
 
-/// Every linear layer of the model, in order. Tensor-parallel shards must be multiples of 16 in both dimensions, too.
-/// Layers of units in `keep_fp32` stay in fp32.
+/// Every linear layer of the model, in order. Tensor-parallel shards must also be multiples of 16 in both dimensions.
+/// Layers of units in `keep_fp32` stay fp32.
 std::vector<LinearChoice> choose_float8_layers(const ModelDescription& model, const Float8Request& request,
                                                int64_t tensor_ranks, const std::vector<std::string>& keep_fp32);
 
@@ -47,7 +47,7 @@ bool converts_any(const std::vector<LinearChoice>& choices);
 /// If no layer is converted: a message with the number of layers per reason and what to do.
 std::optional<std::string> idle_float8_words(const Float8Request& request, const std::vector<LinearChoice>& choices);
 
-/// The report at start: converted and unconverted layers, equal ones on one line.
+/// The report at start: converted and unconverted layers, equal ones merged into one line.
 std::vector<std::string> float8_lines(const Float8Request& request, const std::vector<LinearChoice>& choices);
 
 }  // namespace titan

@@ -32,12 +32,12 @@ struct BatchContext {
   at::Tensor tokens;         // int64 [B, T]: this rank's positions of every sample
   at::Tensor labels;         // int64 [B, T]; kIgnoredLabel: no loss
   at::Tensor positions;      // int64 [B or 1, T]; undefined: 0 … T−1
-  AttentionBounds bounds;    // of the whole samples
+  AttentionBounds bounds;    // of complete samples
   double loss_scale = 1.0;   // 1 / valid tokens of the whole step
-  at::Tensor loss_scale_at;  // fp64 device scalar that replaces it for captured work
-  // Of generation (UnitMode::logits):
-  KeyValueCache* cache = nullptr;  // what the tokens follow; null: nothing
-  at::Tensor logit_rows;           // int64 [n], of the B·T tokens: whose logits are wanted; undefined: all
+  at::Tensor loss_scale_at;  // fp64 device scalar that replaces loss_scale in captured work
+  // Only for generation (UnitMode::logits):
+  KeyValueCache* cache = nullptr;  // keys and values of the preceding tokens; null: none
+  at::Tensor logit_rows;           // int64 [n], of the B·T tokens: compute only their logits; undefined: all
 };
 
 /// Samples [first, first + count) of a microbatch, as views.
@@ -45,7 +45,7 @@ BatchContext samples_of(const BatchContext& batch, int64_t first, int64_t count)
 
 class Unit {
  public:
-  /// `weights`: those that forward uses, in model order.
+  /// `weights`: all parameters that forward uses, in model order.
   Unit(std::string name, std::vector<Parameter*> weights) : name_(std::move(name)), weights_(std::move(weights)) {}
   virtual ~Unit() = default;
   Unit(const Unit&) = delete;
@@ -74,9 +74,9 @@ struct ModelRequest {
   std::string rope_scaling = "default";
   int64_t tokenizer_vocabulary = 0;  // 0: unknown
   int64_t sequence_length = 2048;
-  int64_t max_sequence = 0;   // 0: the family's
-  bool block_causal = false;  // attention stops at document boundaries, also where the flavor's does not
-  /// What overrides the flavor's; 0 keeps the flavor's, 0 in `rope` that of `rope_scaling`.
+  int64_t max_sequence = 0;   // 0: the family's default
+  bool block_causal = false;  // attention stops at document boundaries, even if the flavor's does not
+  /// Override the flavor's sizes; 0 keeps the flavor's; 0 in `rope` keeps that of `rope_scaling`.
   struct Sizes {
     int64_t dim = 0;
     int64_t n_layers = 0;
@@ -144,7 +144,7 @@ class Model {
   std::vector<std::shared_ptr<Unit>> chain_;
 };
 
-/// The flavor of every name that has no sizes of its own: the request gives them all.
+/// The flavor, for every model name, that has no sizes of its own: the request gives all.
 inline constexpr std::string_view kCustomFlavor = "custom";
 
 class StateDictAdapter;
@@ -160,10 +160,10 @@ class ModelFamily {
   /// Throws Error(bad_config) for an unknown flavor or inconsistent sizes.
   virtual ModelDescription describe(const ModelRequest& request) const = 0;
   virtual std::unique_ptr<Model> build(const ModelRequest& request, const ModelStrategies& strategies) const = 0;
-  /// The policy of block `block` (0-based) under `selection` with `tensor_ranks` tensor-parallel ranks: a communicated
-  /// result may be worth keeping even where its product alone is not.
+  /// The policy of block `block` (0-based) under `selection` with `tensor_ranks` tensor-parallel ranks: saving a
+  /// communicated result may pay off even if its product alone does not.
   virtual RecomputePolicy policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks) const = 0;
-  /// Its formats in other programs; null: no other program has the model.
+  /// Its formats in other programs; null: no other program supports the model.
   virtual const StateDictAdapter* adapter() const { return nullptr; }
   /// Notes on weights imported from another trainer: differences that the files do not show.
   virtual std::vector<std::string> notes(const ModelRequest& request) const = 0;

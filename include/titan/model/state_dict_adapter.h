@@ -20,7 +20,7 @@ struct ForeignTensor {
   std::string name;  // its name in the file
   std::string ours;
   std::vector<int64_t> shape;
-  /// > 0: rows are grouped in this many heads; a rotary pair is adjacent here and half a head apart in the file.
+  /// > 0: rows are grouped into this many heads; a rotary pair is adjacent here and half a head apart in the file.
   int64_t rotary_heads = 0;
 
   bool operator==(const ForeignTensor&) const = default;
@@ -28,9 +28,9 @@ struct ForeignTensor {
 
 struct ForeignModel {
   std::vector<ForeignTensor> tensors;  // every parameter once, in model order
-  /// Optional additional names → the tensor that they must repeat: tied weights.
+  /// Optional additional names → the tensor that they must equal: tied weights.
   std::map<std::string, std::string> copies;
-  /// Suffixes of tensors to ignore: tables that are computed.
+  /// Suffixes of tensors to ignore: computed tables.
   std::vector<std::string> ignored;
 };
 
@@ -63,11 +63,11 @@ class StateDictAdapter {
   virtual ForeignModel hugging_face(const ModelRequest& request) const = 0;
   /// The model's part of config.json, without dtype and token ids.
   virtual nlohmann::ordered_json hugging_face_config(const ModelRequest& request) const = 0;
-  /// Where a config.json describes a different model. Empty: it is this one.
+  /// The differences between a config.json and the model; empty if it describes this model.
   virtual std::vector<SettingDifference> hugging_face_differences(const nlohmann::json& config,
                                                                   const ModelRequest& request) const = 0;
 
-  /// Tables that torchtitan of December 2024 saved with the parameters, by name, for sequences of the request's length.
+  /// Tables that torchtitan of December 2024 saved with the parameters, by name, for the request's sequence length.
   virtual std::map<std::string, at::Tensor> tables_of_2024(const ModelRequest& request) const = 0;
 
   /// The files of Meta's releases: consolidated.NN.pth.

@@ -1,5 +1,5 @@
-// The norm of all gradients, the clip factor and the check for non-finite values: computed on the device; the host does
-// not wait before the optimizer runs. Two halves, so that ranks can all-reduce between them.
+// The norm of all gradients, the clip factor and the check for non-finite values, computed on the device: the host does
+// not wait before the optimizer runs. In two halves, so that ranks can all-reduce between them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,14 +20,14 @@ struct StepControl {
 };
 
 /// The exact sum of squares of these gradient shards, in the layout of kernels/exact_sum.h: int64 [kExactSlots] on
-/// `device`, where the shards are. An all-reduce (SUM) over ranks with disjoint elements gives the total.
+/// `device`, where the shards must be. An all-reduce (SUM) over ranks with disjoint elements gives the total.
 at::Tensor local_squares(std::span<Parameter* const> parameters, const at::Device& device);
 
 /// `squares`: summed over all ranks. The norm is the root of the exact sum, rounded to fp64 once: the same bits for any
 /// thread count, sharding and order. `max_norm` 0: no clipping.
 StepControl control_from(const at::Tensor& squares, double max_norm, const at::Tensor& loss);
 
-/// Both, if one process holds every gradient, on the device of `loss`.
+/// Both halves, if one process has every gradient, on the device of `loss`.
 StepControl control_step(std::span<Parameter* const> parameters, double max_norm, const at::Tensor& loss);
 
 // The exact sum of squares as a tensor: int64 [kExactSlots] on the device of the values. An all-reduce (SUM) gives the
@@ -43,7 +43,8 @@ at::Tensor exact_value_of(const at::Tensor& slots);
 
 // Reads a device scalar. Private to optimize.
 
-/// On a CPU a plain memory read, which is free and not a sync for debug.sync_check; on a GPU it synchronises.
+/// On a CPU a plain memory read without cost, which debug.sync_check does not count as a sync; on a GPU it
+/// synchronises.
 inline double look_at(const at::Tensor& scalar) {
   if (!scalar.is_cpu()) return scalar.item<double>();
   const bool wide = scalar.scalar_type() == at::kDouble;

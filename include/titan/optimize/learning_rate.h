@@ -22,8 +22,7 @@ struct LearningRateSchedule {
   double minimum_factor = 0.0;
   double peak = 1.0;
 
-  /// The multiplier of the peak rate in step `step` (1-based); the formula of the torchtitan generation that the config
-  /// is of.
+  /// The multiplier of the peak rate in step `step` (1-based), by the formula of the config's torchtitan generation.
   double factor(int64_t step) const;
   double rate(int64_t step) const { return peak * factor(step); }
 };

@@ -1,8 +1,8 @@
 // Adam and AdamW over parameter shards. Step t (1-based), gradient g after clipping:
 //   m = β1·m + (1−β1)·g;  v = β2·v + (1−β2)·g²;  p ← p·(1−lr·wd) − lr·(m/(1−β1^t)) / (√v/√(1−β2^t) + ε)
 // (Loshchilov & Hutter, "Decoupled weight decay regularization", 2019). Adam adds wd·p to g instead of shrinking p.
-// What is kept in bf16, masters or moments, is computed in fp32 and rounded stochastically
-// (kernels/stochastic_rounding.h). Below the class: the CPU loop of a step, and the joining of adjacent tensors.
+// bf16 masters or moments are computed in fp32 and rounded stochastically (kernels/stochastic_rounding.h). Below the
+// class: the CPU loop of a step, and the joining of adjacent tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -79,7 +79,7 @@ class Optimizer {
   void step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
   void step_fused_cuda(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
   void step_bf16(const State& state, int64_t step, double lr, const StepControl& control) const;
-  /// Stores fp32 `fresh` in `kept`, in its dtype, unless the step is skipped.
+  /// Stores fp32 `fresh` in `kept`, converted to its dtype, unless the step is skipped.
   void store(const State& state, int64_t step, KeptNumber number, const at::Tensor& fresh, at::Tensor kept,
              const StepControl& control) const;
   AdamConstants constants_of(const State& state, int64_t step, double lr) const;

@@ -1,6 +1,6 @@
 // Detects loss and gradient-norm spikes relative to the preceding steps and can skip such a step. Runs on the device
-// before the optimizer, without a host sync; losses and norms have the same bits on all ranks, so all decide alike.
-// Owned by the trainer; its state is saved in checkpoints, so that a resumed run decides like an uninterrupted one.
+// before the optimizer, without a host sync. Losses and norms have the same bits on all ranks, so all ranks decide
+// alike. Owned by the trainer; checkpoints contain its state, so that a resumed run decides like an uninterrupted one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,9 +17,9 @@ struct SpikeGuardOptions {
   bool skips = false;    // skip the step of a spike; otherwise only report it
 };
 
-/// The state to save: the window as it is in memory; NaN for slots without a value yet, or of non-finite steps.
+/// The state to save: the window as in memory; NaN for slots without a value, or of non-finite steps.
 struct SpikeGuardState {
-  int64_t steps = 0;  // steps judged so far
+  int64_t steps = 0;  // steps judged in total
   std::vector<double> losses, norms;
 };
 
@@ -28,10 +28,9 @@ class SpikeGuard {
   SpikeGuard(const SpikeGuardOptions& options, const at::Device& device);
 
   /// `loss` and `norm` of a step: fp64 device scalars. Returns fp64 [3]: is-spike, then z of loss and of norm, z = (x −
-  /// μ) / σ with σ² = mean of (x − μ)² over the finite values in the window. No spike is reported until half of the
-  /// window holds values, and non-finite values are left to training.non_finite. A spike enters the window as μ +
-  /// threshold·σ (at least 3σ), skipped or not: the next spike is detected, and a lasting change of level stops being
-  /// one.
+  /// μ) / σ with σ² = mean of (x − μ)² over the finite values in the window. Reports no spike until half of the window
+  /// has values; training.non_finite handles non-finite values. A spike enters the window as μ + threshold·σ (at least
+  /// 3σ), skipped or not: the next spike is still detected, and a permanent change of level stops being one.
   at::Tensor judge(const at::Tensor& loss, const at::Tensor& norm);
   bool skips() const { return options_.skips; }
 

@@ -1,5 +1,5 @@
-// The history of CUDA's caching allocator as a pickle that PyTorch's viewer reads (pytorch.org/memory_viz): who holds
-// how much memory of the GPU, and since when.
+// The history of CUDA's caching allocator as a pickle for PyTorch's viewer (pytorch.org/memory_viz): which allocations
+// hold how much GPU memory, and since when.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@ namespace titan {
 
 class MemorySnapshots {
  public:
-  static constexpr size_t kMostEntries = 100'000;  // the oldest are forgotten first
+  static constexpr size_t kMostEntries = 100'000;  // the oldest are dropped first
 
-  /// From now on allocations are noted. Snapshots go to `folder`/iteration_N/rankR_memory_snapshot.pickle.
+  /// Starts recording allocations. Snapshots go to `folder`/iteration_N/rankR_memory_snapshot.pickle.
   MemorySnapshots(std::filesystem::path folder, int64_t rank, const Log& log);
   ~MemorySnapshots();
   MemorySnapshots(const MemorySnapshots&) = delete;
   MemorySnapshots& operator=(const MemorySnapshots&) = delete;
 
-  /// After `step`.
+  /// Call after `step`.
   void write(int64_t step);
-  /// Memory ran out after `last_step` steps: to iteration_N_exit.
+  /// Call when memory ran out after `last_step` steps; writes to iteration_N_exit.
   void write_at_exit(int64_t last_step);
 
  private:

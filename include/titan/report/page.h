@@ -1,6 +1,5 @@
-// report.html: a run, or several side by side, as one page that needs nothing else: a fixed HTML file
-// (src/report/page.html) with the data as JSON in it. A pure function of what is known of the runs; its size is bounded
-// however long they are.
+// report.html: one or several runs, side by side, as a self-contained page: a fixed HTML file (src/report/page.html)
+// with the data embedded as JSON. A pure function of the runs' data; its size is bounded for any run length.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +15,21 @@ namespace titan {
 enum class RunStatus { going_on, finished, stopped, broken_off, unknown };
 
 struct RunView {
-  std::string name;              // shown where there are several
-  nlohmann::ordered_json facts;  // of run.json; null when it is not known
+  std::string name;              // shown if there are several runs
+  nlohmann::ordered_json facts;  // from run.json; null if unknown
   const RunHistory* history = nullptr;
   RunStatus status = RunStatus::unknown;
-  double written = 0;      // when this was known, seconds since 1970; 0: unknown
-  double eta_seconds = 0;  // of a run that continues
+  double written = 0;      // time of these data, seconds since 1970; 0: unknown
+  double eta_seconds = 0;  // only if the run continues
 };
 
-/// In the head of every page, by which one is known again.
+/// Element in the head of every page that identifies it as ours.
 inline constexpr std::string_view kPageMark = "<meta name=\"generator\" content=\"titan_train\">";
 
-/// At least one run. The page of a single running run asks the browser to reload it.
+/// Needs at least one run. The page of a single running run reloads itself.
 std::string render_page(const std::vector<RunView>& runs);
 
-/// `text` as text of a page.
+/// Escapes `text` for use in HTML.
 std::string escaped_html(std::string_view text);
 
 }  // namespace titan

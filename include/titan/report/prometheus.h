@@ -1,5 +1,5 @@
-// The newest numbers of a run as a text file in Prometheus' exposition format, for the textfile collector of
-// node_exporter: no server in the trainer; a run that hangs shows as a timestamp that does not change.
+// The newest numbers of a run as a text file in Prometheus' exposition format, for node_exporter's textfile collector,
+// so the trainer needs no server. If a run hangs, its timestamp stops changing.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@ namespace titan {
 
 /// The state of a run at `now` (seconds since 1970).
 struct PrometheusState {
-  std::string run;  // label: which run this is
+  std::string run;  // label that identifies the run
   bool running = true;
   double now = 0;
   std::optional<StepReport> step = {};
@@ -21,19 +21,19 @@ struct PrometheusState {
 };
 std::string prometheus_text(const PrometheusState& state);
 
-/// Writes the file; readers see the old one or the new one, never a part. Failed writes cause one warning.
+/// Replaces the file atomically: readers see the old or the new one. Failed writes cause one warning.
 class PrometheusFile {
  public:
-  /// `run` names the run in every line.
+  /// `run`: the label on every line.
   PrometheusFile(std::filesystem::path path, std::string run, const Log& log);
 
   void add(const StepReport& report, double now);
   void add(const ValidationReport& report, double now);
-  /// The run is over.
+  /// The run has ended.
   void finish(double now);
 
  private:
-  /// At most one write a second, so that short steps do not wait for a disk.
+  /// Writes at most once per second, unless `at_once`, so that short steps do not wait for a disk.
   void write(double now, bool at_once);
 
   std::filesystem::path path_;

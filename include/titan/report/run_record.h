@@ -1,4 +1,4 @@
-// metrics.jsonl: one JSON object a line, appended during the run. A full disk loses metrics; the run continues.
+// metrics.jsonl: one JSON object per line, appended during the run. A full disk loses metrics; the run continues.
 #pragma once
 
 #include <filesystem>
@@ -30,19 +30,19 @@ class MetricsLog {
   bool warned_ = false;
 };
 
-// report.html during a run: holds the page's data and rewrites the page so rarely that training is not slowed down. The
-// facts about the run are in run.json too, for `titan_train report` and others.
+// report.html during a run: holds the page's data and rewrites the page so rarely that training does not slow down.
+// Facts about the run are also in run.json, which `titan_train report` and other programs read.
 
 class ReportFile {
  public:
-  /// In `folder`, beside run.json and metrics.jsonl. If the run resumes at `first_step` above 1, the page also shows
-  /// the steps before from metrics.jsonl. `facts`: run.json. Failed writes cause one warning.
+  /// Writes in `folder`, like run.json and metrics.jsonl. If `first_step` is above 1 (a resumed run), the page also
+  /// shows the earlier steps in metrics.jsonl. `facts`: for run.json. Failed writes cause one warning.
   ReportFile(std::filesystem::path folder, nlohmann::ordered_json facts, int64_t first_step, const Log& log);
 
-  /// A line of metrics.jsonl. Writes the page when enough time has passed, at least kPause seconds and kShare times
-  /// what writing took, or at once when run.json has been removed. `now` and below: seconds since 1970.
+  /// Adds a line of metrics.jsonl. Writes the page if at least kPause seconds and kShare times the last write's
+  /// duration have passed, or at once if run.json was removed. `now` and below: seconds since 1970.
   void add(const std::string& line, double now);
-  /// The time left that the page shows.
+  /// Sets the time left that the page shows.
   void set_eta(double seconds) { eta_seconds_ = seconds; }
   void finish(RunStatus status, double now);
 
@@ -50,7 +50,7 @@ class ReportFile {
   static constexpr double kShare = 100;
 
  private:
-  /// Writes run.json if it is missing or `anew`.
+  /// Writes run.json if it is missing or if `anew` is set.
   void write_facts(bool anew) const;
   void write(RunStatus status, double now);
   bool is_due(double now) const;
@@ -64,8 +64,8 @@ class ReportFile {
   bool warned_ = false;
 };
 
-// All records of a run: metrics.jsonl, TensorBoard's events, the file for Prometheus, the page. Owned by the trainer,
-// which reports what happened. A writer that fails (a full disk) does not affect the others.
+// All records of a run: metrics.jsonl, TensorBoard events, Prometheus file, page. Owned by the trainer, which reports
+// events to it. A failed writer (e.g. on a full disk) does not affect the others.
 
 /// Which records to write; an empty path disables one.
 struct RecordTargets {
@@ -73,20 +73,20 @@ struct RecordTargets {
   std::filesystem::path tensorboard;  // a folder
   std::filesystem::path prometheus;
   std::string run;               // the run's label in Prometheus
-  bool report = false;           // report.html and run.json, beside the metrics
+  bool report = false;           // report.html and run.json, next to the metrics
   nlohmann::ordered_json facts;  // run.json
 };
 
 class RunRecord {
  public:
-  /// `first_step` of this process: what an earlier process recorded of this and later steps is void.
+  /// `first_step` of this process: records of this and later steps by an earlier process are void.
   RunRecord(const RecordTargets& targets, int64_t first_step, const Log& log);
 
   void add(const StepReport& report);
   void add(const ValidationReport& report);
   void add(const SpikeReport& report);
   void add(const SampleReport& report);
-  /// The run ends here, finally or to be resumed. Without this call the destructor records an error.
+  /// The run ends, finally or to be resumed later. If this is not called, the destructor records an error.
   void finish(RunStatus status);
   ~RunRecord();
   RunRecord(const RunRecord&) = delete;

@@ -10,10 +10,10 @@
 
 namespace titan {
 
-/// One line of at most `width` ASCII characters; fields that do not fit are left out, the least important first.
+/// One line of at most `width` ASCII characters; fields that do not fit are dropped, least important first.
 std::string status_line(const StepReport& report, size_t width);
 
-/// Shows it on the log's terminal, ten times a second at most. Nothing where there is none.
+/// Shows the line on the log's terminal, at most ten times per second. Does nothing without a terminal.
 class StatusDisplay {
  public:
   explicit StatusDisplay(const Log& log) : log_(log) {}

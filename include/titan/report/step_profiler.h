@@ -1,5 +1,5 @@
-// Traces of single steps with LibTorch's profiler (Kineto), on torchtitan's schedule: in every period the last steps
-// are traced, after warm-up steps. Owned by the trainer, which reports every step to it.
+// Traces single steps with LibTorch's profiler (Kineto) on torchtitan's schedule: traces the last steps of every
+// period, after warm-up steps. Owned by the trainer, which reports every step to it.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,24 @@ struct ProfileCycle {
   int64_t warm_up = 3;
   int64_t active = 1;
 
-  /// Of step 1, 2, …: the last `active` steps of a period are traced, whatever step a process begins with.
+  /// Of step 1, 2, …: the last `active` steps of a period are traced, whichever step the process starts with.
   Phase phase_of(int64_t step) const;
   bool ends_at(int64_t step) const { return step % period == 0; }
 };
 
 class StepProfiler {
  public:
-  /// Traces go to `folder`/iteration_N/rankR_trace.json, N being the last step in it, as Chrome's trace viewer reads
-  /// them. `cuda`: what the GPU does, too.
+  /// Traces go to `folder`/iteration_N/rankR_trace.json, N being the last step in it, in the format of Chrome's trace
+  /// viewer. `cuda`: include GPU activity.
   StepProfiler(const ProfileCycle& cycle, std::filesystem::path folder, int64_t rank, bool cuda, const Log& log);
   ~StepProfiler();
   StepProfiler(const StepProfiler&) = delete;
   StepProfiler& operator=(const StepProfiler&) = delete;
 
   void begin_step(int64_t step);
-  /// After the work of `step` was enqueued. Writes a trace when one is due.
+  /// Call after the work of `step` was enqueued. Writes a trace if one is due.
   void end_step(int64_t step);
-  /// The run ends: what has been traced of a cycle that is not over is written.
+  /// The run ends: writes what an incomplete cycle has traced.
   void finish();
 
  private:
@@ -51,7 +51,7 @@ class StepProfiler {
   bool prepared_ = false;
   bool active_ = false;
   bool warned_ = false;
-  int64_t last_step_ = 0;  // in the trace under way
+  int64_t last_step_ = 0;  // in the current trace
   std::unique_ptr<ProfileRange> step_;
 };
 

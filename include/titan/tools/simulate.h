@@ -1,6 +1,6 @@
-// One training step of a job on GPUs that are not there: every pipeline rank's program as events, computation by
-// roofline, collectives by bandwidth and hops. docs/benchmarks/simulated.md compares its predictions with published
-// numbers.
+// Simulates one training step of a job on given GPUs without having them: every pipeline rank's program as events,
+// computation by roofline, collectives by bandwidth and hops. docs/benchmarks/simulated.md compares the predictions
+// with published numbers.
 #pragma once
 
 #include <map>
@@ -11,18 +11,19 @@
 
 namespace titan {
 
-/// A GPU and its links. Rates per second: floating-point operations, bytes.
+/// A GPU and its links. Rates in floating-point operations or bytes per second.
 struct Hardware {
   std::string name;
   double memory_bytes = 0;
   double product_rate = 0, float8_rate = 0, attention_rate = 0;
   double memory_rate = 0;
   double nvlink_rate = 0, network_rate = 0;
-  double host_link_rate = 0, host_memory_rate = 0;  // of each GPU: each way, and what its share of the host moves
+  double host_link_rate = 0, host_memory_rate = 0;  // per GPU: each direction; its share of the host memory
   int64_t gpus_per_host = 8;
 };
 
-/// By name of src/tools/hardware.toml, or from a TOML file with one such table. Throws Error(bad_config) with the list.
+/// By name from src/tools/hardware.toml, or from a TOML file with one such table. Throws Error(bad_config) with the
+/// list.
 Hardware find_hardware(const std::string& name_or_file);
 std::vector<std::string> hardware_names();
 
@@ -31,7 +32,7 @@ enum class EventKind : uint8_t { forward, backward, weight_gradient, optimizer, 
 /// An interval of one rank's time.
 struct TimedEvent {
   std::string name;   // "FORWARD layers.3 microbatch 0"
-  std::string track;  // kComputeTrack, or what communicates or copies beside it
+  std::string track;  // kComputeTrack, or the communicator or copy that runs concurrently
   EventKind kind = EventKind::forward;
   double begin = 0, end = 0;
 };
@@ -46,17 +47,17 @@ struct SimulatedRank {
 
 struct SimulatedStep {
   double seconds = 0;
-  std::vector<SimulatedRank> ranks;  // one for each coordinate of the pipeline
+  std::vector<SimulatedRank> ranks;  // one per coordinate of the pipeline
 };
 
-/// `plans`: one rank of each pipeline coordinate, in order. A step in the middle of a run. Throws Error(bad_config) for
-/// float8 on a GPU without it.
+/// Simulates a step in the middle of a run. `plans`: one rank of each pipeline coordinate, in order. Throws
+/// Error(bad_config) for float8 on a GPU without it.
 SimulatedStep simulate_step(const std::vector<Plan>& plans, const Hardware& hardware, bool keep_events = false);
 
-/// chrome://tracing and Perfetto read it: a process for each rank, a thread for each track.
+/// In the format of chrome://tracing and Perfetto: a process per rank, a thread per track.
 std::string chrome_trace(const SimulatedStep& step);
 
-/// A row for each rank and track, to scale; `lines` are written above.
+/// A row per rank and track, to scale, below the text `lines`.
 std::string step_svg(const SimulatedStep& step, const std::vector<std::string>& lines);
 
 }  // namespace titan

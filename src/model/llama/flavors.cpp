@@ -62,7 +62,7 @@ std::optional<RotaryScaling> scaling_named(std::string_view name) {
   return std::nullopt;
 }
 
-/// With what the request gives in place of the named scaling's.
+/// Replaces fields of the named scaling by those that the request gives.
 RotaryScaling scaling_of(RotaryScaling scaling, const ModelRequest& request) {
   const ModelRequest::Rope& given = request.rope;
   const auto take = [](auto& value, auto wanted) {
@@ -87,7 +87,7 @@ RotaryScaling scaling_of(RotaryScaling scaling, const ModelRequest& request) {
   return scaling;
 }
 
-/// The context length that the published models were trained for; for Llama 2 34B Code Llama's.
+/// The context length on which the published models were trained; for Llama 2 34B, Code Llama's.
 int64_t longest_context(const ModelRequest& request) {
   if (request.name != "llama2" || request.flavor == kCustomFlavor) return 131072;
   return request.flavor == "34B" ? 16384 : 4096;

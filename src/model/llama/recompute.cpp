@@ -1,4 +1,4 @@
-// What each recompute selection keeps of a Llama block.
+// What each recompute selection saves of a Llama block.
 #include <algorithm>
 
 #include "titan/model/llama/llama.h"
@@ -8,9 +8,9 @@ namespace {
 
 constexpr int kQuery = 0, kKey = 1, kValue = 2, kAttentionOutput = 3, kGate = 4, kUp = 5, kDown = 6;
 
-/// torchtitan's selective policy (docs/activation_checkpointing.md) keeps attention and every second product in forward
-/// order. With several tensor-parallel ranks it also keeps wo's reduce-scattered output, so the replay does not
-/// communicate it again. The replay does not need the value of the block's last product.
+/// torchtitan's selective policy (docs/activation_checkpointing.md) saves attention and every second product in forward
+/// order. With several tensor-parallel ranks it also saves wo's reduce-scattered output, so that the replay does not
+/// repeat the communication. The replay does not need the result of the block's last product.
 RecomputePolicy selective_operations(int64_t tensor_ranks) {
   RecomputePolicy policy = RecomputePolicy::full();
   if (tensor_ranks > 1) policy.set(ResultKind::linear, kAttentionOutput, Keep::keep);
@@ -20,7 +20,7 @@ RecomputePolicy selective_operations(int64_t tensor_ranks) {
   return policy;
 }
 
-/// Keeps everything except the named parts. An earlier result that only feeds a kept one is not needed.
+/// Saves everything except the named parts. An earlier result that is only used by a saved one is not needed.
 RecomputePolicy selective_parts(const std::vector<std::string>& parts) {
   auto recomputes = [&](const char* part) { return std::find(parts.begin(), parts.end(), part) != parts.end(); };
   RecomputePolicy policy = RecomputePolicy::full();

@@ -69,7 +69,7 @@ int64_t rotary_heads(const std::string& name, const LlamaArguments& arguments) {
   return is_of(".q_norm.") || is_of(".k_norm.") ? 1 : 0;
 }
 
-/// transformers' words for a scaling, without what it does not read.
+/// A scaling in transformers' terms, without the fields that it does not read.
 Json rotary_json(const RotaryScaling& scaling) {
   using Kind = RotaryScaling::Kind;
   switch (scaling.kind) {
@@ -115,7 +115,7 @@ class Comparison {
     } else if (there == here) {
       return;
     }
-    // A value of another type is never a deliberate change.
+    // A change of type is never deliberate.
     const bool same_kind = there.is_null() || there.is_number() == here.is_number();
     const bool tuned = key.find("rope") != key.npos || key.find("rotary") != key.npos || key.ends_with("norm_eps");
     differences_.push_back(
@@ -123,7 +123,7 @@ class Comparison {
          tuned && same_kind});
   }
 
-  /// A setting that no model here supports, deliberate or not.
+  /// A setting that no model here supports, even if deliberate.
   void refuse(const std::string& key, const Json& there, const char* here) {
     differences_.push_back({fmt::format("{} is {}, {}", key, there.dump(), here)});
   }
@@ -186,7 +186,7 @@ LlamaAdapter::Kind LlamaAdapter::kind(const ModelRequest& request) const {
 
 std::vector<ModelFact> LlamaAdapter::facts(const ModelRequest& request) const {
   ModelRequest own = request;
-  own.block_causal = false;  // what the data ask for is not a property of the weights
+  own.block_causal = false;  // it depends on the data, not on the weights
   const LlamaArguments a = llama_arguments(own);
   const auto number = [](auto value) { return fmt::format("{}", value); };
   return {{"n_heads", number(a.heads), "model.override.n_heads"},
@@ -242,9 +242,9 @@ nlohmann::ordered_json LlamaAdapter::hugging_face_config(const ModelRequest& req
   if (arguments.rope_scaling) {
     config["rope_scaling"] = rotary_json(*arguments.rope_scaling);
     const bool dynamic = arguments.rope_scaling->kind == RotaryScaling::Kind::dynamic;
-    if (dynamic) config["max_position_embeddings"] = arguments.rope_scaling->original_context;  // it scales beyond it
+    if (dynamic) config["max_position_embeddings"] = arguments.rope_scaling->original_context;  // scaled beyond it
   }
-  // transformers' classes have windows where their configs do not say otherwise.
+  // transformers' classes use a sliding window by default.
   if (request.name == "mistral") config["sliding_window"] = nullptr;
   if (request.name.starts_with("qwen")) config["use_sliding_window"] = false;
   return config;

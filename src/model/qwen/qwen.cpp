@@ -56,7 +56,7 @@ class HeadNorms : public LlamaVariant {
   }
 
  private:
-  static constexpr int kFirstOrdinal = 2;  // behind the block's own norms
+  static constexpr int kFirstOrdinal = 2;  // after the block's own norms
 };
 
 LlamaArguments qwen_arguments(const ModelRequest& request) {

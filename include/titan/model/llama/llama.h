@@ -1,7 +1,7 @@
-// Llama 2, 3, 3.1, 3.2, and models that differ from them in sizes alone (Mistral): the family's registry entry and its
+// Llama 2, 3, 3.1, 3.2, and models that differ from them only in sizes (Mistral): the family's registry entry and its
 // arguments. A request (name, flavor, overrides, tokenizer) gives arguments; these give a description without tensors,
-// and the model. Relatives of Llama, such as Qwen, are families of their own that use the same units. Included only by
-// such families, the registry and tests.
+// and the model. Relatives of Llama, such as Qwen, are separate families that use the same units. Included only by such
+// families, the registry and tests.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,11 @@ struct LlamaFlavor {
 
 struct LlamaArguments;
 
-/// What a relative of Llama does to queries, keys and values between their products and the rotation. Stateless.
+/// How a relative of Llama changes queries, keys and values between their projections and the rotation. Stateless.
 class LlamaVariant {
  public:
   virtual ~LlamaVariant() = default;
-  /// The parameters of one block that Llama's does not have, behind its own in storage order.
+  /// The additional parameters of one block, after Llama's own in storage order.
   virtual std::vector<ParameterSpec> parameters(const LlamaArguments& arguments, int64_t layer) const = 0;
   /// `qkv`: [B, T, heads, head_dim] each, replaced or overwritten; `parameters`: those above.
   virtual void apply(std::vector<at::Tensor>& qkv, const std::vector<Parameter*>& parameters,
@@ -61,10 +61,10 @@ struct LlamaArguments {
 const ModelFamily& llama_family();
 std::span<const LlamaFlavor> llama_flavors();
 
-/// Resolves a request against the table. Throws Error(bad_config), which names the nearest flavors for an unknown one.
+/// Resolves a request against the table. Throws Error(bad_config); for an unknown flavor it names the nearest ones.
 LlamaArguments llama_arguments(const ModelRequest& request);
 
-/// The chain of units, and the model built of them.
+/// The chain of units, and the model built from it.
 ModelDescription describe_llama(const ModelRequest& request, const LlamaArguments& arguments);
 std::unique_ptr<Model> build_llama(const LlamaArguments& arguments, const ModelStrategies& strategies);
 
@@ -76,7 +76,7 @@ std::vector<ParameterSpec> llama_block_parameters(const LlamaArguments& argument
 ParameterSpec llama_embedding_parameter(const LlamaArguments& arguments);
 std::vector<ParameterSpec> llama_head_parameters(const LlamaArguments& arguments);
 
-/// Which results of a block are kept for the replay (table: docs/activation_checkpointing.md).
+/// Which results of a block are saved for the replay (table: docs/activation_checkpointing.md).
 RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks);
 
 /// The operations of one block and of the head, as LlamaBlock::forward and LlamaHead::forward call them.

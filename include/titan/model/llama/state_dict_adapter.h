@@ -19,7 +19,7 @@ class LlamaAdapter : public StateDictAdapter {
                                                   const ModelRequest& request) const override;
 
  protected:
-  /// transformers' words for the model.
+  /// The model's names in transformers.
   struct Kind {
     const char* model_type;
     const char* architecture;

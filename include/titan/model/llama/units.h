@@ -1,4 +1,4 @@
-// Llama's three kinds of unit: token embedding, transformer block, and head with loss. They read weights through
+// Llama's three kinds of unit: token embedding, transformer block, and head with loss. They access weights through
 // Parameter handles and activations through HiddenStates, so they know no weight storage, recompute or schedule. Owned
 // by the model; run by the executor.
 #pragma once
