@@ -30,7 +30,9 @@ while [ $# -gt 0 ]; do
         --import-result) import=$2 ;;
         --baseline-config | --test-config) side=${1#--}; config[${side%-config}]=$2 ;;
         --baseline-options | --test-options) side=${1#--}; options[${side%-options}]=$2 ;;
-        --baseline-ngpus | --test-ngpus) side=${1#--}; ranks[${side%-ngpus}]=$2 ;;
+        --baseline-ngpus | --test-ngpus)
+            case $2 in '' | *[!0-9]* | 0) fail 64 "$1 $2: a number of ranks is wanted" ;; esac
+            side=${1#--}; ranks[${side%-ngpus}]=$2 ;;
         --baseline-train-file | --test-train-file | --job-dump-folder) # torchtitan's
           say "$1 has no effect: the program is titan_train, and runs are folders of --output-folder" ;;
         *) fail 64 "unknown option $1" "scripts/loss_compare.sh --help lists them" ;;

@@ -102,7 +102,7 @@ What the misses have in common:
   counted against them.
 * **Order** within the tables is that of the published rows, but S1f is faster than S1b here, and S2b than S2c.
 * **B1**: unexplained; B2 and B3, the same layout in float8, are within 10 %.
-* **Memory** with tensor parallelism (T4, T5a, T6): 10 to 26 % less than published; the targets, 8 % in the mean and 15 % at
+* **Memory** with tensor parallelism (T4, T5a, T6): 13 to 26 % less than published; the targets, 8 % in the mean and 15 % at
   most, are missed. What else upstream holds is not known here.
 """
 
@@ -287,6 +287,8 @@ kernels:
     titan_train plan configs/llama3_70b.toml --world 512 --gpu h100-sxm --search --model.name=llama3_1 --compile.enable \\
       --training.global_batch_size={SEQUENCES} --training.local_batch_size=1
 
+Beyond {SEQUENCES:,} GPUs the config itself needs `--parallelism.tensor_parallel_degree=8`; the search tries all degrees.
+
 ![tokens/s per GPU over GPUs, relative to each model's best](scaling.svg)
 """
 SCALING_TAIL = """
@@ -295,8 +297,8 @@ SCALING_TAIL = """
 * **Shards alone** carry a model as far as every GPU has a sequence of its own and the model's activations fit.
 * **Tensor parallelism** is faster than recomputing where activations do not fit, and divides a sequence where there are more
   GPUs than sequences. The last doubling costs most: 43 % of the tokens/s for 70B, 30 % for 405B.
-* **A pipeline** wins where a model is large for its GPUs: with a zero-bubble schedule for 70B up to 2,048 GPUs, interleaved
-  for 405B up to 1,024, always with many microbatches for each stage. Shards without one keep whole gradients while they
+* **A pipeline** wins where a model is large for its GPUs: with a zero-bubble schedule for 70B from 128 to 2,048 GPUs, 1F1B
+  or interleaved for 405B up to 1,024, always with many microbatches for each stage. Shards without one keep whole gradients while they
   accumulate.
 * **Not in these numbers**: slow hosts, other jobs on the network, failures, and what NCCL loses in rings over hundreds of
   hosts. Where a search shows shards over thousands of GPUs, replicas of a few hundred (HSDP) ask less of the network.

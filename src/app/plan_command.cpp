@@ -59,8 +59,9 @@ std::optional<PlanOptions> parse_plan(std::span<const std::string> arguments) {
       "A config file and --section.key options follow, as for training.\n\n"
       "Example:\n  titan_train plan configs/llama3_8b.toml --world 256");
   if (!parse_words(app, arguments, std::cout)) return std::nullopt;
-  if (options.json && (options.search || !options.trace.empty())) {
-    throw Error(ExitCode::bad_config, "plan: --json prints nothing else; leave out --search and --trace");
+  if (options.json && (options.search || options.program || options.verbose || !options.trace.empty())) {
+    throw Error(ExitCode::bad_config,
+                "plan: --json prints nothing else; leave out --search, --trace, --program and --verbose");
   }
   options.rest = app.remaining();
   return options;

@@ -59,6 +59,12 @@ Waits waits_of(const SimulatedStep& step) {
   return waits;
 }
 
+int64_t host_bytes(const Plan& plan) {
+  int64_t sum = 0;
+  for (const MemoryPurpose& purpose : plan.memory) sum += purpose.on_host ? purpose.bytes : 0;
+  return sum;
+}
+
 }  // namespace
 
 double Prediction::reserved_bytes() const {
@@ -139,8 +145,12 @@ std::vector<std::string> prediction_lines(const Prediction& prediction, const Jo
     for (const MemorySetting& setting : settings) {
       const Prediction changed =
           predict(setting.config, model, prediction.world * setting.times_ranks, prediction.hardware);
-      lines.push_back(fmt::format("it would fit with {} ({:.1f} GiB, {:.0f} tokens/s per GPU)", setting.words,
-                                  kReserved * static_cast<double>(setting.bytes) / kGiB, changed.tokens_per_second));
+      const int64_t on_host = host_bytes(changed.plans[changed.peak]);
+      lines.push_back(fmt::format(
+          "it would fit with {} ({:.1f} GiB{}, {:.0f} tokens/s per GPU)", setting.words,
+          kReserved * static_cast<double>(setting.bytes) / kGiB,
+          on_host > 0 ? fmt::format(" and {:.0f} GiB of host memory per GPU", static_cast<double>(on_host) / kGiB) : "",
+          changed.tokens_per_second));
     }
     if (settings.empty()) lines.emplace_back("no setting that was tried would do; --search tries other layouts");
   }

@@ -172,9 +172,11 @@ class Search {
     is_validation_ =
         question.ran_out ? *question.ran_out == RunPhase::validation : now_.validation > now_.training && training_fits;
     const int64_t within = question.allowed ? planned_within(*question.allowed, question.device_only) : 0;
-    // A job that should have fit and ran out needs more than its plan: also require a fifth less than now.
+    // A job that fits by its plan and ran out needs more than that: require a fifth less than now, too.
     const int64_t taken = is_validation_ ? now_.validation : now_.of(question.ran_out);
-    const int64_t room = question.allowed ? std::min(within, fifth_less(taken)) : fifth_less(taken);
+    const bool fits_by_plan = !question.allowed || taken <= *question.allowed;
+    const int64_t most = question.allowed ? within : taken;
+    const int64_t room = fits_by_plan ? std::min(most, fifth_less(taken)) : most;
     room_ = {is_validation_ ? std::max(within, now_.training) : room, room};
     // If the bytes held before a batch are known, only the batch must fit beside them.
     const int64_t rest = question.held > 0 && question.allowed

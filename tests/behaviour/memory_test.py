@@ -126,6 +126,7 @@ class Estimate(BehaviourTest):
         run = self.titan(ROOT / "configs/examples/llama3_8b_estimate.toml", cwd=self.folder)
         self.expect(run, 0)
         self.assertRegex(run.output, r"memory of rank 0 of 8, llama3 8B, predicted by purpose:")
+        self.assertRegex(run.output, r"8,030,261,248 parameters; 1\.\d+e\+16 model FLOPs per step")
         self.assertNotIn("does not exist", run.output)
 
 

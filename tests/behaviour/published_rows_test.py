@@ -204,9 +204,17 @@ class SimulatedTest(ScriptTest):
                     f"(titan_train plan --world {world} --gpu {gpu}).",
                 )
 
-    def test_what_does_not_fit_is_said_with_what_would(self) -> None:
-        done = self.plan("configs/examples/llama3_8b_one_host.toml", "--world", 8, "--gpu", "h100-sxm")
-        self.assertRegex(done.stdout, r"\ndoes not fit, by [\d.]+ GiB\nit would fit with training.local_batch_size = 2 \(")
+    def test_what_does_not_fit_is_said_with_the_smallest_changes_that_would(self) -> None:
+        for example, world, gpu, change, host in (
+            ("llama3_8b_one_host", 8, "h100-sxm", "training.local_batch_size = 3", ""),
+            ("llama3_70b_32_gpus", 32, "h100-sxm", 'optimizer.state_dtype = "bfloat16"', ""),
+            # 16 bytes for each parameter are on the host with 1.1 TB
+            ("llama3_70b_32_gpus", 32, "a100-80", "training.enable_cpu_offload = true", r" and \d+ GiB of host memory per GPU"),
+        ):
+            with self.subTest(change=change):
+                done = self.plan(f"configs/examples/{example}.toml", "--world", world, "--gpu", gpu)
+                said = rf"\ndoes not fit, by [\d.]+ GiB\n(it would .*\n)*it would fit with {re.escape(change)} \([\d.]+ GiB{host}, \d"
+                self.assertRegex(done.stdout, said)
 
     def test_a_search_finds_layouts_that_fit_and_json_has_the_same_numbers(self) -> None:
         job = ("configs/llama3_8b.toml", "--world", 8, "--gpu", "h100-sxm")
