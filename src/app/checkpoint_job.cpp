@@ -1,7 +1,6 @@
 #include "checkpoint_job.h"
 
 #include <algorithm>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "titan/app/commands.h"
@@ -92,8 +91,7 @@ StoredModel stored_model(Storage& storage, const fs::path& folder) {
   return stored;
 }
 
-}  // namespace
-
+/// The newest checkpoint in the folder of a run or of its checkpoints; any other `folder` unchanged.
 fs::path newest_checkpoint(const fs::path& folder) {
   const std::unique_ptr<Storage> storage = make_posix_storage();
   std::error_code unknown;
@@ -104,6 +102,15 @@ fs::path newest_checkpoint(const fs::path& folder) {
     }
   }
   return folder;
+}
+
+}  // namespace
+
+bool is_of_run(const fs::path& checkpoint) {
+  const fs::path folder = find_model(checkpoint);
+  if (is_hugging_face(folder)) return false;
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  return recorded_facts(*storage, folder).value("config", Json::object()).contains("model");
 }
 
 fs::path find_model(const fs::path& folder) {
@@ -206,22 +213,16 @@ std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, boo
 }
 
 int64_t longest_context(const LoadedConfig& job) {
-  const ModelSection& model = job.config.model;
-  int64_t longest = model.max_seq_len > 0 ? model.max_seq_len : std::numeric_limits<int64_t>::max();
-  // Beyond it, dynamic scaling changes with the length, and all cached tokens would have to be read again.
-  if (model.rope_scaling == "dynamic") longest = std::min(longest, model.override_sizes.rope_original_context);
-  return longest;
+  return find_model_family(job.config.model.name)->describe(make_model_request(job.config, 1)).longest_text;
 }
 
-void set_context(LoadedConfig& job, int64_t tokens) {
+void set_context(LoadedConfig& job, int64_t tokens, const std::string& remedy) {
   JobConfig& config = job.config;
   if (const int64_t longest = longest_context(job); tokens > longest) {
-    throw Error(
-        ExitCode::bad_data,
-        fmt::format("the model's context is {} tokens{}, and {} are asked for; shorten the text, or lower "
-                    "--max-new-tokens, --context or --window",
-                    longest, config.model.rope_scaling == "dynamic" ? " before its dynamic rotary scaling begins" : "",
-                    tokens));
+    throw Error(ExitCode::bad_data,
+                fmt::format("the model's context is {} tokens{}, and {} are asked for; {}", longest,
+                            config.model.rope_scaling == "dynamic" ? " before its dynamic rotary scaling begins" : "",
+                            tokens, remedy));
   }
   // The config checks require a length that ranks can split evenly.
   const int64_t unit = 2 * config.parallelism.tensor_parallel_degree * config.parallelism.context_parallel_degree;

@@ -15,12 +15,13 @@
 
 namespace titan {
 
-/// The newest checkpoint in a run's folder or its checkpoint folder; any other `folder` is returned unchanged.
-std::filesystem::path newest_checkpoint(const std::filesystem::path& folder);
-
-/// `folder` if transformers can load it, else its newest_checkpoint. Throws Error(storage) for a folder without a
-/// model.
+/// `folder` if transformers can load it or if it is a checkpoint, else the newest checkpoint in it or in its folder
+/// `checkpoint`. Throws Error(storage) for a folder without a model.
 std::filesystem::path find_model(const std::filesystem::path& folder);
+
+/// True if find_model(`checkpoint`) was trained by this program, whose documents begin with BOS. Throws like
+/// find_model.
+bool is_of_run(const std::filesystem::path& checkpoint);
 
 /// The config for the model at find_model(`checkpoint`). `words`: options of the user, which take precedence. Throws
 /// like find_model, and Error(bad_config) for weights whose model is neither recorded nor given by options.
@@ -39,12 +40,12 @@ constexpr int64_t kMostTokens = int64_t{1} << 31;
 /// The job's tokenizer. Throws Error(bad_data) if there is none, or if it has only ids and `needs_text`.
 std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, bool needs_text = true);
 
-/// The model's maximum context in tokens, as far as the job defines it.
+/// The length in tokens of the longest text that the model can generate.
 int64_t longest_context(const LoadedConfig& job);
 
 /// Sets the sequence length that the model is built for, so that a text of `tokens` fits. Throws Error(bad_config) if
-/// that exceeds the model's context.
-void set_context(LoadedConfig& job, int64_t tokens);
+/// that exceeds longest_context; `remedy` says what to do about it.
+void set_context(LoadedConfig& job, int64_t tokens, const std::string& remedy);
 
 /// Runs `work` with the model on the ranks of this job. Returns the process's exit code.
 int run_inference(const Schema& schema, const LoadedConfig& job, const std::function<void(Run& run)>& work);

@@ -207,7 +207,7 @@ ScoredText scored_choice(const Question& question, const std::string& choice, co
     const int32_t prefix = tokenizer.bos_id() != Tokenizer::kNoId ? tokenizer.bos_id() : tokenizer.eos_id();
     if (prefix == Tokenizer::kNoId) {
       throw Error(ExitCode::bad_data, fmt::format("{}: the context is empty, and this tokenizer has no token to begin "
-                                                  "a text with",
+                                                  "a text with; give the question a context",
                                                   place));
     }
     text.tokens = {prefix};
@@ -221,8 +221,13 @@ ScoredText scored_choice(const Question& question, const std::string& choice, co
 }
 
 Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokenizer, int64_t window) {
+  if (options.adds_bos && tokenizer.bos_id() == Tokenizer::kNoId) {
+    throw Error(ExitCode::bad_config,
+                "evaluate: --add-bos-token needs a tokenizer with a begin-of-text token; leave it out");
+  }
   Evaluation evaluation;
   std::vector<Question> questions;
+  int64_t cut = 0;
   const std::vector<std::string> lines = split(read_file(options.data, ExitCode::bad_data), '\n');
   for (size_t i = 0; i < lines.size(); ++i) {
     if (trim(lines[i]).empty()) continue;
@@ -240,6 +245,7 @@ Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokeniz
         }
         text.tokens.erase(text.tokens.begin(), text.tokens.begin() + surplus);
         text.first -= surplus;
+        ++cut;
       }
       if (text.first >= std::ssize(text.tokens)) {
         throw Error(ExitCode::bad_data,
@@ -253,7 +259,13 @@ Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokeniz
         ExitCode::bad_data,
         fmt::format("evaluate: there is no question in {}; give a .jsonl file with one question a line", options.data));
   }
-  evaluation.report = [questions, json = options.json](const std::vector<double>& sums) {
+  evaluation.report = [questions, cut, window, json = options.json](const std::vector<double>& sums) {
+    if (cut > 0) {
+      std::cerr << fmt::format(
+          "evaluate: {} choices and their contexts are longer than the window of {} tokens; the "
+          "beginnings were left out (--window)\n",
+          cut, window);
+    }
     size_t next = 0, right = 0, right_normalised = 0;
     for (size_t i = 0; i < questions.size(); ++i) {
       std::vector<double> likelihoods, normalised;
@@ -298,7 +310,7 @@ int run_evaluate(const Schema& schema, std::span<const std::string> arguments) {
     evaluation = options->has_choices ? questions_of(*options, *tokenizer, window)
                                       : texts_of(*options, job.config.data, *tokenizer);
   });
-  set_context(job, window);
+  set_context(job, window, "lower --window");
   return run_inference(schema, job, [&](Run& run) {
     const std::vector<double> sums = negative_log_likelihoods(run, evaluation.texts, window);
     if (run.world.rank == 0) evaluation.report(sums);

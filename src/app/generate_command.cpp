@@ -156,13 +156,14 @@ void refuse_shared_input(const LoadedConfig& job, const std::string& remedy) {
               fmt::format("generate: several processes have no standard input in common; {}", remedy));
 }
 
-std::vector<std::vector<int32_t>> encode_prompts(const std::vector<std::string>& prompts, const Tokenizer& tokenizer) {
+std::vector<std::vector<int32_t>> encode_prompts(const std::vector<std::string>& prompts, const Tokenizer& tokenizer,
+                                                 bool bos) {
   std::vector<std::vector<int32_t>> encoded;
   for (const std::string& prompt : prompts) {
     if (trim(prompt).empty()) {
       throw Error(ExitCode::bad_data, "generate: a prompt is empty; give the beginning of a text");
     }
-    encoded.push_back(tokenizer.encode(prompt, /*bos=*/true, /*eos=*/false));
+    encoded.push_back(tokenizer.encode(prompt, bos, /*eos=*/false));
   }
   return encoded;
 }
@@ -191,7 +192,9 @@ void add_stop_ids(GenerationOptions& generation, const Tokenizer& tokenizer, con
                                                   id, tokenizer.vocabulary_size() - 1));
   }
   if (tokenizer.eos_id() != Tokenizer::kNoId) generation.stop_ids.push_back(tokenizer.eos_id());
-  for (const int32_t id : end_ids(tokenizer_location(config))) generation.stop_ids.push_back(id);
+  std::vector<int32_t> ends = end_ids(config.model.from_hf);
+  if (ends.empty()) ends = end_ids(tokenizer_location(config));
+  generation.stop_ids.insert(generation.stop_ids.end(), ends.begin(), ends.end());
 }
 
 std::string_view name(GeneratedText::End end) {
@@ -209,8 +212,8 @@ nlohmann::ordered_json as_json(const std::string& prompt, const GeneratedText& t
 class Conversation {
  public:
   Conversation(Run& run, const GenerateOptions& options, const ChatTemplate& form, const Tokenizer& tokenizer,
-               int64_t context)
-      : run_(run), options_(options), form_(form), tokenizer_(tokenizer), context_(context) {
+               int64_t context, bool can_grow)
+      : run_(run), options_(options), form_(form), tokenizer_(tokenizer), context_(context), can_grow_(can_grow) {
     if (!options.system.empty()) messages_.push_back({"system", options.system});
   }
 
@@ -242,8 +245,8 @@ class Conversation {
     const std::vector<int32_t>& ids = prompt.ids;
     if (std::ssize(ids) >= context_) {
       throw Error(ExitCode::bad_data, fmt::format("generate: the conversation makes {} tokens, and the context holds "
-                                                  "{}; raise --context, or begin a new one",
-                                                  ids.size(), context_));
+                                                  "{}; {}begin a new one",
+                                                  ids.size(), context_, can_grow_ ? "raise --context, or " : ""));
     }
     const bool prints = run_.world.rank == 0;
     const auto show = [&](size_t, const std::string& text) {
@@ -272,6 +275,7 @@ class Conversation {
   const ChatTemplate& form_;
   const Tokenizer& tokenizer_;
   int64_t context_;
+  bool can_grow_;
   std::vector<ChatMessage> messages_;
   std::unique_ptr<Generator> generator_;
 };
@@ -290,10 +294,12 @@ int run_chat(const Schema& schema, LoadedConfig& job, GenerateOptions& options,
   GenerationOptions& generation = options.generation;
   generation.stop_ids.insert(generation.stop_ids.end(), form.stop_ids().begin(), form.stop_ids().end());
   if (!form.stop_text().empty()) generation.stop_texts.push_back(form.stop_text());
-  const int64_t context = options.context.value_or(std::min(longest_context(job), kUsualContext));
+  const int64_t longest = longest_context(job), context = options.context.value_or(std::min(longest, kUsualContext));
   generation.max_new_tokens = options.max_new_tokens.value_or(kUsualTokens);
-  set_context(job, context);
-  return run_inference(schema, job, [&](Run& run) { Conversation(run, options, form, *tokenizer, context).hold(); });
+  set_context(job, context, "lower --context");
+  return run_inference(schema, job, [&](Run& run) {
+    Conversation(run, options, form, *tokenizer, context, /*can_grow=*/context < longest).hold();
+  });
 }
 
 }  // namespace
@@ -308,22 +314,23 @@ int run_generate(const Schema& schema, std::span<const std::string> arguments) {
   if (options->chat) return run_chat(schema, job, *options, tokenizer);
   if (options->file == "-") refuse_shared_input(job, "give the prompt with --prompt or --file FILE");
   const std::vector<std::string> prompts = prompts_of(*options);
-  const std::vector<std::vector<int32_t>> encoded = encode_prompts(prompts, *tokenizer);
+  // As transformers does, or as training did.
+  const bool bos = is_of_run(options->checkpoint) || tokenizer->adds_bos();
+  const std::vector<std::vector<int32_t>> encoded = encode_prompts(prompts, *tokenizer, bos);
   GenerationOptions& generation = options->generation;
   size_t longest = 0;
   for (const auto& ids : encoded) longest = std::max(longest, ids.size());
   const auto prompt_tokens = static_cast<int64_t>(longest);
-  const int64_t most = std::min(options->context.value_or(longest_context(job)), longest_context(job));
+  const int64_t limit = longest_context(job), most = std::min(options->context.value_or(limit), limit);
   generation.max_new_tokens =
       options->max_new_tokens.value_or(std::clamp<int64_t>(most - prompt_tokens, 1, kUsualTokens));
   const int64_t context = options->context.value_or(prompt_tokens + generation.max_new_tokens);
-  if (prompt_tokens >= std::min(context, longest_context(job))) {
+  if (prompt_tokens >= most) {
     throw Error(ExitCode::bad_data,
                 fmt::format("generate: the prompt makes {} tokens, and the context holds {}; shorten the prompt{}",
-                            prompt_tokens, std::min(context, longest_context(job)),
-                            options->context ? " or raise --context" : ""));
+                            prompt_tokens, most, most < limit ? " or raise --context" : ""));
   }
-  set_context(job, context);
+  set_context(job, context, options->context ? "lower --context" : "lower --max-new-tokens");
   return run_inference(schema, job, [&](Run& run) {
     Generator generator(run, std::ssize(encoded), context, !options->uncached);
     const bool prints = run.world.rank == 0;

@@ -173,9 +173,16 @@ void ChunkStream::fail_too_short() const {
   if (packs_conversations()) {
     throw Error(
         ExitCode::bad_data,
-        fmt::format("dataset {}: the conversations of {} fill {} sequences, less than one global batch of {}. "
-                    "Give more of them, or lower {}.seq_len or the batch size.",
-                    options_.dataset, source_->description(), pass_chunks(), options_.chunks_needed, options_.section));
+        counters_.long_conversations > 0
+            ? fmt::format(
+                  "dataset {}: the conversations of {} that fit fill {} sequences, less than one global batch of "
+                  "{}; {} are longer than {}.seq_len = {}. Raise it, give more of them, or lower the batch size.",
+                  options_.dataset, source_->description(), pass_chunks(), options_.chunks_needed,
+                  with_thousands(counters_.long_conversations), options_.section, options_.sequence_length)
+            : fmt::format("dataset {}: the conversations of {} fill {} sequences, less than one global batch of {}. "
+                          "Give more of them, or lower {}.seq_len or the batch size.",
+                          options_.dataset, source_->description(), pass_chunks(), options_.chunks_needed,
+                          options_.section));
   }
   throw Error(
       ExitCode::bad_data,

@@ -134,6 +134,10 @@ void HuggingFaceTokenizer::encode_normalized(std::string_view text, bool at_star
   pieces.flush();
 }
 
+bool HuggingFaceTokenizer::adds_bos() const {
+  return std::find(parts_.before.begin(), parts_.before.end(), bos_id()) != parts_.before.end();
+}
+
 void HuggingFaceTokenizer::encode_framed(std::string_view text, bool bos, bool eos, std::vector<int32_t>& ids) const {
   auto holds = [](const std::vector<int32_t>& some, int32_t id) {
     return std::find(some.begin(), some.end(), id) != some.end();

@@ -152,6 +152,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   std::string token_name(int32_t id) const override;
   int64_t vocabulary_size() const override { return parts_.most_ids; }
   int32_t bos_id() const override { return parts_.bos; }
+  bool adds_bos() const override;
   int32_t eos_id() const override { return parts_.eos; }
   std::string name() const override { return "Hugging Face"; }
   std::string description() const override;

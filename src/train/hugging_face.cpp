@@ -53,15 +53,17 @@ Json tokenizer_config(const Tokenizer& tokenizer) {
   return config;
 }
 
-/// Adds the chat template that the config names; the template of `auto` is already among the tokenizer's files.
+/// Adds the chat template that the config names, and its stop ids to `ends`; the template of `auto` is already among
+/// the tokenizer's files.
 void add_chat_template(const JobConfig& config, const std::shared_ptr<const Tokenizer>& tokenizer,
-                       std::vector<CompanionFile>& files, std::vector<std::string>& notes) {
+                       std::vector<CompanionFile>& files, std::vector<int32_t>& ends, std::vector<std::string>& notes) {
   if (config.data.chat_template == "auto") return;
   const auto named = [](const char* name) { return [=](const CompanionFile& file) { return file.name == name; }; };
   try {
-    const std::string source = open_chat_template(config, tokenizer)->source();
+    const std::shared_ptr<const ChatTemplate> form = open_chat_template(config, tokenizer);
     std::erase_if(files, named("chat_template.jinja"));
-    files.push_back({"chat_template.jinja", source});
+    files.push_back({"chat_template.jinja", form->source()});
+    ends = form->stop_ids();
   } catch (const Error& error) {
     notes.push_back(fmt::format("no chat template goes along: {}", error.what()));
     return;
@@ -108,7 +110,8 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
   std::vector<CompanionFile> files;
   if (!ids_alone || fs::is_directory(where, unknown)) files = tokenizer_files(where);
   if (files.empty()) notes.push_back(fmt::format("no tokenizer goes along: there is none at {}", where.string()));
-  if (tokenizer && !ids_alone) add_chat_template(config, tokenizer, files, notes);
+  std::vector<int32_t> ends;  // of a model's turn
+  if (tokenizer && !ids_alone) add_chat_template(config, tokenizer, files, ends, notes);
   const Json ids = token_ids(tokenizer.get());
   Json model = adapter_of(request).hugging_face_config(request);
   model.update(ids);
@@ -120,6 +123,11 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
     Json generation = Json::object();
     generation["_from_model_config"] = true;
     generation.update(ids);
+    if (tokenizer && tokenizer->eos_id() != Tokenizer::kNoId) std::erase(ends, tokenizer->eos_id());
+    if (!ends.empty()) {
+      if (ids.contains("eos_token_id")) ends.insert(ends.begin(), tokenizer->eos_id());
+      generation["eos_token_id"] = ends;
+    }
     files.push_back({kGenerationConfig, generation.dump(2) + "\n"});
   }
   return files;

@@ -80,6 +80,9 @@ weight = 1
         self.refused(BAD_DATA, ["a.jsonl:2: this conversation has no turn of the assistant", "data.bad_record"], *words)
         run = self.train(*words, "--data.bad_record=skip", "--training.local_batch_size=1")
         self.assertIn("bad records of the corpus were left out", "\n".join(run.messages("WARNING")))
+        corpus.write_text(conversation("a" * 400, "b") * 20 + conversation("a", "b"))
+        dropped = ["of", "that fit fill 1 sequences", "20 are longer than training.seq_len = ", "Raise it, give more of them"]
+        self.refused(BAD_DATA, dropped, *words, "--data.long_conversations=drop")
         corpus.write_text("\n")
         self.refused(BAD_DATA, ["there is no document in"], *words)
 

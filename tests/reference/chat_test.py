@@ -233,6 +233,8 @@ class Chat(unittest.TestCase):
                 checkpoint = self.folder / "run-stories.model/checkpoint/step-1"
                 subprocess.run([titan.binary(), "convert", "to-hf", checkpoint, export], check=True, capture_output=True)
                 tokenizer = PreTrainedTokenizerFast.from_pretrained(export)
+                ends = json.loads((export / "generation_config.json").read_text())["eos_token_id"]
+                self.assertEqual(ends, [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|eot_id|>")])
                 ids = [tokenizer.apply_chat_template(messages)["input_ids"] for messages in CONVERSATIONS]
                 rows = packed([(one, one) for one in ids])[:2]
                 for tokens, row in zip(step.tokens.tolist(), rows, strict=True):

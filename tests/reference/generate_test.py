@@ -196,6 +196,57 @@ class GenerateTest(ModelTest):
                               text=True, check=True)
         self.assertTrue(said.stdout.startswith("Once"), said.stdout)
 
+    def train(self, *words: object) -> None:
+        subprocess.run([binary(), str(DEBUG_CONFIG), *map(str, words), "--training.steps=1", "--training.seq_len=64",
+                        "--checkpoint.enable"], cwd=self.folder, capture_output=True, check=True)
+
+    def test_a_prompt_begins_as_the_tokenizer_or_the_training_begins_it(self):
+        theirs = self.model("llama")
+        tokenizer = byte_tokenizer()
+        tokenizer.bos_token = END
+
+        def expected(ids: list[int], model=theirs) -> list[int]:
+            made = model.generate(torch.tensor([ids]), max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=-1)
+            return made[0, len(ids):].tolist()
+
+        words = ["--prompt", "Once", "--max-new-tokens", 8, "--json"]
+        alone = tokenizer("Once").input_ids
+        tokenizer.save_pretrained(self.folder / "model")
+        self.assertNotEqual(expected(alone), expected([256, *alone]))
+        self.assertEqual(self.generate(*words)[0]["tokens"], expected(alone))
+        self.train("--model.from_hf=model", "--job.dump_folder=run")
+        subprocess.run([binary(), "convert", "to-hf", "run", "back"], cwd=self.folder, capture_output=True, check=True)
+        trained = type(theirs).from_pretrained(self.folder / "back")
+        self.assertEqual(self.generate(*words, model="run")[0]["tokens"], expected([256, *alone], trained))
+        tokenizer.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single=f"{END} $A", special_tokens=[(END, 256)])
+        tokenizer.save_pretrained(self.folder / "model")
+        self.assertEqual(self.generate(*words)[0]["tokens"], expected([256, *alone]))
+
+    def test_the_context_is_the_models_or_ends_where_dynamic_scaling_begins(self):
+        words = ["--max-new-tokens", 1]
+        tokenizer = f"--model.tokenizer_path={self.folder / 'bytes'}"
+        byte_tokenizer().save_pretrained(self.folder / "bytes")
+        self.train("--model.name=llama2", "--model.flavor=debugmodel", "--job.dump_folder=run", tokenizer)
+        said = self.generate("--prompt", "x" * 5000, *words, model="run", code=65)
+        self.assertIn("the prompt makes 5000 tokens, and the context holds 4096; shorten the prompt\n", said)
+        said = self.generate("--prompt", "x" * 50, "--max-new-tokens", 4090, model="run", code=65)
+        self.assertIn("the model's context is 4096 tokens, and 4140 are asked for; lower --max-new-tokens\n", said)
+        self.train("--model.name=llama3", "--model.flavor=debugmodel", "--model.rope_scaling=dynamic",
+                   "--model.override.rope_factor=2", "--job.dump_folder=dynamic", tokenizer)
+        self.assertIn("Once", self.generate("--prompt", "Once", *words, model="dynamic"))
+        said = self.generate("--prompt", "x" * 9000, *words, model="dynamic", code=65)
+        self.assertIn("the prompt makes 9000 tokens, and the context holds 8192", said)
+
+    def test_the_models_own_ids_end_a_text_with_another_tokenizers_file(self):
+        self.model("llama")
+        byte_tokenizer().save_pretrained(self.folder / "bytes")
+        words = ["--prompt", PROMPTS[0], "--max-new-tokens", 20, "--json", f"--model.tokenizer_path={self.folder / 'bytes'}"]
+        end = self.generate(*words)[0]["tokens"][7]
+        path = self.folder / "model" / "generation_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": [end]}))
+        self.assertEqual(self.generate(*words)[0]["end"], "stop token")
+
     def test_prompts_from_files(self):
         self.model("llama")
         (self.folder / "prompt.txt").write_text(PROMPTS[2])

@@ -52,6 +52,8 @@ class Tokenizer {
   /// kNoId if the tokenizer has none.
   virtual int32_t bos_id() const = 0;
   virtual int32_t eos_id() const = 0;
+  /// True if the kind's Python package puts BOS before a text by default.
+  virtual bool adds_bos() const { return bos_id() != kNoId; }
 
   /// The kind of tokenizer, for messages: "tiktoken".
   virtual std::string name() const = 0;

@@ -88,7 +88,7 @@ RotaryScaling scaling_of(RotaryScaling scaling, const ModelRequest& request) {
 }
 
 /// The context length on which the published models were trained; for Llama 2 34B, Code Llama's.
-int64_t longest_context(const ModelRequest& request) {
+int64_t published_context(const ModelRequest& request) {
   if (request.name != "llama2" || request.flavor == kCustomFlavor) return 131072;
   return request.flavor == "34B" ? 16384 : 4096;
 }
@@ -121,12 +121,11 @@ void check_sizes(const LlamaArguments& a, const ModelRequest& request) {
                     "model.tokenizer_path, or a larger vocabulary with model.override.vocab_size or another flavor",
                     request.tokenizer_vocabulary, a.vocabulary));
   }
-  const int64_t longest = request.max_sequence > 0 ? request.max_sequence : longest_context(request);
-  if (request.sequence_length > longest) {
+  if (request.sequence_length > a.context) {
     fail(
         fmt::format("training.seq_len = {} is beyond the model's context of {} tokens; shorten it, or set "
                     "model.max_seq_len to train beyond",
-                    request.sequence_length, longest));
+                    request.sequence_length, a.context));
   }
   if (a.vocabulary < 1) fail("its vocabulary is the tokenizer's, and no tokenizer was given");
 }
@@ -159,6 +158,7 @@ LlamaArguments llama_arguments(const ModelRequest& request) {
   a.vocabulary = pick(request.sizes.vocab_size, usual);
   a.vocabulary_is_tokenizers = request.sizes.vocab_size <= 0 && flavor.vocabulary <= 0;
   a.max_sequence = request.sequence_length;
+  a.context = request.max_sequence > 0 ? request.max_sequence : published_context(request);
   a.rope_theta = request.sizes.rope_theta > 0 ? request.sizes.rope_theta : flavor.rope_theta;
   if (request.sizes.norm_eps > 0) a.norm_epsilon = request.sizes.norm_eps;
   a.rope_scaling_name = request.rope_scaling == "default" ? request.name : request.rope_scaling;

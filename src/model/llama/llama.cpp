@@ -1,5 +1,6 @@
 #include "titan/model/llama/llama.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "titan/base/error.h"
@@ -128,6 +129,8 @@ ModelDescription describe_llama(const ModelRequest& request, const LlamaArgument
   model.head_dim = a.head_dim, model.vocabulary = a.vocabulary, model.max_sequence = a.max_sequence;
   model.block_causal = a.block_causal;
   model.vocabulary_is_tokenizers = a.vocabulary_is_tokenizers;
+  const bool is_dynamic = a.rope_scaling && a.rope_scaling->kind == RotaryScaling::Kind::dynamic;
+  model.longest_text = is_dynamic ? std::min(a.context, a.rope_scaling->original_context) : a.context;
   model.summary = fmt::format(
       "dim {}, {} layers, {} heads ({} for keys and values) of {}, hidden {}, vocabulary {}, rope theta {:g}, scaling "
       "{}{}{}",

@@ -55,6 +55,7 @@ struct LlamaArguments {
   bool tied = false;
   bool block_causal = false;
   bool vocabulary_is_tokenizers = false;
+  int64_t context = 0;                    // tokens; model.max_seq_len, else that of the published models
   const LlamaVariant* variant = nullptr;  // null: Llama
 };
 
