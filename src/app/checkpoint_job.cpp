@@ -91,7 +91,8 @@ StoredModel stored_model(Storage& storage, const fs::path& folder) {
   return stored;
 }
 
-/// The newest checkpoint in the folder of a run or of its checkpoints; any other `folder` unchanged.
+}  // namespace
+
 fs::path newest_checkpoint(const fs::path& folder) {
   const std::unique_ptr<Storage> storage = make_posix_storage();
   std::error_code unknown;
@@ -103,8 +104,6 @@ fs::path newest_checkpoint(const fs::path& folder) {
   }
   return folder;
 }
-
-}  // namespace
 
 bool is_of_run(const fs::path& checkpoint) {
   const fs::path folder = find_model(checkpoint);

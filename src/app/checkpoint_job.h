@@ -15,8 +15,11 @@
 
 namespace titan {
 
-/// `folder` if transformers can load it or if it is a checkpoint, else the newest checkpoint in it or in its folder
-/// `checkpoint`. Throws Error(storage) for a folder without a model.
+/// The newest checkpoint in a run's folder or its checkpoint folder; any other `folder` is returned unchanged.
+std::filesystem::path newest_checkpoint(const std::filesystem::path& folder);
+
+/// `folder` if transformers can load it, else its newest_checkpoint. Throws Error(storage) for a folder without a
+/// model.
 std::filesystem::path find_model(const std::filesystem::path& folder);
 
 /// True if find_model(`checkpoint`) was trained by this program, whose documents begin with BOS. Throws like
