@@ -181,10 +181,11 @@ int run_convert(const Schema& schema, std::span<const std::string> arguments) {
   for (const std::string& line : locate_inputs(loaded)) std::cerr << line << '\n';
   const bool reads_checkpoint = !std::string_view(direction->name).starts_with("from-");
   constexpr double kGigabyte = 1e9;
-  direction->run({reads_checkpoint ? newest_checkpoint(options->from) : std::filesystem::path(options->from), options->to,
-                  loaded.config, names_model, names_any(loaded, {"model.tokenizer_path", "model.hf_assets_path"}),
-                  options->dtype, static_cast<int64_t>(options->shard_gigabytes * kGigabyte), options->data_ranks},
-                 std::cout);
+  direction->run(
+      {reads_checkpoint ? newest_checkpoint(options->from) : std::filesystem::path(options->from), options->to,
+       loaded.config, names_model, names_any(loaded, {"model.tokenizer_path", "model.hf_assets_path"}), options->dtype,
+       static_cast<int64_t>(options->shard_gigabytes * kGigabyte), options->data_ranks},
+      std::cout);
   return 0;
 }
 
