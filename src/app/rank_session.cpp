@@ -93,7 +93,7 @@ int RankSession::run(const std::function<ExitCode(const World& world)>& work, co
     return static_cast<int>(refusal.code());
   } catch (...) {
     const Failure failure = describe_failure(std::current_exception());
-    rank_zero_tells_ ? log_.info(failure.text) : log_.error(failure.text);
+    rank_zero_reports_ ? log_.info(failure.text) : log_.error(failure.text);
     return static_cast<int>(failure.code);
   }
 }
@@ -117,7 +117,7 @@ int RankSession::run_as_rank(const std::function<ExitCode(const World& world)>& 
     if (met.watcher) {
       const Failure failure = describe_failure(std::current_exception());
       if (failure.code == ExitCode::peer_failure) write_trace();
-      rank_zero_tells_ = met.watcher->fail(static_cast<int>(failure.code), failure.text);
+      rank_zero_reports_ = met.watcher->fail(static_cast<int>(failure.code), failure.text);
     }
     tear_down();
     throw;

@@ -98,7 +98,7 @@ class FullDisk(RanksTest):
         config = ROOT / "configs" / "debug_model.toml"
         words = [*self.training(SHORT)[1:], "--job.dump_folder=outputs"]
         ranks = [
-            self.start(config, *words, cwd=elsewhere if rank == 1 else self.folder, **self.told(rank, 3, port))
+            self.start(config, *words, cwd=elsewhere if rank == 1 else self.folder, **self.rank_variables(rank, 3, port))
             for rank in range(3)
         ]
         self.expect_failure_of(
