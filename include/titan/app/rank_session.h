@@ -35,7 +35,7 @@ class RankSession {
 
  private:
   int run_as_rank(const std::function<ExitCode(const World& world)>& work, const std::function<void()>& tear_down);
-  Rendezvous meet();
+  Rendezvous rendezvous();
   RankFacts own_facts() const;
   /// Moves this rank to the cores near its GPU, unless it already runs there.
   void move_near(const DeviceInfo& device) const;
