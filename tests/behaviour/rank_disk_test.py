@@ -1,4 +1,4 @@
-"""A disk without room on one rank: what is only told is lost with a warning, what was asked for ends every rank."""
+"""A full disk on one rank: lost reports give a warning, a requested output ends all ranks."""
 
 from __future__ import annotations
 
