@@ -1,5 +1,5 @@
-# Several sources to a compilation ("unity build"): LibTorch's headers leave templates that every compilation makes anew,
-# five seconds of nine, precompiled or not. TITAN_UNITY=OFF compiles each file by itself, for work on a few of them.
+# Unity build: LibTorch headers cost 5 of 9 s per file in template instantiation, precompiled or not. TITAN_UNITY=OFF
+# compiles each file alone, for work on a few of them.
 option(TITAN_UNITY "Compile several files of a folder together" ON)
 set(TITAN_FILES_TOGETHER 8)
 
@@ -27,8 +27,8 @@ function(titan_compile_together target)
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${name})
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  # A compilation of several names each by its whole path, where one alone is named as titan_compiler's options know it.
+  # In a unity file each source keeps its own path in __FILE__, as when compiled alone.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>)
-  # GCC knows a file's own types by the file's being the one it was given.
+  # GCC warns about types of anonymous namespaces that come from included .cpp files.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endfunction()

@@ -1,5 +1,5 @@
 # LibTorch 2.11.0 as hand-made imported targets over the files of the Python package `torch`: find_package(Torch) would
-# demand a CUDA toolkit and override the architectures. scripts/libtorch.sh decides where it lies (TITAN_LIBTORCH, else
+# demand a CUDA toolkit and override the architectures. scripts/libtorch.sh decides where it is (TITAN_LIBTORCH, else
 # an installed Python torch of that version, else the shared cache, filled when needed) and checks the version.
 # Gives: titan_libtorch and, in a CUDA build, titan_libtorch_cuda, the targets to link; TITAN_LIBTORCH_FOUND, the folder that holds torch/ and nvidia/.
 set(TITAN_LIBTORCH "" CACHE PATH "A Python site-packages folder that holds torch, or that torch folder; empty: found")

@@ -69,7 +69,7 @@ function(titan_host_kernels name)
   add_library(${name} STATIC ${host_kernels})
   target_link_libraries(${name} PUBLIC titan_compiler)
   target_include_directories(${name} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/tests)
-  # "unroll" is nvcc's; a thread that has no pack leaves it unset; and GCC 12 breaks down in its replacement of aggregates.
+  # "unroll" is nvcc's; a thread that has no pack leaves it unset; and GCC 12 crashes in scalar replacement of aggregates.
   target_compile_options(${name} PRIVATE -Wno-unknown-pragmas -Wno-maybe-uninitialized -fno-tree-sra -fno-ipa-sra)
 endfunction()
 titan_host_kernels(titan_kernels_on_host)

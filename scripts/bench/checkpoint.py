@@ -17,7 +17,7 @@ import driver
 import ratios
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Width, blocks, hidden width and words of a Llama: 2.17, 0.81 and 0.074 GB of weights and moments. The last is that of
+# Width, blocks, hidden width, vocabulary of a Llama: 2.17, 0.81 and 0.074 GB of weights and moments. The last is that of
 # the debug model.
 STATES = {"large": (1024, 9, 2816, 32000), "medium": (1024, 4, 2816, 8000), "debug": (256, 6, 768, 2048)}
 QUICK = (256, 2, 768, 2048)
@@ -26,15 +26,15 @@ SAVES = 100
 NAMES = ["disk", "python", "stall", "memory", "resident"]
 
 
-def parameters(width: int, blocks: int, hidden: int, words: int) -> list[tuple]:
-    shapes = [("tok_embeddings.weight", words, width)]
+def parameters(width: int, blocks: int, hidden: int, vocab_size: int) -> list[tuple]:
+    shapes = [("tok_embeddings.weight", vocab_size, width)]
     for block in range(blocks):
         name = f"layers.{block}"
         shapes += [(f"{name}.attention.{part}.weight", width, width) for part in ("wq", "wk", "wv", "wo")]
         shapes += [(f"{name}.feed_forward.{part}.weight", hidden, width) for part in ("w1", "w3")]
         shapes += [(f"{name}.feed_forward.w2.weight", width, hidden)]
         shapes += [(f"{name}.{part}.weight", width) for part in ("attention_norm", "ffn_norm")]
-    return [*shapes, ("norm.weight", width), ("output.weight", words, width)]
+    return [*shapes, ("norm.weight", width), ("output.weight", vocab_size, width)]
 
 
 class Bench:

@@ -62,9 +62,9 @@ class Row:
     def uncounted_logits(self):
         """GiB that upstream's logits take beyond what the plan counts for one chunk."""
         samples = self.number("local_batch_size", 1)
-        words = 32000 if 'name = "llama2"' in self.text else 128256
+        vocab_size = 32000 if 'name = "llama2"' in self.text else 128256
         cut = self.number("context_parallel_degree", 1) * self.number("tensor_parallel_degree", 1)
-        return samples * self.number("seq_len", 2048) * words // cut * (LOGIT_BYTES - COUNTED_BYTES) / 2**30
+        return samples * self.number("seq_len", 2048) * vocab_size // cut * (LOGIT_BYTES - COUNTED_BYTES) / 2**30
 
 
 def all_rows():

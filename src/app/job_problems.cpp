@@ -34,7 +34,7 @@ bool send_problem_to_ranks(const Launch& launch, const std::string& text, ExitCo
   facts.problem = trim(text);
   facts.problem_code = static_cast<int>(code);
   try {
-    meet_ranks(launch, std::move(facts), {}, [](const std::string&, bool) {});
+    join_ranks(launch, std::move(facts), {}, [](const std::string&, bool) {});
   } catch (const RefusedByRankZero&) {
     return true;
   } catch (const Error&) {

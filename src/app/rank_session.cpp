@@ -93,37 +93,37 @@ int RankSession::run(const std::function<ExitCode(const World& world)>& work, co
     return static_cast<int>(refusal.code());
   } catch (...) {
     const Failure failure = describe_failure(std::current_exception());
-    rank_zero_tells_ ? log_.info(failure.text) : log_.error(failure.text);
+    rank_zero_reports_ ? log_.info(failure.text) : log_.error(failure.text);
     return static_cast<int>(failure.code);
   }
 }
 
 int RankSession::run_as_rank(const std::function<ExitCode(const World& world)>& work,
                              const std::function<void()>& tear_down) {
-  Rendezvous met = meet();
-  if (met.watcher) {
-    met.world.trace = trace_;
-    met.world.hung = [this, &met](const std::string& text) {
+  Rendezvous joined = rendezvous();
+  if (joined.watcher) {
+    joined.world.trace = trace_;
+    joined.world.hung = [this, &joined](const std::string& text) {
       if (final_message_) final_message_->print();
       write_trace();
       // This rank's main thread may hang for ever: the watcher ends the process after a time limit.
-      met.watcher->fail(static_cast<int>(ExitCode::peer_failure), text);
+      joined.watcher->fail(static_cast<int>(ExitCode::peer_failure), text);
     };
   }
   ExitCode code{};
   try {
-    code = work(met.world);
+    code = work(joined.world);
   } catch (...) {
-    if (met.watcher) {
+    if (joined.watcher) {
       const Failure failure = describe_failure(std::current_exception());
       if (failure.code == ExitCode::peer_failure) write_trace();
-      rank_zero_tells_ = met.watcher->fail(static_cast<int>(failure.code), failure.text);
+      rank_zero_reports_ = joined.watcher->fail(static_cast<int>(failure.code), failure.text);
     }
     tear_down();
     throw;
   }
   tear_down();
-  if (met.watcher) leave(*met.watcher);
+  if (joined.watcher) leave(*joined.watcher);
   return static_cast<int>(code);
 }
 
@@ -170,13 +170,13 @@ void RankSession::move_near(const DeviceInfo& device) const {
   }
 }
 
-Rendezvous RankSession::meet() {
+Rendezvous RankSession::rendezvous() {
   if (launch_.fake) {
     log_.info("Dry run as rank {} of {}: communication does nothing, and nothing of it is recorded", launch_.rank,
               launch_.size);
   }
   if (launch_.rendezvous.kind == RendezvousEndpoint::Kind::nowhere)
-    return meet_ranks(launch_, {}, {}, {}, final_message_);
+    return join_ranks(launch_, {}, {}, {}, final_message_);
   log_.info("Rank {} of {}, started by {}; the ranks meet on {}", launch_.rank, launch_.size, launch_.launcher,
             launch_.rendezvous.host);
   auto peer_failed = [this](const std::string& text, bool aloud) {
@@ -190,15 +190,15 @@ Rendezvous RankSession::meet() {
   };
   RankFacts facts = own_facts();
   if (!facts.gpus.empty() || facts.device.starts_with("cuda")) prepare_nccl();
-  Rendezvous met = meet_ranks(launch_, std::move(facts), std::chrono::seconds(config_.comm.init_timeout_seconds),
-                              std::move(peer_failed), final_message_);
+  Rendezvous joined = join_ranks(launch_, std::move(facts), std::chrono::seconds(config_.comm.init_timeout_seconds),
+                                 std::move(peer_failed), final_message_);
   if (!launch_.local_rank) {
-    move_near(choose_device(config_.training.device, met.world.local_rank));
-    met.world.cores = std::min(met.world.cores, std::ssize(allowed_cores()));
+    move_near(choose_device(config_.training.device, joined.world.local_rank));
+    joined.world.cores = std::min(joined.world.cores, std::ssize(allowed_cores()));
   }
-  for (const std::string& line : met.table) log_.info(line);
-  for (const std::string& warning : met.warnings) log_.warning(warning);
-  return met;
+  for (const std::string& line : joined.table) log_.info(line);
+  for (const std::string& warning : joined.warnings) log_.warning(warning);
+  return joined;
 }
 
 void RankSession::leave(AbortWatcher& watcher) const {

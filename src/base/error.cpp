@@ -15,7 +15,7 @@ void fail_check(const char* condition, const char* file, int line, const std::st
 
 namespace titan {
 
-bool tells_out_of_memory(std::string_view message) {
+bool reports_out_of_memory(std::string_view message) {
   // The last entry matches CUDA library status codes such as CUBLAS_STATUS_ALLOC_FAILED.
   constexpr std::array<std::string_view, 3> kWords{"can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED"};
   return std::any_of(kWords.begin(), kWords.end(), [&](auto words) { return message.find(words) != message.npos; });

@@ -122,12 +122,12 @@ bool StopSignals::take_save_request() { return save_requested.exchange(false); }
 
 void StopSignals::allow_for_saving() { saves_now = true; }
 
-std::chrono::milliseconds StopSignals::time_for(std::chrono::milliseconds wish) {
+std::chrono::milliseconds StopSignals::time_for(std::chrono::milliseconds requested) {
   const Clock::time_point since = limited_since;
-  if (since == Clock::time_point()) return wish;
+  if (since == Clock::time_point()) return requested;
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(since + kTerminateLimit - kClosingTime - Clock::now());
-  return std::clamp(left, std::chrono::milliseconds(0), wish);
+  return std::clamp(left, std::chrono::milliseconds(0), requested);
 }
 
 void StopSignals::end_now(std::string_view line) const {

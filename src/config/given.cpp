@@ -40,9 +40,9 @@ void GivenReader::read(const TomlDocument& document) {
   for (const TomlTable& table : document.tables) {
     if (schema_.is_section(table.name)) continue;
     size_t dot = table.name.rfind('.');
-    bool parent_told = dot != std::string::npos && unknown_sections.count(table.name.substr(0, dot)) > 0;
+    bool parent_reported = dot != std::string::npos && unknown_sections.count(table.name.substr(0, dot)) > 0;
     unknown_sections.insert(table.name);
-    if (parent_told) continue;
+    if (parent_reported) continue;
     std::vector<std::string> close = schema_.suggest_section(table.name);
     problem(table.place, close.empty() ? table.name : close.front(), fmt::format("unknown section [{}]", table.name),
             close.empty() ? "see `titan_train config docs`" : fmt::format("did you mean [{}]?", close.front()));

@@ -56,7 +56,7 @@ class CudaGraph : public CapturedGraph {
       std::rethrow_exception(failure);
     } catch (const c10::Error& error) {
       const std::string message = error.what_without_backtrace();
-      if (tells_out_of_memory(message)) throw;
+      if (reports_out_of_memory(message)) throw;
       refuse(message.substr(0, message.find('\n')));
     } catch (const std::exception& error) {
       refuse(error.what());

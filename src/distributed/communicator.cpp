@@ -89,10 +89,10 @@ Pending Communicator::transfer(std::vector<Message> receives, std::vector<Messag
 }
 
 Pending Communicator::permute(Tensors outputs, Tensors inputs, int64_t to, int64_t from) {
-  TITAN_CHECK((to == kNobody) == inputs.empty() && (from == kNobody) == outputs.empty(), name_, to, from);
+  TITAN_CHECK((to == kNoRank) == inputs.empty() && (from == kNoRank) == outputs.empty(), name_, to, from);
   std::vector<Message> receives, sends;
-  if (from != kNobody) receives.push_back({from, std::move(outputs)});
-  if (to != kNobody) sends.push_back({to, std::move(inputs)});
+  if (from != kNoRank) receives.push_back({from, std::move(outputs)});
+  if (to != kNoRank) sends.push_back({to, std::move(inputs)});
   return transfer(std::move(receives), std::move(sends));
 }
 

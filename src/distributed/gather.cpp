@@ -47,11 +47,10 @@ std::string words_for_elsewhere(const std::string& host) {
                      host);
 }
 
-std::string words_for_strangers(int64_t strangers, int64_t silent) {
+std::string rejected_caller_words(int64_t rejected, int64_t silent) {
   std::string words;
-  if (strangers > 0) {
-    words =
-        fmt::format("; {} callers did not know this run's secret (give all ranks the same TITAN_SECRET)", strangers);
+  if (rejected > 0) {
+    words = fmt::format("; {} callers did not know this run's secret (give all ranks the same TITAN_SECRET)", rejected);
   }
   if (silent > 0) words += fmt::format("; {} callers said nothing (ss -tnp shows whose they are)", silent);
   return words;
@@ -100,9 +99,9 @@ class Gathering {
   RankCheck check_;
   std::vector<Caller> callers_;
   std::vector<std::pair<int64_t, Channel>> members_;
-  int64_t strangers_ = 0;    // callers without the secret
-  int64_t silent_ = 0;       // callers that sent nothing
-  Deadline accept_again_{};  // after running out of file descriptors
+  int64_t rejected_callers_ = 0;  // callers without the secret
+  int64_t silent_ = 0;            // callers that sent nothing
+  Deadline accept_again_{};       // after running out of file descriptors
 };
 
 GatheredRanks Gathering::gather(Deadline deadline, const std::string& host) {
@@ -117,7 +116,7 @@ GatheredRanks Gathering::gather(Deadline deadline, const std::string& host) {
           {static_cast<int>(ExitCode::launcher),
            fmt::format("{} of {} did not come within {} s (comm.init_timeout_seconds); see whether they were started "
                        "and what they printed{}{}",
-                       check_.missing(), check_.size(), waited, words_for_strangers(strangers_, silent_),
+                       check_.missing(), check_.size(), waited, rejected_caller_words(rejected_callers_, silent_),
                        words_for_elsewhere(host))});
     }
     for (RankFacts& facts : hear_callers(deadline)) {
@@ -197,7 +196,7 @@ std::optional<RankFacts> Gathering::hear_caller(Caller& caller) {
       caller.handshake.rank = message.hello->rank;
       caller.handshake.caller_nonce = message.hello->nonce;
       caller.is_proven = is_same_proof(message.hello->proof, caller.handshake.caller_proof());
-      strangers_ += caller.is_proven ? 0 : 1;
+      rejected_callers_ += caller.is_proven ? 0 : 1;
     }
     if (!caller.is_proven) {
       caller.until = Clock::now();

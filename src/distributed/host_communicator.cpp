@@ -309,8 +309,8 @@ class HostCommunicator : public Communicator {
 };
 
 /// The counters, created by rank 0 and opened by the others. Throws Error(launcher) where that is impossible.
-std::shared_ptr<SharedSegment> meet_at_counters(const Store& store, const std::string& key, const GroupRequest& request,
-                                                const GroupMembers& members) {
+std::shared_ptr<SharedSegment> share_counters(const Store& store, const std::string& key, const GroupRequest& request,
+                                              const GroupMembers& members) {
   if (request.rank == 0) {
     auto counters = SharedSegment::create(HostCommunicator::shared_bytes(request.size));
     store->set(key, counters->address());
@@ -338,7 +338,7 @@ std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c1
   std::shared_ptr<SharedSegment> counters;
   std::string answer = ready;
   try {
-    counters = meet_at_counters(store, key, request, *members);
+    counters = share_counters(store, key, request, *members);
   } catch (const Error& error) {
     if (error.code() == ExitCode::peer_failure) throw;
     answer = error.what();

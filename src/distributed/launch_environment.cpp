@@ -51,8 +51,8 @@ RendezvousEndpoint parse_master(const std::string& master) {
 
 /// Rendezvous for launchers without a store of their own: MASTER_ADDR and MASTER_PORT if the user set them; else this
 /// host if it is the only one. `job` distinguishes the run from others on the machine.
-RendezvousEndpoint meet(const EnvironmentVariables& variables, const Launch& launch, const std::string& job,
-                        uint64_t port_key) {
+RendezvousEndpoint rendezvous_endpoint(const EnvironmentVariables& variables, const Launch& launch,
+                                       const std::string& job, uint64_t port_key) {
   RendezvousEndpoint rendezvous{
       RendezvousEndpoint::Kind::rank_zero, {}, derived_ports(port_key), launch.launcher + " " + job};
   if (const auto port = variables.text("MASTER_PORT")) rendezvous.ports = {parse_port(*port, "MASTER_PORT")};
@@ -66,10 +66,10 @@ RendezvousEndpoint meet(const EnvironmentVariables& variables, const Launch& lau
 
 /// For launchers that name no job. The ranks of one host are children of one process. Ranks of several hosts share only
 /// an address and a port, which the user must set.
-void meet_without_job(const EnvironmentVariables& variables, const LaunchContext& context, Launch& launch) {
+void set_endpoint_without_job(const EnvironmentVariables& variables, const LaunchContext& context, Launch& launch) {
   const bool one_host = launch.local_size == launch.size;
   const std::string job = one_host ? fmt::format("of process {}", context.launcher_process()) : "on several hosts";
-  launch.rendezvous = meet(variables, launch, job, name_key(job));
+  launch.rendezvous = rendezvous_endpoint(variables, launch, job, name_key(job));
   if (one_host || launch.size == 1 || (variables.has("MASTER_ADDR") && variables.has("MASTER_PORT"))) return;
   refuse(fmt::format(
       "{} started {} ranks and names no job by which they could find each other; set MASTER_ADDR to the host "
@@ -165,7 +165,7 @@ std::optional<Launch> from_open_mpi(const EnvironmentVariables& variables) {
   launch.local_rank = variables.required_number("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK");
   launch.local_size = variables.required_number("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK");
   const std::string job = variables.text_or("OMPI_MCA_ess_base_jobid", variables.text_or("PMIX_NAMESPACE", ""));
-  launch.rendezvous = meet(variables, launch, job, name_key(job));
+  launch.rendezvous = rendezvous_endpoint(variables, launch, job, name_key(job));
   return launch;
 }
 
@@ -180,7 +180,7 @@ std::optional<Launch> from_pmi(const EnvironmentVariables& variables, const Laun
   const bool cray = variables.has("PMI_LOCAL_RANK");
   launch.local_rank = variables.number(cray ? "PMI_LOCAL_RANK" : "MPI_LOCALRANKID");
   launch.local_size = variables.number(cray ? "PMI_LOCAL_SIZE" : "MPI_LOCALNRANKS");
-  meet_without_job(variables, context, launch);
+  set_endpoint_without_job(variables, context, launch);
   return launch;
 }
 
@@ -216,7 +216,7 @@ std::optional<Launch> from_slurm(const EnvironmentVariables& variables) {
   const int64_t job_number = variables.number_or("SLURM_JOB_ID", 0);
   const std::string job =
       fmt::format("{}.{} restart {}", job_number, *step, variables.text_or("SLURM_RESTART_COUNT", "0"));
-  launch.rendezvous = meet(variables, launch, job, static_cast<uint64_t>(job_number * 31 + *step));
+  launch.rendezvous = rendezvous_endpoint(variables, launch, job, static_cast<uint64_t>(job_number * 31 + *step));
   if (!launch.rendezvous.host.empty() || launch.size == 1) return launch;
   launch.rendezvous.host = first_node(variables.text_or("SLURM_STEP_NODELIST", ""));
   const std::string own = variables.text_or("SLURMD_NODENAME", launch.rendezvous.host);
@@ -248,7 +248,7 @@ std::optional<Launch> from_other(const EnvironmentVariables& variables, const La
     launch.size = variables.required_number(names.size, names.rank);
     launch.local_rank = variables.number(names.local_rank);
     if (*names.local_size) launch.local_size = variables.number(names.local_size);
-    meet_without_job(variables, context, launch);
+    set_endpoint_without_job(variables, context, launch);
     return launch;
   }
   return std::nullopt;

@@ -56,30 +56,30 @@ void take_place(const HostPlace& place, World& world) {
   world.host_ranks = place.host_ranks;
 }
 
-void meet_as_rank_zero(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
-                       Rendezvous& met) {
+void host_rendezvous(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
+                     Rendezvous& joined) {
   GatheredRanks ranks =
       gather_ranks(listen_at(launch), key_of(launch.rendezvous), std::move(facts), deadline, launch.rendezvous.host);
-  met.table = ranks.check.table();
-  met.warnings = ranks.check.warnings();
-  met.world.cores = ranks.check.core_share(0);
-  take_place(ranks.check.place(0), met.world);
-  auto coordinator =
-      std::make_unique<Coordinator>(std::move(ranks), std::move(peer_failed), met.world.waits, met.world.final_message);
-  met.world.store = coordinator->store();
-  met.watcher = std::move(coordinator);
+  joined.table = ranks.check.table();
+  joined.warnings = ranks.check.warnings();
+  joined.world.cores = ranks.check.core_share(0);
+  take_place(ranks.check.place(0), joined.world);
+  auto coordinator = std::make_unique<Coordinator>(std::move(ranks), std::move(peer_failed), joined.world.waits,
+                                                   joined.world.final_message);
+  joined.world.store = coordinator->store();
+  joined.watcher = std::move(coordinator);
 }
 
-void meet_as_another(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
-                     Rendezvous& met) {
+void join_rendezvous(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
+                     Rendezvous& joined) {
   const RendezvousEndpoint& rendezvous = launch.rendezvous;
   JoinedRun run = join_run(rendezvous.host, rendezvous.ports, key_of(rendezvous), facts, deadline);
-  met.world.cores = run.welcome.cores;
-  take_place(run.welcome.place, met.world);
+  joined.world.cores = run.welcome.cores;
+  take_place(run.welcome.place, joined.world);
   auto client = std::make_unique<CoordinatorClient>(launch.rank, std::move(run), std::move(peer_failed),
-                                                    met.world.waits, met.world.final_message);
-  met.world.store = client->store();
-  met.watcher = std::move(client);
+                                                    joined.world.waits, joined.world.final_message);
+  joined.world.store = client->store();
+  joined.watcher = std::move(client);
 }
 
 /// How long a rank that cannot take part tries to reach rank 0 to report why.
@@ -89,11 +89,11 @@ constexpr std::chrono::seconds kProblemLimit{8};
 /// RefusedByRankZero if rank 0 has received it.
 [[noreturn]] void report_problem(const Launch& launch, RankFacts facts, AbortWatcher::PeerFailed peer_failed) {
   const Error problem(static_cast<ExitCode>(facts.problem_code), facts.problem);
-  const auto meet = launch.rank == 0 ? meet_as_rank_zero : meet_as_another;
+  const auto host_or_join = launch.rank == 0 ? host_rendezvous : join_rendezvous;
   Rendezvous none;
   none.world.waits = std::make_shared<WaitForGraph>();
   try {
-    meet(launch, std::move(facts), Clock::now() + kProblemLimit, std::move(peer_failed), none);
+    host_or_join(launch, std::move(facts), Clock::now() + kProblemLimit, std::move(peer_failed), none);
   } catch (const RefusedByRankZero&) {
     throw;
   } catch (const std::exception&) {
@@ -109,19 +109,19 @@ void quiet_library() {
 
 }  // namespace
 
-Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::seconds timeout,
+Rendezvous join_ranks(const Launch& launch, RankFacts facts, std::chrono::seconds timeout,
                       AbortWatcher::PeerFailed peer_failed, std::shared_ptr<FinalMessage> final_message) {
-  Rendezvous met;
-  met.world = {.rank = launch.rank,
-               .size = launch.size,
-               .local_rank = launch.local_rank.value_or(0),
-               .store = {},
-               .fake = launch.fake,
-               .launcher = launch.launcher,
-               .final_message = std::move(final_message)};
+  Rendezvous joined;
+  joined.world = {.rank = launch.rank,
+                  .size = launch.size,
+                  .local_rank = launch.local_rank.value_or(0),
+                  .store = {},
+                  .fake = launch.fake,
+                  .launcher = launch.launcher,
+                  .final_message = std::move(final_message)};
   if (launch.rendezvous.kind == RendezvousEndpoint::Kind::nowhere) {
     if (!facts.problem.empty()) throw Error(static_cast<ExitCode>(facts.problem_code), facts.problem);
-    return met;
+    return joined;
   }
   quiet_library();
   facts.rank = launch.rank;
@@ -129,12 +129,12 @@ Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::second
   facts.local_rank = launch.local_rank.value_or(-1);
   facts.local_size = launch.local_size.value_or(-1);
   if (!facts.problem.empty()) report_problem(launch, std::move(facts), std::move(peer_failed));
-  met.world.waits = std::make_shared<WaitForGraph>();
+  joined.world.waits = std::make_shared<WaitForGraph>();
   const Deadline deadline = Clock::now() + timeout;
-  const auto meet = launch.rank == 0 ? meet_as_rank_zero : meet_as_another;
-  meet(launch, std::move(facts), deadline, std::move(peer_failed), met);
-  met.world.store->setTimeout(timeout);
-  return met;
+  const auto host_or_join = launch.rank == 0 ? host_rendezvous : join_rendezvous;
+  host_or_join(launch, std::move(facts), deadline, std::move(peer_failed), joined);
+  joined.world.store->setTimeout(timeout);
+  return joined;
 }
 
 namespace {

@@ -9,12 +9,12 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kAhead = 8;  // rows in flight at a time; limited by registers
 
-/// The end of the run of words equal to `word`, which starts at `begin`.
-__device__ __forceinline__ int64_t end_of_run(const int64_t* words, int64_t count, int64_t begin, int64_t word) {
+/// The end of the run of token ids equal to `id`, which starts at `begin`.
+__device__ __forceinline__ int64_t end_of_run(const int64_t* token_ids, int64_t count, int64_t begin, int64_t id) {
   int64_t low = begin + 1, high = count;
-  // Most words occur once: checking the next one first is enough.
+  // Most token ids occur once: checking the next one first is enough.
   for (int64_t middle = low; low < high; middle = low + (high - low) / 2) {
-    if (load_shared_word(words + middle) == word) {
+    if (load_shared_word(token_ids + middle) == id) {
       low = middle + 1;
     } else {
       high = middle;
@@ -29,18 +29,18 @@ __device__ __forceinline__ void add(float (&sums)[kWidth], const Pack<T, kWidth>
   for (int n = 0; n < kWidth; ++n) sums[n] += widen(row.at[n]);
 }
 
-// The block of a word's first token sums all tokens of that word; other blocks return at once. A long run is read by
+// The block of the first token of an id sums all tokens of that id; other blocks return at once. A long run is read by
 // few threads, which are latency-bound: hence several rows at a time.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) embedding_gradient_kernel(EmbeddingGradient a) {
   constexpr int kPart = kWidth < 4 ? kWidth : 4;  // gradient elements per access
   const int64_t begin = blockIdx.x;
-  const int64_t word = load_shared_word(a.words + begin);
-  if (begin > 0 && load_shared_word(a.words + begin - 1) == word) return;
-  const int64_t row = word - a.first;
+  const int64_t id = load_shared_word(a.token_ids + begin);
+  if (begin > 0 && load_shared_word(a.token_ids + begin - 1) == id) return;
+  const int64_t row = id - a.first;
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kWidth;
   if (row < 0 || row >= a.rows || column >= a.columns) return;
-  const int64_t end = end_of_run(a.words, a.tokens, begin, word);
+  const int64_t end = end_of_run(a.token_ids, a.tokens, begin, id);
   const T* dy = static_cast<const T*>(a.dy) + column;
   const auto row_of = [&](int64_t i) { return load<kWidth>(dy + load_shared_word(a.order + i) * a.columns); };
   float sums[kWidth] = {};

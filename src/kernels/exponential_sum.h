@@ -40,10 +40,10 @@ __device__ __forceinline__ ExponentialSum block_joined(ExponentialSum value) {
 
 /// Over a row, by all threads of a block; the maximum is updated and the sum rescaled once per pack.
 template <class T, int kWidth>
-__device__ __forceinline__ ExponentialSum sum_of_row(const T* row, int64_t words) {
+__device__ __forceinline__ ExponentialSum sum_of_row(const T* row, int64_t vocab_size) {
   const int64_t stride = static_cast<int64_t>(blockDim.x) * kWidth;
   ExponentialSum own{-INFINITY, 0};
-  for (int64_t at = threadIdx.x * kWidth; at < words; at += stride) {
+  for (int64_t at = threadIdx.x * kWidth; at < vocab_size; at += stride) {
     float logits[kWidth];
     unpack(load<kWidth>(row + at), logits);
     float largest = own.largest;
@@ -60,10 +60,11 @@ __device__ __forceinline__ ExponentialSum sum_of_row(const T* row, int64_t words
 
 /// Overwrites a row's logits with the gradient: scale·(exp(logit − largest) / sum − one-hot).
 template <class T, int kWidth>
-__device__ __forceinline__ void write_gradient(T* row, int64_t words, int64_t label, ExponentialSum all, float scale) {
+__device__ __forceinline__ void write_gradient(T* row, int64_t vocab_size, int64_t label, ExponentialSum all,
+                                               float scale) {
   const int64_t stride = static_cast<int64_t>(blockDim.x) * kWidth;
   const float factor = scale / all.sum;
-  for (int64_t at = threadIdx.x * kWidth; at < words; at += stride) {
+  for (int64_t at = threadIdx.x * kWidth; at < vocab_size; at += stride) {
     float values[kWidth];
     unpack(load<kWidth>(row + at), values);
     const int64_t hit = label - at;
@@ -78,11 +79,11 @@ __device__ __forceinline__ void write_gradient(T* row, int64_t words, int64_t la
 }
 
 template <class T, int kWidth>
-__device__ __forceinline__ void write_zeros(T* row, int64_t words) {
+__device__ __forceinline__ void write_zeros(T* row, int64_t vocab_size) {
   Pack<T, kWidth> zeros;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) zeros.at[i] = narrow<T>(0);
-  for (int64_t at = threadIdx.x * kWidth; at < words; at += static_cast<int64_t>(blockDim.x) * kWidth)
+  for (int64_t at = threadIdx.x * kWidth; at < vocab_size; at += static_cast<int64_t>(blockDim.x) * kWidth)
     store(row + at, zeros);
 }
 

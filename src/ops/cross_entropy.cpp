@@ -104,18 +104,18 @@ at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, cons
 namespace {
 
 /// Bytes of one chunk's logits at the peak, while its losses are computed.
-int64_t logits_bytes(const TraceShape& shape, int64_t rows, int64_t vocabulary, int64_t own_words) {
+int64_t logits_bytes(const TraceShape& shape, int64_t rows, int64_t vocabulary, int64_t local_vocab) {
   constexpr int64_t kWide = 4;
   const int64_t size = shape.element_size;
   const bool shares = shape.tensor_ranks > 1;
   if (shares && shape.loss_parallel) {
     const int64_t widened = size == kWide ? kWide : size + kWide;
-    return rows * own_words * (shape.fused_loss ? size : widened);
+    return rows * local_vocab * (shape.fused_loss ? size : widened);
   }
   // Gathered logits exist twice (shards and their concatenation); without fused kernels, fp32 log-probabilities are
   // added.
-  const int64_t words = vocabulary + (shares ? vocabulary + own_words : 0);
-  return rows * std::max(size * words, shape.fused_loss ? 0 : 2 * kWide * vocabulary);
+  const int64_t columns = vocabulary + (shares ? vocabulary + local_vocab : 0);
+  return rows * std::max(size * columns, shape.fused_loss ? 0 : 2 * kWide * vocabulary);
 }
 
 }  // namespace
@@ -125,18 +125,18 @@ void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, i
   const int64_t tokens = shape.tokens(), size = shape.element_size, ranks = shape.tensor_ranks;
   const int64_t rows = (tokens + shape.loss_chunks - 1) / shape.loss_chunks;
   const int64_t chunks = (tokens + rows - 1) / rows;
-  const int64_t own_words = (vocabulary + ranks - 1) / ranks;
+  const int64_t local_vocab = (vocabulary + ranks - 1) / ranks;
   const int64_t all = tokens * width * size;
   TracedOperation operation{.name = "output and loss", .inputs = {hidden}, .passes_gradient = true};
   operation.saved = {trace.tensor(trace.bytes(hidden))};  // its gradient
-  operation.forward_scratch = (ranks > 1 ? all : 0) + logits_bytes(shape, rows, vocabulary, own_words);
+  operation.forward_scratch = (ranks > 1 ? all : 0) + logits_bytes(shape, rows, vocabulary, local_vocab);
   operation.training_scratch = ranks > 1 ? all : 0;
-  const double products = 2.0 * static_cast<double>(tokens * width * own_words);
-  const double logits = static_cast<double>(tokens * own_words);
+  const double products = 2.0 * static_cast<double>(tokens * width * local_vocab);
+  const double logits = static_cast<double>(tokens * local_vocab);
   const TracedWork product{
       .kind = WorkKind::product,
       .operations = products,
-      .bytes = static_cast<double>(chunks * size * (rows * (width + own_words) + width * own_words))};
+      .bytes = static_cast<double>(chunks * size * (rows * (width + local_vocab) + width * local_vocab))};
   const double moved = shape.fused_loss ? 2.0 * static_cast<double>(size) : 2.0 * static_cast<double>(size) + 32;
   operation.forward = {product, {.bytes = moved * logits}, product, product};
   if (ranks > 1) {
@@ -147,7 +147,7 @@ void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, i
       operation.forward_messages.push_back({kTensor, Collective::all_reduce, {2 * chunks, 3 * tokens * 4}});
     } else {
       operation.forward_messages.push_back(
-          {kTensor, Collective::all_gather, {chunks, tokens * own_words * ranks * size}});
+          {kTensor, Collective::all_gather, {chunks, tokens * local_vocab * ranks * size}});
     }
     operation.forward_messages.push_back({kTensor, Collective::reduce_scatter, {1, all}, peer});
   }

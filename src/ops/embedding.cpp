@@ -13,12 +13,12 @@ namespace titan {
 namespace {
 
 /// This rank's vocabulary shard, and which tokens fall into it.
-struct OwnWords {
+struct LocalTokens {
   at::Tensor index;  // row of the shard; 0 for tokens of other ranks
   at::Tensor mine;   // bool [N, 1]; undefined if the vocabulary is not sharded
 };
 
-OwnWords own_words(const at::Tensor& tokens, const Parameter& weight) {
+LocalTokens local_tokens(const at::Tensor& tokens, const Parameter& weight) {
   const int64_t first = weight.unsharded_box().offset[0];
   const int64_t count = weight.unsharded_box().extent[0];
   if (count == weight.spec().shape[0]) return {tokens, {}};
@@ -87,13 +87,13 @@ struct EmbeddingBackward : BackwardNode {
 };
 
 at::Tensor look_up(const at::Tensor& tokens, const Parameter& weight, const SequenceParallel* exchange) {
-  const OwnWords words = own_words(tokens, weight);
+  const LocalTokens local = local_tokens(tokens, weight);
   if (weight.weight().size(0) == 0) {
     at::Tensor none = at::zeros({tokens.size(0), weight.weight().size(1)}, weight.weight().options());
     return exchange ? scatter_rows(*exchange, none) : none;
   }
-  at::Tensor rows = at::embedding(weight.weight(), words.index);
-  if (words.mine.defined()) rows.mul_(words.mine);
+  at::Tensor rows = at::embedding(weight.weight(), local.index);
+  if (local.mine.defined()) rows.mul_(local.mine);
   return exchange ? scatter_rows(*exchange, rows) : rows;
 }
 
@@ -118,7 +118,7 @@ at::Tensor embedding(const at::Tensor& anchor, const at::Tensor& tokens, Paramet
 }
 
 Vocabulary::Vocabulary(const Parameter& output, const TensorParallel* tensor_parallel)
-    : words(output.spec().shape[0]),
+    : size(output.spec().shape[0]),
       first(output.unsharded_box().offset[0]),
       count(output.unsharded_box().extent[0]),
       communicator(tensor_parallel ? tensor_parallel->communicator.get() : nullptr) {}
@@ -138,7 +138,7 @@ at::Tensor Vocabulary::gather(const at::Tensor& logits) const {
   if (!communicator) return logits;
   // The collective needs equal shards: pad the last ones.
   const int64_t ranks = communicator->size();
-  const int64_t each = (words + ranks - 1) / ranks;
+  const int64_t each = (size + ranks - 1) / ranks;
   const int64_t rows = logits.size(0);
   at::Tensor mine = logits;
   if (count < each) {
@@ -147,11 +147,11 @@ at::Tensor Vocabulary::gather(const at::Tensor& logits) const {
   }
   at::Tensor all = at::empty({ranks, rows, each}, logits.options());
   communicator->all_gather({all}, {mine.contiguous()})->wait();
-  return all.transpose(0, 1).reshape({rows, ranks * each}).narrow(1, 0, words);
+  return all.transpose(0, 1).reshape({rows, ranks * each}).narrow(1, 0, size);
 }
 
-at::Tensor losses_of_words(const at::Tensor& losses, const at::Tensor& labels, int64_t words) {
-  const at::Tensor known = labels.ge(0).logical_and_(labels.lt(words));
+at::Tensor masked_losses(const at::Tensor& losses, const at::Tensor& labels, int64_t vocab_size) {
+  const at::Tensor known = labels.ge(0).logical_and_(labels.lt(vocab_size));
   return at::where(labels.eq(kIgnoredLabel), 0.0F, at::where(known, losses, std::numeric_limits<float>::quiet_NaN()));
 }
 
@@ -159,10 +159,10 @@ RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, const LossScal
   at::Tensor log_probability = at::_log_softmax(logits, 1, /*half_to_float=*/false);
   logits.reset();
   at::Tensor valid = labels.ne(kIgnoredLabel);
-  const int64_t words = log_probability.size(1);
-  at::Tensor target = labels.clamp(0, words - 1).unsqueeze(1);
+  const int64_t vocab_size = log_probability.size(1);
+  at::Tensor target = labels.clamp(0, vocab_size - 1).unsqueeze(1);
   at::Tensor picked = log_probability.gather(1, target).squeeze(1);
-  RowLosses losses{losses_of_words(picked, labels, words).sum(at::kDouble).neg_(), {}};
+  RowLosses losses{masked_losses(picked, labels, vocab_size).sum(at::kDouble).neg_(), {}};
   if (!want_gradient) return losses;
   losses.gradient = log_probability.exp_();
   losses.gradient.scatter_add_(1, target, at::full({1, 1}, -1.0, losses.gradient.options()).expand(target.sizes()));
@@ -188,7 +188,7 @@ RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, con
   packed[0].copy_(logits.sum(1));
   vocabulary.communicator->all_reduce({packed})->wait();
   at::Tensor token_losses = packed[0].log() - packed[1];
-  RowLosses losses{losses_of_words(token_losses, labels, vocabulary.words).sum(at::kDouble), {}};
+  RowLosses losses{masked_losses(token_losses, labels, vocabulary.size).sum(at::kDouble), {}};
   if (!want_gradient) return losses;
   losses.gradient = logits.div_(packed[0].unsqueeze(1));
   if (vocabulary.count > 0) losses.gradient.scatter_add_(1, target, mine.to(at::kFloat).neg_().unsqueeze(1));

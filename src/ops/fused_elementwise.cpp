@@ -175,9 +175,9 @@ bool fused_embedding_gradient(at::Tensor& gradient, const at::Tensor& dy, const 
   if (!kernels || !kernels->fit({&rows}) || gradient.scalar_type() != at::kFloat || !gradient.is_contiguous()) {
     return false;
   }
-  const auto [words, order] = tokens.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const auto [token_ids, order] = tokens.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
   kernels->table().embedding_gradient(
-      {kernel_type(rows), tokens.numel(), rows.size(1), first, gradient.size(0), words.const_data_ptr<int64_t>(),
+      {kernel_type(rows), tokens.numel(), rows.size(1), first, gradient.size(0), token_ids.const_data_ptr<int64_t>(),
        order.const_data_ptr<int64_t>(), rows.const_data_ptr(), gradient.mutable_data_ptr<float>()},
       current_stream(rows));
   return true;
@@ -190,7 +190,7 @@ std::optional<RowLosses> fused_row_losses(const at::Tensor& logits, const at::Te
   CrossEntropyRows a;
   a.type = kernel_type(logits);
   a.rows = logits.size(0);
-  a.words = logits.size(1);
+  a.vocab_size = logits.size(1);
   a.logits = writable(logits);
   a.labels = labels.const_data_ptr<int64_t>();
   a.ignored = kIgnoredLabel;
@@ -223,7 +223,7 @@ std::optional<RowLosses> fused_parallel_row_losses(const at::Tensor& logits, con
   vocabulary.communicator->all_reduce({largest}, Reduction::max)->wait();
   packed[0].mul_((own_largest - largest).exp_());
   vocabulary.communicator->all_reduce({packed})->wait();
-  const at::Tensor losses = losses_of_words(packed[0].log() + (largest - packed[1]), labels, vocabulary.words);
+  const at::Tensor losses = masked_losses(packed[0].log() + (largest - packed[1]), labels, vocabulary.size);
   RowLosses result{losses.sum(at::kDouble), {}};
   if (!want_gradient) return result;
   const at::Tensor scale_at = narrow_scale(scale);

@@ -43,8 +43,8 @@ struct SwigluGradients {
 std::optional<SwigluGradients> fused_swiglu_backward(const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up,
                                                      UnitContext& context);
 
-/// gradient[tokens[i] − first] += dy[i] for the tokens whose words are in the gradient [rows, D]; returns false if
-/// unsupported. A word's rows are summed before they are added.
+/// gradient[tokens[i] − first] += dy[i] for the tokens whose rows are in the gradient [rows, D]; returns false if
+/// unsupported. The rows of equal tokens are summed before they are added.
 bool fused_embedding_gradient(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens, int64_t first,
                               const UnitContext& context);
 

@@ -18,11 +18,11 @@ at::TensorOptions loss_options(const BatchContext& batch) {
 }
 
 /// Units may compute in different dtypes (training.keep_fp32): casts a unit's input to its compute dtype.
-HiddenStates as_computed_in(const UnitPlan& unit, HiddenStates stream) {
-  for (at::Tensor& tensor : stream) {
+HiddenStates as_computed_in(const UnitPlan& unit, HiddenStates hidden) {
+  for (at::Tensor& tensor : hidden) {
     if (tensor.defined()) tensor = tensor.to(scalar_type(unit.compute));
   }
-  return stream;
+  return hidden;
 }
 
 /// Everything a checkpointed unit holds from its forward to its backward.
@@ -64,9 +64,9 @@ std::string_view range_name(ActionKind kind) {
 HiddenStates StageMessages::take(Key key) {
   const auto found = entries_.find(key);
   TITAN_CHECK(found != entries_.end() && !found->second.receiving, key.stage, key.microbatch);
-  HiddenStates stream = std::move(found->second.stream);
+  HiddenStates hidden = std::move(found->second.hidden);
   entries_.erase(found);
-  return stream;
+  return hidden;
 }
 
 void StageMessages::hand_off(const Action& action) {
@@ -87,8 +87,8 @@ void StageMessages::transfer(const Action& action, const BatchContext& batch) {
       sends.push_back({rank_of(message.receiver()), {sent.back()}});
     } else {
       Entry& entry = entries_[key];
-      entry.stream = empty_message(batch);
-      receives.push_back({rank_of(message.stage), entry.stream});
+      entry.hidden = empty_message(batch);
+      receives.push_back({rank_of(message.stage), entry.hidden});
       received.push_back(&entry);
     }
   }
@@ -109,13 +109,13 @@ void StageMessages::wait_sends() {
   sends_.clear();
 }
 
-HiddenStates StageMessages::packed(HiddenStates stream) const {
-  return {stream[0].to(scalar_type(plan_.request.compute)).contiguous()};
+HiddenStates StageMessages::packed(HiddenStates hidden) const {
+  return {hidden[0].to(scalar_type(plan_.request.compute)).contiguous()};
 }
 
 HiddenStates StageMessages::empty_message(const BatchContext& batch) const {
   const int64_t rows = batch.tokens.numel() / plan_.request.place.mesh.size(MeshAxis::tp);
-  return {at::empty({rows, plan_.stream_width}, batch.labels.options().dtype(scalar_type(plan_.request.compute)))};
+  return {at::empty({rows, plan_.hidden_width}, batch.labels.options().dtype(scalar_type(plan_.request.compute)))};
 }
 
 Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain, WeightStores weights,

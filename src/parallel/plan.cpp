@@ -189,13 +189,13 @@ TraceKey key_of(const Plan& plan, const UnitPlan& unit) {
 }
 
 void add_activations(Plan& plan, const ModelDescription& model) {
-  plan.stream_width = model.dim;
+  plan.hidden_width = model.dim;
   int64_t most_tokens = plan.request.tokens();
   if (plan.request.validation) most_tokens = std::max(most_tokens, validation_request(plan.request).tokens());
-  plan.stream_rows = plan.request.tokens() / plan.request.place.mesh.size(MeshAxis::tp);
+  plan.hidden_rows = plan.request.tokens() / plan.request.place.mesh.size(MeshAxis::tp);
   std::vector<std::pair<TraceKey, const UnitPlan*>> distinct;
   for (UnitPlan& unit : plan.units) {
-    plan.stream_bytes = std::max(plan.stream_bytes, most_tokens * model.dim * size_of(unit.compute));
+    plan.hidden_bytes = std::max(plan.hidden_bytes, most_tokens * model.dim * size_of(unit.compute));
     unit.offloaded = plan.request.offload_activations && unit.policy.checkpointed();
     TraceKey key = key_of(plan, unit);
     const auto alike =
@@ -336,7 +336,7 @@ int64_t Plan::training_bytes(bool device_only) const { return added_up(memory, d
 int64_t Plan::validation_bytes(bool device_only) const { return added_up(validation_memory, device_only); }
 int64_t Plan::peer_bytes() const {
   const bool shares = request.async_tensor_parallel && request.place.mesh.size(MeshAxis::tp) > 1;
-  return shares ? 2 * stream_bytes : 0;  // two alternating exchanges
+  return shares ? 2 * hidden_bytes : 0;  // two alternating exchanges
 }
 
 int64_t Plan::predicted_bytes(bool device_only) const {

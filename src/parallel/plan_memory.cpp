@@ -101,7 +101,7 @@ class ActivationWalk {
  private:
   void step(const Action& action) {
     using enum ActionKind;
-    const int64_t message = plan_.stream_rows * plan_.stream_width * size_of(plan_.request.compute);
+    const int64_t message = plan_.hidden_rows * plan_.hidden_width * size_of(plan_.request.compute);
     if (is_transfer(action.kind)) on_their_way_ += is_send(action.kind) ? -message : message;
     if (action.kind == weight_gradient) kept_ -= stage_bytes(action.stage);
     if (action.kind != forward && action.kind != backward) return;

@@ -84,10 +84,10 @@ std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
     for (const WeightGroupPlan& group : plan.groups) scales += group.gathers_float8 ? group.scaled_weights() : 0;
     add_scales(all, scales, /*of_shards=*/true);
   } else if (is_transfer(leaves(action)[0].kind)) {
-    const int64_t stream = plan.stream_rows * plan.stream_width * size_of(plan.request.compute);
+    const int64_t message = plan.hidden_rows * plan.hidden_width * size_of(plan.request.compute);
     const auto parts = leaves(action);
     const auto sends = std::count_if(parts.begin(), parts.end(), [](const Action& part) { return is_send(part.kind); });
-    all.push_back({group_names::kPipeline, Collective::permute, {1, sends * stream}});
+    all.push_back({group_names::kPipeline, Collective::permute, {1, sends * message}});
   }
   return all;
 }

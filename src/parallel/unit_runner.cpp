@@ -53,25 +53,25 @@ void copy_to(const HiddenStates& place, const HiddenStates& given) {
   }
 }
 
-/// Appends the known amax of tensors to `stream`; `which`: the indices of these tensors.
-HiddenStates with_amax(HiddenStates stream, const ScaleTable& scales, std::vector<size_t>& which) {
+/// Appends the known amax of tensors to `hidden`; `which`: the indices of these tensors.
+HiddenStates with_amax(HiddenStates hidden, const ScaleTable& scales, std::vector<size_t>& which) {
   which.clear();
-  for (size_t i = 0, count = stream.size(); i < count; ++i) {
-    const at::Tensor largest = stream[i].defined() ? scales.find(stream[i]) : at::Tensor();
+  for (size_t i = 0, count = hidden.size(); i < count; ++i) {
+    const at::Tensor largest = hidden[i].defined() ? scales.find(hidden[i]) : at::Tensor();
     if (!largest.defined()) continue;
     which.push_back(i);
-    stream.push_back(largest);
+    hidden.push_back(largest);
   }
-  return stream;
+  return hidden;
 }
 
 /// Appends the amax of the tensors `which`, computed if it is not known.
-HiddenStates with_amax_of(const std::vector<size_t>& which, HiddenStates stream, const ScaleTable& scales) {
+HiddenStates with_amax_of(const std::vector<size_t>& which, HiddenStates hidden, const ScaleTable& scales) {
   for (const size_t i : which) {
-    const at::Tensor largest = scales.find(stream[i]);
-    stream.push_back(largest.defined() ? largest : stream[i].abs().amax().to(at::kFloat));
+    const at::Tensor largest = scales.find(hidden[i]);
+    hidden.push_back(largest.defined() ? largest : hidden[i].abs().amax().to(at::kFloat));
   }
-  return stream;
+  return hidden;
 }
 
 /// Removes the appended amax values and offers them to `scales`.

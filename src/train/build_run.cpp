@@ -141,7 +141,7 @@ void open_folder(Run& run) {
       folder, fmt::format("{}, rank 0 on {}, process {}", launcher, host_name(), ::getpid()), run.log);
 }
 
-void join_ranks(Run& run) {
+void connect_ranks(Run& run) {
   const JobConfig& config = run.config;
   World& world = run.world;
   const std::chrono::seconds timeout(config.comm.init_timeout_seconds);
@@ -346,7 +346,7 @@ std::unique_ptr<Run> build_run(const JobConfig& config, const World& world, cons
   auto run = std::make_unique<Run>(config, world, log);
   set_up_device(*run);
   open_folder(*run);
-  join_ranks(*run);
+  connect_ranks(*run);
   run->memory = std::make_unique<RunMemory>(*run);
   run->reporter = std::make_unique<RunReporter>(*run);
   const uint64_t seed = choose_seed(config, world, log);
@@ -364,7 +364,7 @@ std::unique_ptr<Run> build_inference(const JobConfig& config, const World& world
   auto run = std::make_unique<Run>(config, world, log);
   run->trains = false;
   set_up_device(*run);
-  join_ranks(*run);
+  connect_ranks(*run);
   run->memory = std::make_unique<RunMemory>(*run);
   read_tokenizer(*run);
   build_model(*run, /*seed=*/std::nullopt);

@@ -101,14 +101,14 @@ std::optional<std::string> out_of_memory_words(const std::exception_ptr& error) 
     if (refused.code() == std::errc::not_enough_memory) return "";
   } catch (const c10::DistError& communication) {
     // NCCL's message follows LibTorch's first line.
-    if (tells_out_of_memory(communication.what_without_backtrace())) return "while ranks communicated";
+    if (reports_out_of_memory(communication.what_without_backtrace())) return "while ranks communicated";
   } catch (const c10::Error& internal) {
     const std::string message = internal.what_without_backtrace();
     const std::string first_line = message.substr(0, message.find('\n'));
-    if (tells_out_of_memory(first_line)) return size_words(first_line);
+    if (reports_out_of_memory(first_line)) return size_words(first_line);
   } catch (const Error&) {
   } catch (const std::exception& other) {
-    if (tells_out_of_memory(other.what())) return "";
+    if (reports_out_of_memory(other.what())) return "";
   } catch (...) {
   }
   return std::nullopt;

@@ -218,7 +218,7 @@ void RunCheckpoints::stop() {
   checkpointer_->finish();
   const bool all = commands_.finish_within(StopSignals::time_for(kCommandTimeAtStop));
   if (is_ending_ && !problem_.empty()) log_.shared_warning("the last checkpoint was not saved: {}", problem_);
-  checkpointer_->meet();  // a launcher kills the others soon after the first rank exits with 75
+  checkpointer_->barrier();  // a launcher kills the others soon after the first rank exits with 75
   const std::vector<std::string> left = commands_.waiting();
   if (all || left.empty()) return;
   log_.warning("checkpoint.on_commit of {} has not ended; this run does not wait for it any longer", left.front());

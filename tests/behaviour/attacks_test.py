@@ -196,7 +196,7 @@ class Doors(RanksTest):
     def test_descriptors_that_run_out_are_called_so(self):
         facts = self.facts_of_a_rank(64)
         port = free_port()
-        rank = self.start("ranks", *self.options(), limits={resource.RLIMIT_NOFILE: 40}, **self.told(0, 64, port))
+        rank = self.start("ranks", *self.options(), limits={resource.RLIMIT_NOFILE: 40}, **self.rank_variables(0, 64, port))
         self.wait_until(lambda: listening([rank.popen.pid]), "rank 0 listens")
         with contextlib.ExitStack() as peers:
             for number in range(1, 41):

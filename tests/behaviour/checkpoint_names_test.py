@@ -1,5 +1,4 @@
-"""What is where checkpoints are looked for and is another thing than its name says, or may not be touched: it is told,
-the right one is loaded, and nobody's bytes are lost."""
+"""Files and folders in the place of checkpoints that are something else, or are not readable."""
 
 from __future__ import annotations
 

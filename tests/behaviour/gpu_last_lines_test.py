@@ -1,4 +1,4 @@
-"""On a GPU the line of a step is told a step or two later. Whatever ends a run, what was finished is told before."""
+"""On a GPU a step is reported one or two steps later. However a run ends, finished steps are reported first."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A step that stands out from those before: told, or left out, and the same after a restart; and a first loss that
-explains itself."""
+"""Spikes of loss or gradient norm: reported, or their steps skipped, and the same after a restart. An implausible first
+loss is explained."""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ class MemoryOfOneGpu(MockGpu, RanksTest):
         ledgers.mkdir()
         mock = self.variables(2, ledgers, MOCK_CUDA_MIB=",".join(map(str, mib)), **settings)
         options = [f"--job.dump_folder={self.folder}/run", "--training.device=cuda", "--training.steps=3"]
-        return [self.start(*SHAPE, corpus, *words, *options, **self.told(rank, 2, port), **mock) for rank in range(2)]
+        return [
+            self.start(*SHAPE, corpus, *words, *options, **self.rank_variables(rank, 2, port), **mock) for rank in range(2)
+        ]
 
     def test_that_rank_warns_runs_out_and_ends_all(self):
         shards, tensor = "--parallelism.data_parallel_shard_degree=2", "--parallelism.tensor_parallel_degree=2"
@@ -97,7 +99,7 @@ class GpusOfOneNumber(MockGpu, RanksTest):
         words = ("configs/debug_model.toml", *SMALL, "--parallelism.tensor_parallel_degree=2", "--training.steps=3",
                  "--parallelism.enable_async_tensor_parallel", "--training.device=cuda", f"--job.dump_folder={self.folder}/run")  # fmt: skip
         mock = self.variables(1, ledgers, **settings)
-        return [self.start(*words, **self.told(rank, 2, port), **mock, MOCK_CUDA_FIRST=rank, LOCAL_RANK=rank)
+        return [self.start(*words, **self.rank_variables(rank, 2, port), **mock, MOCK_CUDA_FIRST=rank, LOCAL_RANK=rank)
                 for rank in range(2)]  # fmt: skip
 
     def test_they_share_memory(self):

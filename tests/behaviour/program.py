@@ -95,14 +95,14 @@ class BehaviourTest(unittest.TestCase):
         return [self.program, str(config), *SMALL, f"--job.dump_folder={folder}", *map(str, words)]
 
     def open_program(self, command: list[str], **options) -> subprocess.Popen:
-        """A program that goes on beside the test and is gone after it. `options`: subprocess.Popen's."""
+        """A background process that the test ends. `options`: subprocess.Popen's."""
         process = subprocess.Popen(command, cwd=ROOT, **options)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         return process
 
     def open_endless_run(self, *words) -> tuple[subprocess.Popen, pathlib.Path]:
-        """A training that goes on until it is told to stop, and its folder, in which there is a page already."""
+        """A run that trains until stopped; its folder already has a page."""
         folder = self.fresh_folder()
         command = self.command("--training.steps=1000000", *words, folder=folder)
         process = self.open_program(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

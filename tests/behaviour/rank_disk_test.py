@@ -1,4 +1,4 @@
-"""A disk without room on one rank: what is only told is lost with a warning, what was asked for ends every rank."""
+"""A full disk on one rank: lost reports give a warning, a requested output ends all ranks."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class FullDisk(RanksTest):
         config = ROOT / "configs" / "debug_model.toml"
         words = [*self.training(SHORT)[1:], "--job.dump_folder=outputs"]
         ranks = [
-            self.start(config, *words, cwd=elsewhere if rank == 1 else self.folder, **self.told(rank, 3, port))
+            self.start(config, *words, cwd=elsewhere if rank == 1 else self.folder, **self.rank_variables(rank, 3, port))
             for rank in range(3)
         ]
         self.expect_failure_of(

@@ -76,7 +76,7 @@ class RefusedTraining(RanksTest):
         config = str(ROOT / "configs/debug_model.toml")
         training = (config, *self.training(*words)[1:])
         folders = (self.folder, self.folder / "empty")
-        ranks = [self.start(*training, cwd=folders[rank], **self.told(rank, 2, port)) for rank in range(2)]
+        ranks = [self.start(*training, cwd=folders[rank], **self.rank_variables(rank, 2, port)) for rank in range(2)]
         self.expect_told_by_rank_zero(ranks, BAD_DATA, r"titan_train: rank 1 \(.*\): 1 problem .*\n.*here\.txt")
 
     def test_what_is_wrong_with_all_ranks_is_told_once_and_fast(self):
@@ -98,7 +98,7 @@ class RefusedTraining(RanksTest):
         port = free_port()
         other = self.config_with("[comm]\ntrain_timeout_seconds = 77\n", "other.toml")
         words = self.training()[1:]
-        ranks = [self.train_by_hand(0, 2, port), self.start(other, *words, **self.told(1, 2, port))]
+        ranks = [self.train_by_hand(0, 2, port), self.start(other, *words, **self.rank_variables(1, 2, port))]
         difference = r"comm\.train_timeout_seconds is 77 there and 100 on rank 0"
         says = rf"rank 1 \(.*\) was given another configuration than rank 0 \(.*\): {difference}"
         self.expect_refused(ranks, {LAUNCHER}, says, within=60)

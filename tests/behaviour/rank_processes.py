@@ -121,15 +121,15 @@ class RanksTest(BehaviourTest):
         return self.start("launch", "-n", ranks, "--log-rank", log_rank, "ranks", *words, *self.options())
 
     @staticmethod
-    def told(rank: int, size: int, port: int) -> dict[str, object]:
-        """What a rank started by hand is told, by the variables that torchrun uses."""
+    def rank_variables(rank: int, size: int, port: int) -> dict[str, object]:
+        """The environment variables of a rank started by hand, as torchrun sets them."""
         return {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
     def by_hand(self, rank: int, size: int, port: int, *words, **variables) -> Process:
-        return self.start("ranks", *words, *self.options(), **(self.told(rank, size, port) | variables))
+        return self.start("ranks", *words, *self.options(), **(self.rank_variables(rank, size, port) | variables))
 
     def train_by_hand(self, rank: int, size: int, port: int, *words, **more) -> Process:
-        return self.start(*self.training(*words), **(self.told(rank, size, port) | more))
+        return self.start(*self.training(*words), **(self.rank_variables(rank, size, port) | more))
 
     def process_of(self, text: str, rank: int) -> int:
         """The process that the start table gives for a rank."""

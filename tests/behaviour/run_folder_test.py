@@ -1,4 +1,4 @@
-"""A run folder belongs to one run at a time, and to nobody once that run is gone, however it ended."""
+"""A run folder is locked by one run and free once that run has ended."""
 
 from __future__ import annotations
 

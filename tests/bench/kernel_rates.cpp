@@ -163,8 +163,8 @@ void loss(Rates& rates, const Shapes& s) {
     CrossEntropyRows a;
     a.type = kType;
     a.rows = std::max<int64_t>(s.tokens / 8, 1);  // of a chunk
-    a.words = s.vocabulary;
-    a.logits = rates.numbers(kType, a.rows * a.words);
+    a.vocab_size = s.vocabulary;
+    a.logits = rates.numbers(kType, a.rows * a.vocab_size);
     a.labels = rates.values(std::vector<int64_t>(static_cast<size_t>(a.rows), s.vocabulary / 2));
     a.ignored = -100;
     a.losses = static_cast<float*>(rates.memory(a.rows * 4));
@@ -179,12 +179,12 @@ void embedding(Rates& rates, const Shapes& s) {
     a.tokens = std::min(s.tokens, s.vocabulary);
     a.columns = s.dim;
     a.rows = s.vocabulary;
-    std::vector<int64_t> words(static_cast<size_t>(a.tokens)), order(words.size());
-    for (size_t i = 0; i < words.size(); ++i) {
-      words[i] = static_cast<int64_t>(i) * (s.vocabulary / a.tokens);  // all different: as many rows as can be
-      order[words.size() - 1 - i] = static_cast<int64_t>(i);
+    std::vector<int64_t> token_ids(static_cast<size_t>(a.tokens)), order(token_ids.size());
+    for (size_t i = 0; i < token_ids.size(); ++i) {
+      token_ids[i] = static_cast<int64_t>(i) * (s.vocabulary / a.tokens);  // all different: as many rows as can be
+      order[token_ids.size() - 1 - i] = static_cast<int64_t>(i);
     }
-    a.words = rates.values(words);
+    a.token_ids = rates.values(token_ids);
     a.order = rates.values(order);
     a.dy = rates.numbers(kType, a.tokens * s.dim);
     a.gradient = static_cast<float*>(rates.numbers(KernelType::fp32, s.vocabulary * s.dim));

@@ -1,5 +1,5 @@
-// Mutated words in the barriers of a save and a load: whoever hears them goes on, where they can be read,
-// or fails with an exit code of the table that is not 70. TITAN_TEST_FULL=1 tries 4,000.
+// Malformed messages in barriers of saves and loads. The rank that receives one goes on if it can read it, or fails
+// with an exit code of the table that is not 70. TITAN_TEST_FULL=1 tries 4,000.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -94,7 +94,7 @@ TEST_P(Permute, TheEndsOfAChainOnlySendOrOnlyReceive) {
     std::vector<at::Tensor> received, sent;
     if (!first) received.push_back(at::empty({2, 3}));
     if (!last) sent.push_back(filled(static_cast<double>(group.rank())));
-    group.permute(received, sent, last ? kNobody : group.rank() + 1, first ? kNobody : group.rank() - 1)->wait();
+    group.permute(received, sent, last ? kNoRank : group.rank() + 1, first ? kNoRank : group.rank() - 1)->wait();
     if (!first) {
       EXPECT_TRUE(at::equal(received[0], filled(static_cast<double>(group.rank() - 1))));
     }
@@ -157,8 +157,8 @@ TEST(FakePermute, SendsAllItsBytesWhateverTheNumberOfRanks) {
 
 TEST(FakePermute, RefusesAListWithoutARankAndARankItDoesNotHave) {
   const auto group = make_fake_communicator("ring", 1, 4);
-  EXPECT_THROW((void)group->permute({}, {filled(1)}, kNobody, kNobody), InvariantError);
-  EXPECT_THROW((void)group->permute({filled(1)}, {}, kNobody, 4), InvariantError);
+  EXPECT_THROW((void)group->permute({}, {filled(1)}, kNoRank, kNoRank), InvariantError);
+  EXPECT_THROW((void)group->permute({filled(1)}, {}, kNoRank, 4), InvariantError);
   EXPECT_THROW((void)group->permute({filled(1)}, {filled(1)}, 1, 0), InvariantError);
 }
 

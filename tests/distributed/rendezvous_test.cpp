@@ -49,7 +49,7 @@ std::future<Met> meet(const Launch& launch, std::chrono::seconds timeout, RankFa
   return std::async(std::launch::async, [=] {
     Met met;
     try {
-      met.rendezvous = meet_ranks(launch, own, timeout, [](const std::string&, bool) {});
+      met.rendezvous = join_ranks(launch, own, timeout, [](const std::string&, bool) {});
     } catch (const Error& error) {
       met.error = error.what();
       met.code = static_cast<int>(error.code());
@@ -69,7 +69,7 @@ void part(Met& zero, Met& one) {
 }
 
 TEST(Rendezvous, ASingleProcessMeetsNobodyAndHasNoStore) {
-  const Rendezvous alone = meet_ranks({}, facts_of_a(), kShort, {});
+  const Rendezvous alone = join_ranks({}, facts_of_a(), kShort, {});
   EXPECT_EQ(alone.world.size, 1);
   EXPECT_FALSE(alone.world.store);
   EXPECT_EQ(alone.watcher, nullptr);

@@ -39,7 +39,7 @@ Numbers::Numbers(KernelMachine& machine, KernelType type, size_t count, size_t o
 
 namespace {
 
-/// As memory holds `values` behind `offset` numbers that nobody reads.
+/// As memory holds `values` behind `offset` unused numbers.
 std::vector<unsigned char> bytes_with(KernelType type, const std::vector<double>& values, size_t offset) {
   const auto size = static_cast<size_t>(bytes_of(type));
   std::vector<unsigned char> bytes((values.size() + offset) * size, 0xff);

@@ -11,22 +11,22 @@ constexpr int64_t kIgnored = -100;
 
 struct Shape {
   KernelType type;
-  int64_t rows, words;
+  int64_t rows, vocab_size;
   bool gradient;
   size_t offset;
   bool scale_in_memory = false;
 };
 
 std::string run_rows(KernelMachine& machine, const Shape& s) {
-  const auto count = static_cast<size_t>(s.rows * s.words);
+  const auto count = static_cast<size_t>(s.rows * s.vocab_size);
   const auto logits = numbers(count, 1, s.type, 4);
-  std::mt19937_64 random(static_cast<uint64_t>(s.words));
+  std::mt19937_64 random(static_cast<uint64_t>(s.vocab_size));
   std::vector<int64_t> labels;
   int64_t counted = 0;
   for (int64_t row = 0; row < s.rows; ++row) {
-    // The first word, the last, one nobody asks for, and any.
-    const int64_t choices[] = {0, s.words - 1, kIgnored,
-                               static_cast<int64_t>(random() % static_cast<uint64_t>(s.words))};
+    // The first token, the last, an ignored label, and any.
+    const int64_t choices[] = {0, s.vocab_size - 1, kIgnored,
+                               static_cast<int64_t>(random() % static_cast<uint64_t>(s.vocab_size))};
     labels.push_back(choices[row % 4]);
     counted += labels.back() != kIgnored;
   }
@@ -36,7 +36,7 @@ std::string run_rows(KernelMachine& machine, const Shape& s) {
   CrossEntropyRows a;
   a.type = s.type;
   a.rows = s.rows;
-  a.words = s.words;
+  a.vocab_size = s.vocab_size;
   a.logits = in.data();
   a.labels = labels_in.data();
   a.ignored = kIgnored;
@@ -47,15 +47,15 @@ std::string run_rows(KernelMachine& machine, const Shape& s) {
   a.losses = losses.data();
   std::vector<double> loss, gradient = logits;
   for (int64_t row = 0; row < s.rows; ++row) {
-    const auto begin = logits.begin() + row * s.words;
-    const double largest = *std::max_element(begin, begin + s.words);
+    const auto begin = logits.begin() + row * s.vocab_size;
+    const double largest = *std::max_element(begin, begin + s.vocab_size);
     double sum = 0;
-    for (int64_t i = 0; i < s.words; ++i) sum += std::exp(begin[i] - largest);
+    for (int64_t i = 0; i < s.vocab_size; ++i) sum += std::exp(begin[i] - largest);
     const int64_t label = labels[static_cast<size_t>(row)];
     loss.push_back(label == kIgnored ? 0 : largest + std::log(sum) - begin[label]);
-    for (int64_t i = 0; i < s.words && s.gradient; ++i) {
+    for (int64_t i = 0; i < s.vocab_size && s.gradient; ++i) {
       const double probability = std::exp(begin[i] - largest) / sum;
-      gradient[static_cast<size_t>(row * s.words + i)] =
+      gradient[static_cast<size_t>(row * s.vocab_size + i)] =
           label == kIgnored ? 0 : 0.25 * (probability - (i == label ? 1 : 0));
     }
   }
@@ -67,7 +67,7 @@ std::string run_rows(KernelMachine& machine, const Shape& s) {
   return findings.text();
 }
 
-/// Rows with an infinite logit, −∞ for all but one word, and a label outside of the vocabulary.
+/// Rows with an infinite logit, −∞ for all but one token, and a label outside of the vocabulary.
 std::string run_extremes(KernelMachine& machine) {
   const std::vector<double> logits{1, INFINITY, 0, 0, -INFINITY, -INFINITY, 5, -INFINITY, 1, 2, 3, 4, 1, NAN, 3, 4};
   Numbers in(machine, KernelType::fp32, logits);
@@ -75,7 +75,7 @@ std::string run_extremes(KernelMachine& machine) {
   MachineArray<float> losses(machine, 4);
   CrossEntropyRows a;
   a.rows = 4;
-  a.words = 4;
+  a.vocab_size = 4;
   a.logits = in.data();
   a.labels = labels.data();
   a.ignored = kIgnored;
@@ -83,9 +83,9 @@ std::string run_extremes(KernelMachine& machine) {
   machine.launch(&Kernels::cross_entropy, a);
   Findings findings;
   if (std::isfinite(losses[0])) findings.say("an infinite logit makes a finite loss");
-  if (losses[1] != 0) findings.say("a certain word has a loss");
+  if (losses[1] != 0) findings.say("a certain token has a loss");
   for (size_t i : {4, 5, 6, 7})
-    if (in[i] != 0) findings.say("a certain word has a gradient");
+    if (in[i] != 0) findings.say("a certain token has a gradient");
   if (!std::isnan(losses[2])) findings.say("a label outside of the vocabulary has a loss that is a number");
   if (!std::isnan(losses[3])) findings.say("a NaN logit makes a loss that is a number");
   return findings.text();
@@ -93,39 +93,39 @@ std::string run_extremes(KernelMachine& machine) {
 
 struct Part {
   KernelType type;
-  int64_t rows, words, first_word;
+  int64_t rows, vocab_size, first_token;
   size_t offset = 0;
   bool scale_in_memory = false;
 };
 
-/// Sums and gradient of the words that one rank has, of a vocabulary of three times as many.
+/// Sums and gradient of the tokens that one rank has, of a vocabulary of three times as many.
 std::string run_part(KernelMachine& machine, const Part& p) {
-  const auto count = static_cast<size_t>(p.rows * p.words), rows = static_cast<size_t>(p.rows);
+  const auto count = static_cast<size_t>(p.rows * p.vocab_size), rows = static_cast<size_t>(p.rows);
   const auto logits = numbers(count, 1, p.type, 4);
   std::vector<int64_t> labels;
   int64_t here = 0, counted = 0;
   for (int64_t row = 0; row < p.rows; ++row) {
-    // Of a rank before, this rank's first and last, of a rank behind, and one nobody asks for.
-    const int64_t choices[] = {p.first_word - 1, p.first_word, p.first_word + p.words - 1, p.first_word + p.words,
-                               kIgnored};
+    // Of a rank before, this rank's first and last, of a rank behind, and an ignored label.
+    const int64_t choices[] = {p.first_token - 1, p.first_token, p.first_token + p.vocab_size - 1,
+                               p.first_token + p.vocab_size, kIgnored};
     labels.push_back(choices[row % 5]);
-    here += labels.back() >= p.first_word && labels.back() < p.first_word + p.words;
+    here += labels.back() >= p.first_token && labels.back() < p.first_token + p.vocab_size;
     counted += labels.back() != kIgnored;
   }
   Numbers in(machine, p.type, logits, p.offset);
   MachineArray<int64_t> labels_in(machine, labels);
   MachineArray<float> largest(machine, rows), sums(machine, rows), targets(machine, rows);
-  const VocabularySums a{p.type,           p.rows,         p.words,     p.first_word,  in.data(),
-                         labels_in.data(), largest.data(), sums.data(), targets.data()};
+  const VocabularySums a{p.type,           p.rows,         p.vocab_size, p.first_token, in.data(),
+                         labels_in.data(), largest.data(), sums.data(),  targets.data()};
   std::vector<double> expected_largest, expected_sums, expected_targets;
   for (int64_t row = 0; row < p.rows; ++row) {
-    const auto begin = logits.begin() + row * p.words;
-    expected_largest.push_back(*std::max_element(begin, begin + p.words));
+    const auto begin = logits.begin() + row * p.vocab_size;
+    expected_largest.push_back(*std::max_element(begin, begin + p.vocab_size));
     double sum = 0;
-    for (int64_t i = 0; i < p.words; ++i) sum += std::exp(begin[i] - expected_largest.back());
+    for (int64_t i = 0; i < p.vocab_size; ++i) sum += std::exp(begin[i] - expected_largest.back());
     expected_sums.push_back(sum);
-    const int64_t own = labels[static_cast<size_t>(row)] - p.first_word;
-    expected_targets.push_back(own >= 0 && own < p.words ? begin[own] : 0);
+    const int64_t own = labels[static_cast<size_t>(row)] - p.first_token;
+    expected_targets.push_back(own >= 0 && own < p.vocab_size ? begin[own] : 0);
   }
   Findings findings;
   machine.launch(&Kernels::vocabulary_sums, a);
@@ -139,16 +139,16 @@ std::string run_part(KernelMachine& machine, const Part& p) {
   for (size_t row = 0; row < rows; ++row) {
     all_largest[row] = largest[row] + 0.5f;
     all_sums[row] = sums[row] * 3;
-    for (int64_t i = 0; i < p.words; ++i) {
-      const double probability =
-          std::exp(logits[row * static_cast<size_t>(p.words) + static_cast<size_t>(i)] - double{all_largest[row]}) /
-          double{all_sums[row]};
-      const bool is_label = labels[row] - p.first_word == i;
+    for (int64_t i = 0; i < p.vocab_size; ++i) {
+      const double probability = std::exp(logits[row * static_cast<size_t>(p.vocab_size) + static_cast<size_t>(i)] -
+                                          double{all_largest[row]}) /
+                                 double{all_sums[row]};
+      const bool is_label = labels[row] - p.first_token == i;
       gradient.push_back(labels[row] == kIgnored ? 0 : 0.25 * (probability - (is_label ? 1 : 0)));
     }
   }
   MachineArray<float> scale(machine, std::vector<float>{0.25f});
-  VocabularyGradient b{p.type, p.rows, p.words, p.first_word, in.data(), labels_in.data(), kIgnored};
+  VocabularyGradient b{p.type, p.rows, p.vocab_size, p.first_token, in.data(), labels_in.data(), kIgnored};
   b.scale = p.scale_in_memory ? NAN : 0.25f;
   b.scale_at = p.scale_in_memory ? scale.data() : nullptr;
   MachineArray<float> all_largest_in(machine, all_largest), all_sums_in(machine, all_sums);
@@ -165,17 +165,17 @@ std::vector<KernelCase> cases() {
   for (KernelType type : {KernelType::fp32, KernelType::bf16}) {
     for (const Part& p : {Part{type, 5, 59, 59}, Part{type, 6, 512, 512, 0, true}, Part{type, 5, 4099, 4099},
                           Part{type, 5, 520, 520, 1}, Part{type, 3, 1, 1}}) {
-      result.push_back(
-          {std::string("vocabulary_") + name(type) + "_" + std::to_string(p.words) + (p.offset ? "_unaligned" : ""),
-           [p](KernelMachine& machine) { return run_part(machine, p); }});
+      result.push_back({std::string("vocabulary_") + name(type) + "_" + std::to_string(p.vocab_size) +
+                            (p.offset ? "_unaligned" : ""),
+                        [p](KernelMachine& machine) { return run_part(machine, p); }});
     }
     std::vector<Shape> shapes;
-    for (int64_t words : {1, 2, 59, 511, 512, 4099, 8192, 9000}) shapes.push_back({type, 5, words, true, 0});
+    for (int64_t vocab_size : {1, 2, 59, 511, 512, 4099, 8192, 9000}) shapes.push_back({type, 5, vocab_size, true, 0});
     shapes.push_back({type, 3, 2256, false, 0});
     shapes.push_back({type, 4, 520, true, 1});
     shapes.push_back({type, 4, 333, true, 0, true});
     for (const Shape& s : shapes) {
-      result.push_back({std::string("cross_entropy_") + name(type) + "_" + std::to_string(s.words) +
+      result.push_back({std::string("cross_entropy_") + name(type) + "_" + std::to_string(s.vocab_size) +
                             (s.gradient ? "" : "_loss_only") + (s.offset ? "_unaligned" : ""),
                         [s](KernelMachine& machine) { return run_rows(machine, s); }});
     }

@@ -154,7 +154,7 @@ TEST(CrossEntropy, AFrozenOutputMatrixGetsNoGradient) {
 TEST(CrossEntropy, NeverHoldsMoreThanItsShareOfTheLogits) {
   for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (int64_t chunks : {1, 4, 8, 16}) {
-      // Many rows and words and a narrow stream, so that the logits are what counts.
+      // Many rows, a large vocabulary and narrow hidden states, so that the logits are what counts.
       LossCase test(2, 1024, 8, 2048, type);
       test.options.chunks = chunks;
       const int64_t full = test.labels.numel() * 2048 * static_cast<int64_t>(sizeof(float));

@@ -23,7 +23,7 @@ TEST(Embedding, LooksRowsUpAndAddsTheGradientsOfRepeatedTokens) {
     at::Tensor expected = at::zeros({11, 7}, at::kDouble);
     expected.index_add_(0, tokens.flatten(), as_double(d));
     EXPECT_TRUE(near(weight->gradient(), expected, tolerance(at::kFloat))) << "sums are fp32";
-    EXPECT_EQ(weight->gradient()[1].abs().sum().item<double>(), 0.0) << "a word that does not occur";
+    EXPECT_EQ(weight->gradient()[1].abs().sum().item<double>(), 0.0) << "a token that does not occur";
   }
 }
 
@@ -47,7 +47,7 @@ TEST(Embedding, AFrozenTableGetsNoGradient) {
   EXPECT_FALSE(weight->gradient_written());
 }
 
-/// Rank `rank` of `ranks` that share the words of a table `whole`; what it has of the gradient of `tokens`.
+/// Rank `rank` of `ranks` that share the rows of a table `whole`; what it has of the gradient of `tokens`.
 at::Tensor shard_gradient(const at::Tensor& whole, int64_t ranks, int64_t rank, const at::Tensor& tokens,
                           const at::Tensor& d, at::ScalarType gradient_type) {
   const TensorLayout layout(whole.sizes().vec(), {{"tp", ranks, 0}});
@@ -66,16 +66,16 @@ at::Tensor shard_gradient(const at::Tensor& whole, int64_t ranks, int64_t rank, 
 
 /// fp32 gradients take this project's loop, others ATen's operations.
 TEST(Embedding, WordsOfOtherRanksAddNothingAndARankMayHaveNone) {
-  const int64_t words = 13, ranks = 6;  // the last one has no word, the one before it has one
-  const at::Tensor tokens = integers({3, 17}, words, 5);
+  const int64_t vocab_size = 13, ranks = 6;  // the last one has no token, the one before it has one
+  const at::Tensor tokens = integers({3, 17}, vocab_size, 5);
   for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor d = normal({51, 9}, 2, type);
-    at::Tensor expected = at::zeros({words, 9}, at::kDouble);
+    at::Tensor expected = at::zeros({vocab_size, 9}, at::kDouble);
     expected.index_add_(0, tokens.flatten(), 2 * as_double(d));
     for (at::ScalarType gradient_type : {at::kFloat, at::kDouble}) {
       std::vector<at::Tensor> shards;
       for (int64_t rank = 0; rank < ranks; ++rank) {
-        shards.push_back(shard_gradient(normal({words, 9}, 1, type), ranks, rank, tokens, d, gradient_type));
+        shards.push_back(shard_gradient(normal({vocab_size, 9}, 1, type), ranks, rank, tokens, d, gradient_type));
       }
       EXPECT_EQ(shards.back().size(0), 0);
       EXPECT_TRUE(near(at::cat(shards), expected, tolerance(at::kFloat)));
@@ -84,7 +84,7 @@ TEST(Embedding, WordsOfOtherRanksAddNothingAndARankMayHaveNone) {
 }
 
 TEST(Embedding, GradientsHaveTheSameBitsInEveryRunAndForEveryNumberOfThreads) {
-  const at::Tensor tokens = integers({4, 256}, 7, 5);  // every word more than a hundred times
+  const at::Tensor tokens = integers({4, 256}, 7, 5);  // every token more than a hundred times
   for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor d = normal({1024, 515}, 2, type);
     const auto gradient = [&](int threads) {

@@ -78,18 +78,18 @@ TEST_P(Types, NormsAndTheirGradientsAreThoseOfPlainOperations) {
   }
 }
 
-/// Of two microbatches, on rank `rank` of three that share the words.
+/// Of two microbatches, on rank `rank` of three that share the vocabulary.
 at::Tensor embedding_gradient(UnitContext& context, at::ScalarType type, int64_t rank, int64_t columns) {
-  const int64_t words = 19;
-  const TensorLayout layout({words, columns}, {{"tp", 3, 0}});
+  const int64_t vocab_size = 19;
+  const TensorLayout layout({vocab_size, columns}, {{"tp", 3, 0}});
   const Box box = layout.box(std::vector<int64_t>{rank});
-  Parameter weight({"tok_embeddings", {words, columns}, {}});
+  Parameter weight({"tok_embeddings", {vocab_size, columns}, {}});
   weight.place(layout, box, box, true);
   weight.set_weight(normal(box.extent, 1, type));
   weight.set_gradient(at::full(box.extent, NAN, at::TensorOptions(at::kFloat)));
   for (uint64_t microbatch = 0; microbatch < 2; ++microbatch) {
     const at::Tensor anchor = at::empty({0}).set_requires_grad(true);
-    const at::Tensor rows = embedding(anchor, integers({3, 40}, words, 2 + microbatch), weight, nullptr, context);
+    const at::Tensor rows = embedding(anchor, integers({3, 40}, vocab_size, 2 + microbatch), weight, nullptr, context);
     backward({rows}, {normal({120, columns}, 4 + microbatch, type)}, {anchor});
   }
   return weight.gradient();

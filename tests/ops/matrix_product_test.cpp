@@ -70,8 +70,8 @@ TEST(ProductInPlaceOfNoRows, OfNothingSummedIsZeroAndAddsNothing) {
 /// Odd sizes leave rests of vectors and of blocks; nine rows are too many for one pass.
 TEST(ProductOfFewRows, IsExactAndARowIsTheSameAloneAsAmongOthers) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
-    for (const auto& [depth, words] : {std::pair<int64_t, int64_t>{32, 64}, {67, 35}, {3, 1}, {1024, 333}}) {
-      const at::Tensor weight = normal({words, depth}, 4, type);
+    for (const auto& [depth, vocab_size] : {std::pair<int64_t, int64_t>{32, 64}, {67, 35}, {3, 1}, {1024, 333}}) {
+      const at::Tensor weight = normal({vocab_size, depth}, 4, type);
       for (int64_t rows = 1; rows <= 9; ++rows) {
         const at::Tensor x = normal({rows, depth}, 5, type);
         const at::Tensor y = product_of_few_rows(x, weight);

@@ -40,7 +40,7 @@ Kernels kernels_of_threads() {
 
 struct Case {
   int64_t ranks;
-  int64_t words;
+  int64_t vocab_size;
   bool loss_parallel = true;
   at::ScalarType type = at::kFloat;
   bool scale_on_device = false;
@@ -57,9 +57,9 @@ constexpr int64_t kDim = 16;
 const std::vector<int64_t> kTokens{3, 7};
 
 at::Tensor labels_of(const Case& c) {
-  at::Tensor labels = integers(kTokens, c.words, 2);
+  at::Tensor labels = integers(kTokens, c.vocab_size, 2);
   labels[0][0] = c.first_label;
-  labels[1][1] = c.words - 1;
+  labels[1][1] = c.vocab_size - 1;
   labels[2].narrow(0, 2, 3).fill_(kIgnoredLabel);
   return labels;
 }
@@ -68,11 +68,11 @@ Outcome on_rank(const Case& c, std::shared_ptr<Communicator> communicator, bool 
   Outcome outcome;
   const Kernels table = kernels_of_threads();
   const FusedKernels kernels(table, at::kCPU, [&](const std::string& what) { outcome.said.push_back(what); });
-  const TensorLayout layout({c.words, kDim}, {{"tp", c.ranks, 0}});
+  const TensorLayout layout({c.vocab_size, kDim}, {{"tp", c.ranks, 0}});
   const Box box = layout.box(std::vector<int64_t>{communicator->rank()});
-  Parameter weight({"output.weight", {c.words, kDim}, {}});
+  Parameter weight({"output.weight", {c.vocab_size, kDim}, {}});
   weight.place(layout, box, box, true);
-  const at::Tensor all = normal({c.words, kDim}, 3, c.type, 0.5);
+  const at::Tensor all = normal({c.vocab_size, kDim}, 3, c.type, 0.5);
   weight.set_weight(all.narrow(0, box.offset[0], box.extent[0]).clone());
   weight.set_gradient(at::full(box.extent, NAN, at::TensorOptions(at::kFloat)));
   const TensorParallel parallel{communicator, nullptr, c.loss_parallel};

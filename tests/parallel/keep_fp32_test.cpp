@@ -81,9 +81,9 @@ class NotingRunner : public UnitRunner {
   }
 
  private:
-  static Types types_of(const HiddenStates& stream) {
+  static Types types_of(const HiddenStates& hidden) {
     Types types;
-    for (const at::Tensor& tensor : stream) {
+    for (const at::Tensor& tensor : hidden) {
       if (tensor.defined()) types.push_back(tensor.scalar_type());
     }
     return types;

@@ -155,7 +155,7 @@ struct StageLog {
 class StandInStages : public UnitRunner {
  public:
   StandInStages(const Plan& plan, const StageTimes& times, std::shared_ptr<double> now, std::shared_ptr<StageLog> log)
-      : times_(times), now_(std::move(now)), log_(std::move(log)), rows_(plan.stream_rows), width_(plan.stream_width) {
+      : times_(times), now_(std::move(now)), log_(std::move(log)), rows_(plan.hidden_rows), width_(plan.hidden_width) {
     for (const StagePlan& stage : plan.stages) stages_[plan.units[stage.first].name] = static_cast<int>(stage.number);
   }
 

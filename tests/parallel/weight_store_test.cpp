@@ -258,7 +258,7 @@ TEST(WeightStore, WeightsThatAreThereAtNoOtherTimeGiveTheBitsOfThoseThatStay) {
   }
 }
 
-TEST(ResidentWeights, NeighboursInStorageFormOneFusedOperand) {
+TEST(WeightStoreResident, NeighboursInStorageFormOneFusedOperand) {
   SmallModel small(small_request());
   small.run(small.batch());
   Parameter& wq = small.model->parameter("layers.1.attention.wq.weight");
@@ -270,7 +270,7 @@ TEST(ResidentWeights, NeighboursInStorageFormOneFusedOperand) {
   EXPECT_TRUE(wq.weight_rows(rows).is_alias_of(wv.weight()));
 }
 
-TEST(ResidentWeights, CopiesAreMadeOncePerChangeOfTheMasters) {
+TEST(WeightStoreResident, CopiesAreMadeOncePerChangeOfTheMasters) {
   PlanRequest plan = small_plan();
   plan.compute = ElementType::bfloat16;
   SmallModel small(small_request(), plan);
@@ -286,7 +286,7 @@ TEST(ResidentWeights, CopiesAreMadeOncePerChangeOfTheMasters) {
   EXPECT_EQ(output.weight()[0][0].item<float>(), 2.0f);
 }
 
-TEST(ResidentWeights, CopiesThatTheirWriterMadeAreNotMadeAgainButTheNextChangeMakesThem) {
+TEST(WeightStoreResident, CopiesThatTheirWriterMadeAreNotMadeAgainButTheNextChangeMakesThem) {
   PlanRequest plan = small_plan();
   plan.compute = ElementType::bfloat16;
   SmallModel small(small_request(), plan);
@@ -311,7 +311,7 @@ TEST(ResidentWeights, CopiesThatTheirWriterMadeAreNotMadeAgainButTheNextChangeMa
   EXPECT_EQ(first_weight(), 4.0f);
 }
 
-TEST(ResidentWeights, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
+TEST(WeightStoreResident, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
   PlanRequest plan = small_plan();
   plan.compute = ElementType::bfloat16;
   SmallModel small(small_request(), plan);
@@ -323,7 +323,7 @@ TEST(ResidentWeights, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
   EXPECT_EQ(output.weight()[0][0].item<float>(), 5.0f);
 }
 
-TEST(ResidentWeights, TransientGradientsLiveFromTheirFirstUseToTheEndOfTheStep) {
+TEST(WeightStoreResident, TransientGradientsLiveFromTheirFirstUseToTheEndOfTheStep) {
   auto transient = [](const Plan& plan, size_t group, std::vector<Parameter*> members) {
     PlanRequest request = plan.request;
     request.step_in_backward = true;
@@ -345,7 +345,7 @@ TEST(ResidentWeights, TransientGradientsLiveFromTheirFirstUseToTheEndOfTheStep) 
   EXPECT_TRUE(small.model->parameter("layers.0.attention.wq.weight").gradient_shard.defined());
 }
 
-TEST(ResidentWeights, AGroupThatNoMicrobatchTouchedReducesToZero) {
+TEST(WeightStoreResident, AGroupThatNoMicrobatchTouchedReducesToZero) {
   ParameterSpec spec{"unused", {3, 2}, {}};
   Parameter parameter(spec);
   const Box box = parameter.shard_box();
@@ -361,7 +361,7 @@ TEST(ResidentWeights, AGroupThatNoMicrobatchTouchedReducesToZero) {
   EXPECT_TRUE(same_bits(parameter.gradient_shard, at::zeros({3, 2})));
 }
 
-TEST(ShardedWeights, TheNextUnitsGatherBeginsBeforeAUnitRunsAndIsWaitedForAfterwards) {
+TEST(WeightStoreSharded, TheNextUnitsGatherBeginsBeforeAUnitRunsAndIsWaitedForAfterwards) {
   const std::vector<std::string> trace = traced_step();
   auto at = [&](const std::string& line) {
     const auto found = std::find(trace.begin(), trace.end(), line);
@@ -377,7 +377,7 @@ TEST(ShardedWeights, TheNextUnitsGatherBeginsBeforeAUnitRunsAndIsWaitedForAfterw
   }
 }
 
-TEST(ShardedWeights, BackwardToo) {
+TEST(WeightStoreSharded, BackwardToo) {
   const std::vector<std::string> trace = traced_step(/*replicas=*/1, /*layers=*/5);
   auto at = [&](const std::string& line) {
     const auto found = std::find(trace.begin(), trace.end(), line);
@@ -393,7 +393,7 @@ TEST(ShardedWeights, BackwardToo) {
   EXPECT_EQ(std::count(trace.begin(), trace.end(), "gather 11 begins"), 0);
 }
 
-TEST(ShardedWeights, AUnitsReductionGoesOnWhileTheNextBackwardRuns) {
+TEST(WeightStoreSharded, AUnitsReductionGoesOnWhileTheNextBackwardRuns) {
   const std::vector<std::string> trace = traced_step();
   auto at = [&](const std::string& line) { return std::find(trace.begin(), trace.end(), line) - trace.begin(); };
   // Scatter 1 is the head's, 2 that of the last block.
@@ -402,7 +402,7 @@ TEST(ShardedWeights, AUnitsReductionGoesOnWhileTheNextBackwardRuns) {
   EXPECT_GT(at("scatter 2 is waited for"), at("backward layers.1"));
 }
 
-TEST(ShardedWeights, SumsOverReplicasAreUnderWayWhileOneMoreBackwardRuns) {
+TEST(WeightStoreSharded, SumsOverReplicasAreUnderWayWhileOneMoreBackwardRuns) {
   const std::vector<std::string> trace = traced_step(/*replicas=*/2);
   auto at = [&](const std::string& line) {
     const auto found = std::find(trace.begin(), trace.end(), line);
@@ -418,7 +418,7 @@ TEST(ShardedWeights, SumsOverReplicasAreUnderWayWhileOneMoreBackwardRuns) {
   EXPECT_GE(at("all-reduce 5 is waited for"), 0) << "none is left over";
 }
 
-TEST(ShardedWeights, WhatIsStillInItsSlotIsNotSentAgain) {
+TEST(WeightStoreSharded, WhatIsStillInItsSlotIsNotSentAgain) {
   const std::vector<std::string> trace = traced_step();
   const auto gathers = std::count_if(trace.begin(), trace.end(), [](const std::string& line) {
     return line.starts_with("gather") && line.ends_with("begins");
@@ -427,7 +427,7 @@ TEST(ShardedWeights, WhatIsStillInItsSlotIsNotSentAgain) {
   EXPECT_EQ(gathers, 5 + 1);
 }
 
-TEST(ShardedWeights, HoldAsManyBytesAsThePlanSays) {
+TEST(WeightStoreSharded, HoldAsManyBytesAsThePlanSays) {
   for (const auto& [offload, reduce] : {std::pair{false, ElementType::float32},
                                         {true, ElementType::float32},
                                         {false, ElementType::bfloat16},
@@ -462,7 +462,7 @@ TEST(ShardedWeights, HoldAsManyBytesAsThePlanSays) {
   }
 }
 
-TEST(ShardedWeights, GradientsThatAreSteppedOnTheHostAreThereOnlyOnceItHasWaited) {
+TEST(WeightStoreSharded, GradientsThatAreSteppedOnTheHostAreThereOnlyOnceItHasWaited) {
   for (const ElementType reduce : {ElementType::float32, ElementType::bfloat16}) {
     PlanRequest request = small_plan();
     request.compute = ElementType::bfloat16;
@@ -492,7 +492,7 @@ TEST(ShardedWeights, GradientsThatAreSteppedOnTheHostAreThereOnlyOnceItHasWaited
   }
 }
 
-TEST(ShardedWeights, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
+TEST(WeightStoreSharded, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
   PlanRequest request = small_plan();
   request.compute = ElementType::bfloat16;
   Sharded sharded(request);
@@ -507,7 +507,7 @@ TEST(ShardedWeights, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
   }
 }
 
-TEST(ShardedWeights, AWeightIsGoneAfterItsRelease) {
+TEST(WeightStoreSharded, AWeightIsUndefinedAfterReshard) {
   Sharded sharded;
   forward(*sharded.assembly.executor, sharded.batch(), 0);
   for (const Parameter* parameter : sharded.assembly.group_parameters[1]) {
@@ -515,7 +515,7 @@ TEST(ShardedWeights, AWeightIsGoneAfterItsRelease) {
   }
 }
 
-TEST(ShardedWeights, EveryParameterIsOwnedOnceWhateverTheCut) {
+TEST(WeightStoreSharded, EveryParameterIsOwnedOnceWhateverTheCut) {
   for (const int64_t ranks : {2, 3, 7}) {
     std::map<std::string, int64_t> owned, all;
     for (int64_t rank = 0; rank < ranks; ++rank) {

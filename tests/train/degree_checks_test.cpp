@@ -2,7 +2,7 @@
 // tests/golden/plan.txt.
 #include <gtest/gtest.h>
 
-#include "said.h"
+#include "config_problems.h"
 
 namespace titan {
 namespace {
@@ -19,7 +19,7 @@ TEST(DegreeChecks, DegreesThatDivideHeadsAndSequencesHaveNothingAgainstThem) {
         {with(kLength, 7)},
         {with(kTensor, 2), with(kContext, 4), with(kLength, 32)},
         {with(kContext, 4), with(kLength, 20), "--parallelism.context_parallel_load_balancer=none"}}) {
-    EXPECT_EQ(said(words), "");
+    EXPECT_EQ(config_problems(words), "");
   }
 }
 

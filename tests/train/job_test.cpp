@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "said.h"
+#include "config_problems.h"
 
 namespace titan {
 namespace {
@@ -28,8 +28,10 @@ TEST(Float8OfAJob, IsWhatTheConverterAndItsOptionsSay) {
 
 TEST(CheckModel, AFloat8FilterNamesALayerUnlessFloat8IsOff) {
   const std::string filters = "--quantize.linear.float8.filter_fqns=";
-  EXPECT_EQ(said({"--model.converters=quantize.linear.float8", filters + "auto_filter_small_kn,layers.3,output"}), "");
-  EXPECT_EQ(said({filters + "attention.wz"}), "");
+  EXPECT_EQ(
+      config_problems({"--model.converters=quantize.linear.float8", filters + "auto_filter_small_kn,layers.3,output"}),
+      "");
+  EXPECT_EQ(config_problems({filters + "attention.wz"}), "");
 }
 
 TEST(AccumulationSteps, AreTheMicrobatchesThatMakeTheGlobalBatch) {
@@ -162,7 +164,7 @@ TEST(ModelRequestOfAJob, TheLongerOfTrainingAndValidationSequencesCounts) {
 }
 
 TEST(CheckModel, UnitsToKeepInFp32AreThoseOfTheModel) {
-  EXPECT_EQ(said({"--training.keep_fp32=tok_embeddings,layers.5,head"}), "");
+  EXPECT_EQ(config_problems({"--training.keep_fp32=tok_embeddings,layers.5,head"}), "");
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "config_problems.h"
 #include "job.h"
-#include "said.h"
 #include "titan/parallel/plan.h"
 
 namespace titan {
@@ -12,7 +12,7 @@ namespace {
 /// The problems of a run with a pipeline of two ranks and `words`; sentences: tests/golden/launch.txt.
 std::string problems_of(std::vector<std::string> words) {
   words.emplace_back("--parallelism.pipeline_parallel_degree=2");
-  return said(words);
+  return config_problems(words);
 }
 
 TEST(PipelineOfAJob, MicrobatchesAreNoConcernOfAJobWithoutOne) {

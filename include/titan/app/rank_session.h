@@ -35,7 +35,7 @@ class RankSession {
 
  private:
   int run_as_rank(const std::function<ExitCode(const World& world)>& work, const std::function<void()>& tear_down);
-  Rendezvous meet();
+  Rendezvous rendezvous();
   RankFacts own_facts() const;
   /// Moves this rank to the cores near its GPU, unless it already runs there.
   void move_near(const DeviceInfo& device) const;
@@ -54,7 +54,7 @@ class RankSession {
   Log log_;
   std::shared_ptr<CollectiveTrace> trace_;  // null: disabled
   std::atomic<bool> trace_written_ = false;
-  bool rank_zero_tells_ = false;  // rank 0 reports this rank's failure
+  bool rank_zero_reports_ = false;  // rank 0 reports this rank's failure
 };
 
 /// Keeps freed memory in the process: returning activations to the system and faulting them in again every step costs

@@ -75,6 +75,6 @@ std::string describe_values(const char* names, const Values&... values) {
   } while (false)
 
 /// Whether a library's message reports that host or device memory is exhausted.
-bool tells_out_of_memory(std::string_view message);
+bool reports_out_of_memory(std::string_view message);
 
 }  // namespace titan

@@ -38,8 +38,8 @@ class StopSignals {
   static bool take_save_request();
   /// Extends a SIGINT's limit to a SIGTERM's, for the final checkpoint.
   static void allow_for_saving();
-  /// `wish`, reduced to leave the process time to exit normally before the limit.
-  static std::chrono::milliseconds time_for(std::chrono::milliseconds wish);
+  /// `requested`, reduced to leave the process time to exit normally before the limit.
+  static std::chrono::milliseconds time_for(std::chrono::milliseconds requested);
 
  private:
   void watch() const;

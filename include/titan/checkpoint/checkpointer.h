@@ -163,8 +163,8 @@ class Checkpointer {
   /// See put_aside_later; for rank 0, before it saves. Throws StorageError.
   std::vector<int64_t> put_aside_later(int64_t step);
   void finish();
-  /// Barrier: returns when all ranks have called it.
-  void meet() { barrier_->exchange({}); }
+  /// Returns when all ranks have called it.
+  void barrier() { barrier_->exchange({}); }
 
   /// Differs from run to run; the same on all ranks.
   const std::string& run() const { return run_; }

@@ -49,7 +49,7 @@ class PendingCollective {
 using Pending = std::unique_ptr<PendingCollective>;
 
 /// Peer of a permute that sends or receives nothing.
-inline constexpr int64_t kNobody = -1;
+inline constexpr int64_t kNoRank = -1;
 
 /// Tensors of one dtype to a rank or from it.
 struct Message {
@@ -82,7 +82,7 @@ class Communicator {
   /// from the sender, independently of how calls group them, so several calls may be in flight. Sent tensors must not
   /// be written before completion and must not share memory with received ones.
   [[nodiscard]] Pending transfer(std::vector<Message> receives, std::vector<Message> sends);
-  /// Sends `inputs` to rank `to` and receives `outputs` from rank `from`. Either may be kNobody, with an empty list.
+  /// Sends `inputs` to rank `to` and receives `outputs` from rank `from`. Either may be kNoRank, with an empty list.
   [[nodiscard]] Pending permute(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs, int64_t to,
                                 int64_t from);
 

@@ -36,7 +36,7 @@ struct Rendezvous {
 /// use. `facts`: of this process; rank and size are taken from `launch`. If they contain a problem, all ranks exit with
 /// it within seconds, including those that join later. `final_message`: printed by the watcher when another rank's
 /// failure ends this process; may be null.
-Rendezvous meet_ranks(const Launch& launch, RankFacts facts, std::chrono::seconds timeout,
+Rendezvous join_ranks(const Launch& launch, RankFacts facts, std::chrono::seconds timeout,
                       AbortWatcher::PeerFailed peer_failed, std::shared_ptr<FinalMessage> final_message = nullptr);
 
 // Mutual authentication of a connection with the run's secret, which is never sent: each side answers the other's nonce

@@ -9,8 +9,8 @@ namespace titan {
 struct CrossEntropyRows {
   KernelType type = KernelType::fp32;
   int64_t rows = 0;
-  int64_t words = 0;
-  void* logits = nullptr;           // [rows, words]; overwritten by the gradient if `gradient`
+  int64_t vocab_size = 0;
+  void* logits = nullptr;           // [rows, vocab_size]; overwritten by the gradient if `gradient`
   const int64_t* labels = nullptr;  // [rows]; `ignored` gives loss and gradient 0, an invalid label a NaN loss
   int64_t ignored = 0;
   float scale = 1;
@@ -20,10 +20,10 @@ struct CrossEntropyRows {
 };
 
 /// `counted`: rows with a valid label. Their logits are read, and reread for the gradient, from the cache if the rows
-/// of concurrent blocks fit: 132 rows of 128,256 bf16 words are 34 MB. Also a loss and a label per row, and the scale
+/// of concurrent blocks fit: 132 rows of 128,256 bf16 logits are 34 MB. Also a loss and a label per row, and the scale
 /// if it is in memory.
 constexpr KernelTraffic traffic(const CrossEntropyRows& a, int64_t counted) {
-  const int64_t row = a.words * bytes_of(a.type);
+  const int64_t row = a.vocab_size * bytes_of(a.type);
   return {counted * row + a.rows * 8 + (a.scale_at ? 4 : 0), (a.gradient ? a.rows * row : 0) + a.rows * 4,
           counted * ((a.gradient ? row : 0) + bytes_of(a.type))};
 }
@@ -34,9 +34,9 @@ constexpr KernelTraffic traffic(const CrossEntropyRows& a, int64_t counted) {
 struct VocabularySums {
   KernelType type = KernelType::fp32;
   int64_t rows = 0;
-  int64_t words = 0;  // in this rank's shard
-  int64_t first_word = 0;
-  const void* logits = nullptr;     // [rows, words]
+  int64_t vocab_size = 0;  // in this rank's shard
+  int64_t first_token = 0;
+  const void* logits = nullptr;     // [rows, vocab_size]
   const int64_t* labels = nullptr;  // [rows], of the whole vocabulary
   float* largest = nullptr;         // [rows]: the maximum logit
   float* sums = nullptr;            // [rows]: Σ exp(logit − largest)
@@ -46,9 +46,9 @@ struct VocabularySums {
 struct VocabularyGradient {
   KernelType type = KernelType::fp32;
   int64_t rows = 0;
-  int64_t words = 0;
-  int64_t first_word = 0;
-  void* logits = nullptr;  // [rows, words]; overwritten by the gradient
+  int64_t vocab_size = 0;
+  int64_t first_token = 0;
+  void* logits = nullptr;  // [rows, vocab_size]; overwritten by the gradient
   const int64_t* labels = nullptr;
   int64_t ignored = 0;
   float scale = 1;
@@ -59,11 +59,11 @@ struct VocabularyGradient {
 
 /// Reads the logits and a label per row, writes three numbers per row; `here` rows reread their label's logit.
 constexpr KernelTraffic traffic(const VocabularySums& a, int64_t here) {
-  return {a.rows * (a.words * bytes_of(a.type) + 8), a.rows * 12, here * bytes_of(a.type)};
+  return {a.rows * (a.vocab_size * bytes_of(a.type) + 8), a.rows * 12, here * bytes_of(a.type)};
 }
 /// Reads the logits of `counted` rows with a valid label and two numbers for each, writes all rows; a label per row.
 constexpr KernelTraffic traffic(const VocabularyGradient& a, int64_t counted) {
-  const int64_t row = a.words * bytes_of(a.type);
+  const int64_t row = a.vocab_size * bytes_of(a.type);
   return {counted * (row + 8) + a.rows * 8 + (a.scale_at && counted > 0 ? 4 : 0), a.rows * row, 0};
 }
 

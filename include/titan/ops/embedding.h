@@ -22,13 +22,13 @@ at::Tensor embedding(const at::Tensor& anchor, const at::Tensor& tokens, Paramet
 struct Vocabulary {
   Vocabulary(const Parameter& output, const TensorParallel* tensor_parallel);
 
-  bool is_cut() const { return count < words; }
-  /// This rank's logits [rows, count] → all logits [rows, words].
+  bool is_cut() const { return count < size; }
+  /// This rank's logits [rows, count] → all logits [rows, size].
   at::Tensor gather(const at::Tensor& logits) const;
-  /// This rank's columns of [rows, words].
+  /// This rank's columns of [rows, size].
   at::Tensor own(const at::Tensor& all) const { return all.narrow(1, first, count); }
 
-  int64_t words;
+  int64_t size;
   int64_t first;
   int64_t count;
   Communicator* communicator;  // null when the vocabulary is whole
@@ -41,7 +41,7 @@ struct RowLosses {
 };
 
 /// `losses` masked by label: 0 where the label is ignored, NaN where it is outside the vocabulary.
-at::Tensor losses_of_words(const at::Tensor& losses, const at::Tensor& labels, int64_t words);
+at::Tensor masked_losses(const at::Tensor& losses, const at::Tensor& labels, int64_t vocab_size);
 
 /// logits fp32 [rows, count], consumed; labels int64 [rows], kIgnoredLabel is skipped. With `parallel` the logits are
 /// this rank's vocabulary shard and sums are reduced over ranks: two all-reduces.

@@ -64,7 +64,7 @@ class StageMessages {
   StageMessages(const Plan& plan, std::shared_ptr<Communicator> pipeline)
       : plan_(plan), pipeline_(std::move(pipeline)) {}
 
-  void put(Key key, HiddenStates stream) { entries_[key] = {std::move(stream), nullptr}; }
+  void put(Key key, HiddenStates hidden) { entries_[key] = {std::move(hidden), nullptr}; }
   HiddenStates take(Key key);
   /// HANDOFF: to the neighbouring stage on this rank, rounded as a message is.
   void hand_off(const Action& action);
@@ -77,13 +77,13 @@ class StageMessages {
 
  private:
   struct Entry {
-    HiddenStates stream;
+    HiddenStates hidden;
     std::shared_ptr<PendingCollective> receiving;  // null: it has arrived
   };
 
   int64_t rank_of(int stage) const { return plan_.request.pipeline->rank_of_stage[static_cast<size_t>(stage)]; }
   /// In the form in which it is sent: contiguous, in the compute dtype.
-  HiddenStates packed(HiddenStates stream) const;
+  HiddenStates packed(HiddenStates hidden) const;
   HiddenStates empty_message(const BatchContext& batch) const;
 
   const Plan& plan_;

@@ -214,9 +214,9 @@ struct Plan {
   std::vector<int64_t> message_slots;   // bytes of each slot of gradients narrowed for their reduction
   int64_t parameter_count = 0;
   int64_t flops_per_token = 0;
-  int64_t stream_rows = 0;   // tokens of a microbatch that this rank holds between units
-  int64_t stream_width = 0;  // the model's dim
-  int64_t stream_bytes = 0;  // of all tokens of a microbatch or a validation batch, in the widest dtype of a unit
+  int64_t hidden_rows = 0;   // tokens of a microbatch that this rank holds between units
+  int64_t hidden_width = 0;  // the model's dim
+  int64_t hidden_bytes = 0;  // of all tokens of a microbatch or a validation batch, in the widest dtype of a unit
   std::vector<MemoryPurpose> memory;             // at the peak of a step
   std::string peak;                              // the instruction at the peak: "BACKWARD layers.3 microbatch 0"
   std::vector<MemoryPurpose> validation_memory;  // at the peak of a validation; empty: no validation

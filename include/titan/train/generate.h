@@ -1,5 +1,5 @@
-// Text generation: reads tokens with the executor's logits walk and a KV cache, and samples the next token from the
-// last logits. All ranks of the run make the same calls and get the same tokens.
+// Text generation: reads tokens with the executor's evaluation program and a KV cache, and samples the next token from
+// the last logits. All ranks of the run make the same calls and get the same tokens.
 #pragma once
 
 #include <ATen/core/Tensor.h>

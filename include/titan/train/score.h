@@ -1,5 +1,5 @@
-// Negative log likelihood of texts: sums of −log p over tokens, computed with the executor's evaluation walk, on any
-// layout.
+// Negative log likelihood of texts: sums of −log p over tokens, computed with the executor's evaluation program, on
+// any layout.
 #pragma once
 
 #include <cstdint>

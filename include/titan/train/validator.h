@@ -1,6 +1,6 @@
-// The validation loop: the loss over a separate corpus, summed over valid tokens, with the executor's forward walk.
-// Owned by the trainer. Every validation reads its corpus from the beginning and does not change weights, optimizer or
-// training stream.
+// The validation loop: the loss over a separate corpus, summed over valid tokens, with the executor's evaluation
+// program. Owned by the trainer. Every validation reads its corpus from the beginning and does not change weights,
+// optimizer or training stream.
 #pragma once
 
 #include <functional>

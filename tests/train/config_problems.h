@@ -8,7 +8,7 @@
 
 namespace titan {
 
-inline std::string said(const std::vector<std::string>& words, const std::string& toml = "") {
+inline std::string config_problems(const std::vector<std::string>& words, const std::string& toml = "") {
   const std::vector<ConfigCheck> checks{check_model};
   return format_problems(load_config_text(Schema(), toml, "job.toml", words, checks).problems);
 }
