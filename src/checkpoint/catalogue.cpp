@@ -170,8 +170,8 @@ void set_aside(Storage& storage, const std::filesystem::path& root, int64_t step
 void expect_step(const std::filesystem::path& folder, int64_t step) {
   const std::optional<int64_t> named = step_of(folder.filename().string());
   if (!named || *named == 0 || *named == step) return;
-  throw DamageError(fmt::format("it holds step {}, whatever its name says: give it back the name {}, or move it away",
-                                step, step_folder(step)));
+  throw DamageError(fmt::format("it holds step {}, not the step in its name: rename it to {}, or move it away", step,
+                                step_folder(step)));
 }
 
 void expect_no_file(Storage& storage, const std::filesystem::path& folder) {

@@ -442,8 +442,7 @@ void describe_checkpoint(Schema& schema) {
   using S = CheckpointSection;
   Condition on{"checkpoint.enable = true", [](const JobConfig& config) { return config.checkpoint.enable; }};
   Section checkpoint(
-      schema, "checkpoint", "Saving a run and going on from what was saved.",
-      [](auto& config) -> auto& { return config.checkpoint; });
+      schema, "checkpoint", "Saving and resuming a run.", [](auto& config) -> auto& { return config.checkpoint; });
   checkpoint.add("enable", &S::enable, false).later().help("save checkpoints, and resume from them");
   describe_saving(checkpoint);
   describe_loading(checkpoint);

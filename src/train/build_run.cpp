@@ -176,7 +176,7 @@ AttentionKernel attention_kernel_for(const Run& run, const Plan& plan) {
     return AttentionKernel::flash;
   }
   if (run.model.description.block_causal) {
-    run.log.info("Attention by {}: documents are ever of other lengths, for each of which cuDNN makes a plan",
+    run.log.info("Attention by {}: document lengths vary, and cuDNN builds a plan for each new length",
                  name(AttentionKernel::flash));
     return AttentionKernel::flash;
   }

@@ -168,7 +168,7 @@ class Ranks(RanksTest):
                 begin = time.monotonic()
                 os.kill(victim, signal.SIGKILL)
                 self.expect_end(run, 128 + signal.SIGKILL, begin, rf"rank {killed} was killed by signal 9")
-                self.assertRegex(run.text(), rf"rank {killed} \(.*process {victim}\) ended without a word")
+                self.assertRegex(run.text(), rf"rank {killed} \(.*process {victim}\) ended without a message")
 
     def test_a_killed_rank_ends_all_without_a_launcher_that_would(self):
         for killed in (0, 1):
@@ -182,7 +182,7 @@ class Ranks(RanksTest):
                 self.assertLess(time.monotonic() - begin, END_LIMIT_SECONDS)
                 self.assertEqual(codes, [-signal.SIGKILL if r == killed else PEER_FAILURE for r in range(3)])
                 told = "".join(rank.text() for rank in ranks)
-                self.assertEqual(len(re.findall(rf"titan_train: rank {killed} \(.*\) ended without a word", told)), 1, told)
+                self.assertEqual(len(re.findall(rf"titan_train: rank {killed} \(.*\) ended without a message", told)), 1, told)
 
     def test_ranks_do_not_outlive_a_killed_launcher(self):
         run = self.launch(3, "--hold=600")

@@ -542,7 +542,7 @@ bool hears_of_life(const WaitForGraph& waits, WaitForGraph::Clock::time_point th
   return true;
 }
 
-// A rank that gives no sign of life ends processes: tests/behaviour/long_save_test.py.
+// A rank that does not respond ends processes: tests/behaviour/long_save_test.py.
 TEST(Rendezvous, WhoeverWaitsPatientlyHearsAgainAndAgainThatTheOthersLiveAndTheRunGoesOn) {
   const std::vector<uint16_t> at = ports();
   auto second = meet(launch_of(1, 3, at), kRendezvousPatience);
