@@ -187,7 +187,7 @@ std::vector<std::string> files_in_the_way(Storage& storage, const std::filesyste
       const std::optional<int64_t> step = step_of(entry.name);
       if (!step || entry.is_folder || entry.is_link) continue;
       sentences.push_back(
-          fmt::format("{} is a file and no checkpoint: it is left alone, and step {} cannot be saved until it is moved",
+          fmt::format("{} is a file, not a checkpoint: it is left alone, and step {} cannot be saved until it is moved",
                       (root / entry.name).string(), *step));
     }
   } catch (const StorageError&) {  // reported by the load

@@ -222,7 +222,7 @@ std::optional<std::string> wrong_selective_option(const Value& value) {
   if (digits || text == "op") return std::nullopt;
   for (const std::string& word : split(text, ',')) {
     if (std::find(kFinerPolicies.begin(), kFinerPolicies.end(), trim(word)) == kFinerPolicies.end()) {
-      return "activation_checkpoint.selective_ac_option = \"" + text + "\" is no such policy";
+      return "activation_checkpoint.selective_ac_option = \"" + text + "\" is not a valid policy";
     }
   }
   return std::nullopt;

@@ -355,7 +355,7 @@ std::string check_model_facts(const OpenCheckpoint& checkpoint, const ModelReque
                                               : ""));
   }
   if (changed.empty()) return {};
-  return fmt::format("{}: {}; the weights are taken all the same", file, join(changed, "; "));
+  return fmt::format("{}: {}; the weights are used anyway", file, join(changed, "; "));
 }
 
 }  // namespace titan

@@ -53,7 +53,7 @@ class OtherNames(SavedRunTest):
             (folder / "checkpoint/step-6").write_text("mine")
             text = self.complete(1, folder, 6, *words, code=STORAGE)
             self.assertIn("LOAD: step 4 ", text)
-            self.assertIn("checkpoint/step-6 is a file and no checkpoint: it is left alone", text)
+            self.assertIn("checkpoint/step-6 is a file, not a checkpoint: it is left alone", text)
             self.assertRegex(text, "the last checkpoint was not saved: .*the name of a file.*resumes from step 4")
             self.assertEqual((folder / "checkpoint/step-6").read_text(), "mine")
             self.assertEqual(sorted(path.name for path in (folder / "checkpoint").iterdir()), ["step-2", "step-4", "step-6"])

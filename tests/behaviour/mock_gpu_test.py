@@ -329,7 +329,7 @@ class Memory(MockGpu):
         self.llama_8b(*words, steps=4, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=round(0.95 * planned))
 
     def test_a_card_that_libraries_alone_may_fill_is_told_what_it_has(self):
-        room = r"this machine's \S.* has 1\.00 GiB, and 2\.00 GiB are set aside for libraries: nothing left for this rank"
+        room = r"this machine's \S.* has 1\.00 GiB, 2\.00 GiB reserved for libraries: nothing left for this rank"
         fits = self.on_gpu(*SMALL, "--training.steps=2", MOCK_CUDA_MIB=1024)
         warned = [line for line in fits.messages("WARNING") if "the plan takes" in line]
         self.assertEqual(len(warned), 1, fits.output)

@@ -95,7 +95,7 @@ TEST(Rendezvous, RanksThatDoNotComeWhereRankZeroWasToldAnAddressThatIsNotItsOwnA
   const Met zero = meet(mistaken, kShort).get();
   EXPECT_EQ(zero.code, static_cast<int>(ExitCode::launcher));
   const std::string says =
-      "see to MASTER_ADDR or comm.master: 192.0.2.1 is not an address of this host, where rank 0 is";
+      "check MASTER_ADDR or comm.master: 192.0.2.1 is not an address of this host, where rank 0 is";
   EXPECT_NE(zero.error.find(says), std::string::npos) << zero.error;
   const Met right = meet(launch_of(0, 2, ports()), kShort).get();
   EXPECT_EQ(right.error.find("no address of this host"), std::string::npos) << right.error;
@@ -193,7 +193,7 @@ TEST(Rendezvous, ARankThatDoesNotComeIsNamedToAllWhoDid) {
   auto other = meet(launch_of(2, 3, at), kRendezvousPatience);
   const Met zero = meet(launch_of(0, 3, at), kShort).get();
   EXPECT_EQ(zero.code, 69);
-  EXPECT_NE(zero.error.find("rank 1 of 3 did not come within 1 s"), std::string::npos) << zero.error;
+  EXPECT_NE(zero.error.find("rank 1 of 3 did not connect within 1 s"), std::string::npos) << zero.error;
   const Met two = other.get();
   EXPECT_EQ(two.code, 69);
   EXPECT_EQ(two.error, zero.error);
