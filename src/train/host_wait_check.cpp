@@ -80,7 +80,7 @@ void HostWaitCheck::finish() {
   throw Error(
       ExitCode::bug,
       fmt::format("debug.sync_check: on a GPU this step would make the host wait in {}; leave the option out to "
-                  "train all the same",
+                  "train anyway",
                   join(found_, ", ")));
 }
 
