@@ -146,7 +146,7 @@ TEST_F(Catalogue, AFileThatIsCalledLikeACheckpointIsLeftAloneAndSaid) {
   storage_.write_all("root/step-6", "a file");
   const auto said = files_in_the_way(storage_, "root");
   ASSERT_EQ(said.size(), 1u);
-  EXPECT_TRUE(said[0].starts_with("root/step-6 is a file and no checkpoint")) << said[0];
+  EXPECT_TRUE(said[0].starts_with("root/step-6 is a file, not a checkpoint")) << said[0];
   try {
     save(6);
     FAIL() << "saved";
