@@ -65,7 +65,7 @@ void describe_degrees(Fields& parallelism) {
       .later()
       .choices({"allgather", "alltoall"})
       .only_when(context_parallel())
-      .help("how keys and values travel: all at once, or around a ring");
+      .help("how keys and values are exchanged: all at once, or around a ring");
   parallelism.add("context_parallel_load_balancer", &S::context_parallel_load_balancer, "headtail")
       .later()
       .choices({"headtail", "none"})

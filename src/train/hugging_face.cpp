@@ -150,7 +150,7 @@ void expect_their_model(const std::filesystem::path& folder) {
   const std::vector<StorageEntry> files = make_posix_storage()->list(folder);
   if (std::filesystem::exists(folder / "config.json", unknown)) return;
   if (is_checkpoint(files)) {
-    throw Error(ExitCode::storage, fmt::format("{} is a checkpoint and no model in Hugging Face's form: leave out "
+    throw Error(ExitCode::storage, fmt::format("{} is a checkpoint, not a model in Hugging Face's form: leave out "
                                                "checkpoint.initial_load_in_hf",
                                                folder.string()));
   }

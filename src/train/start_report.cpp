@@ -199,7 +199,7 @@ void report_start(const Run& run, const StepBatch& first) {
   const PlanRequest& request = plan.request;
   const bool narrows = !plan.message_slots.empty();
   run.log.info("dtypes: parameters {}, compute {}, gradients float32{}, optimizer states {}", name(request.master),
-               name(request.compute), narrows ? fmt::format(" (travel in {})", name(request.reduce)) : "",
+               name(request.compute), narrows ? fmt::format(" (reduced in {})", name(request.reduce)) : "",
                name(request.optimizer_state));
   if (!request.keep_fp32.empty() && request.compute != ElementType::float32) {
     run.log.info("units in float32 throughout: {}", join(wide_units(plan), ", "));
