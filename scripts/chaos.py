@@ -245,7 +245,7 @@ def main() -> int:
     binary = os.path.abspath(arguments.binary or arguments.default_binary or "titan_train")
     chaos = Chaos(binary, arguments.folder.absolute(), arguments.seed)
     if chaos.kills:
-        print(f"going on after {len(chaos.kills)} kills")
+        print(f"resuming after {len(chaos.kills)} kills")
     try:
         while len(chaos.kills) < arguments.kills:
             chaos.kill_once()

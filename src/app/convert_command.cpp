@@ -29,20 +29,20 @@ struct Direction {
   void (*run)(const WeightConversion& conversion, std::ostream& out);
 };
 constexpr std::array<Direction, 7> kDirections{{
-    {"from-hf", "HF_FOLDER", "CHECKPOINT", "Safetensors of Hugging Face's form become a checkpoint to begin from",
-     "Llama-3.1-8B/ llama31-8b", convert_from_hugging_face},
-    {"to-hf", "CHECKPOINT", "HF_FOLDER", "The model in a checkpoint becomes a folder that transformers loads",
+    {"from-hf", "HF_FOLDER", "CHECKPOINT", "Convert a Hugging Face folder to a checkpoint", "Llama-3.1-8B/ llama31-8b",
+     convert_from_hugging_face},
+    {"to-hf", "CHECKPOINT", "HF_FOLDER", "Convert the model in a checkpoint to a folder for transformers",
      "outputs/mine/checkpoint/step-1000 my-model --dtype bfloat16", convert_to_hugging_face},
-    {"from-meta", "META_FOLDER", "CHECKPOINT", "consolidated.NN.pth and params.json become a checkpoint to begin from",
+    {"from-meta", "META_FOLDER", "CHECKPOINT", "Convert consolidated.NN.pth and params.json to a checkpoint",
      "Meta-Llama-3-8B/original/ llama3-8b", convert_from_meta},
-    {"to-torch", "CHECKPOINT", "FILE", "The model in a checkpoint becomes one file that torch.load reads",
+    {"to-torch", "CHECKPOINT", "FILE", "Convert the model in a checkpoint to one file for torch.load",
      "outputs/mine/checkpoint/step-1000 weights.pt", convert_to_torch},
-    {"to-2024", "CHECKPOINT", "CHECKPOINT_2024", "The same checkpoint in the form of torchtitan of December 2024",
+    {"to-2024", "CHECKPOINT", "CHECKPOINT_2024", "Convert a checkpoint to the format of torchtitan of December 2024",
      "outputs/mine/checkpoint/step-1000 2024/step-1000", convert_to_2024},
-    {"to-2026", "CHECKPOINT", "CHECKPOINT_2026", "The same in the form of torchtitan's last release with TOML configs",
+    {"to-2026", "CHECKPOINT", "CHECKPOINT_2026",
+     "Convert a checkpoint to the format of torchtitan's last release with TOML configs",
      "outputs/mine/checkpoint/step-1000 2026/step-1000 --data-ranks 16", convert_to_2026},
-    {"verify", "FOLDER", nullptr, "Reads all of a checkpoint or of a Hugging Face folder and says what it found",
-     "my-model", verify_weights},
+    {"verify", "FOLDER", nullptr, "Verify a checkpoint or a Hugging Face folder", "my-model", verify_weights},
 }};
 
 struct ConvertOptions {

@@ -66,19 +66,19 @@ std::optional<GenerateOptions> parse_generate(std::span<const std::string> argum
       ->allow_extra_args(false);
   app.add_option("--file", options.file, "A file with one prompt, or - for standard input")->excludes("--prompt");
   app.add_option("--max-new-tokens", options.max_new_tokens,
-                 "Most tokens of a text behind its prompt; else 256, or what the context leaves")
+                 "New tokens at most; default 256, or what the context leaves")
       ->check(CLI::Range(int64_t{1}, kMostTokens));
-  app.add_option("--temperature", sampling.temperature, "Of the softmax; 0: the likeliest token")
+  app.add_option("--temperature", sampling.temperature, "Softmax temperature; 0: greedy")
       ->check(number_between(0, 100))
       ->capture_default_str();
   auto* top_k = app.add_option("--top-k", sampling.top_k, "Only the k likeliest tokens; 0: all")->check(at_least(0));
   auto* top_p =
       app.add_option("--top-p", sampling.top_p, "Only the likeliest tokens that together have this probability")
           ->check(number_between(1e-6, 1));
-  app.add_option("--repetition-penalty", sampling.repetition_penalty, "Above 1: tokens that were there are less likely")
+  app.add_option("--repetition-penalty", sampling.repetition_penalty,
+                 "Repetition penalty; above 1 makes earlier tokens less likely")
       ->check(number_between(0.01, 100));
-  auto* seed = app.add_option("--seed", options.seed, "Of the random choices: the same one gives the same text")
-                   ->check(at_least(0));
+  auto* seed = app.add_option("--seed", options.seed, "Random seed of the sampling")->check(at_least(0));
   app.add_option("--stop", options.generation.stop_texts, "End at this text, which is left out; may be repeated")
 
       ->allow_extra_args(false);
@@ -90,11 +90,11 @@ std::optional<GenerateOptions> parse_generate(std::span<const std::string> argum
   app.add_option("--dtype", options.dtype, "float32 or bfloat16; else float32")
       ->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_flag("--json", options.json, "One JSON object for each prompt, on a line of its own");
-  app.add_flag("--no-cache", options.uncached, "Read the whole text again for every token");
+  app.add_flag("--no-cache", options.uncached, "Do not use the KV cache");
   auto* chat = app.add_flag("--chat", options.chat,
                             "A conversation in the model's template: --prompt is one turn; else each line of standard "
                             "input is");
-  app.add_option("--system", options.system, "What the conversation begins with")->needs(chat);
+  app.add_option("--system", options.system, "System message")->needs(chat);
   app.allow_extras();
   app.footer(
       "--section.key options follow, such as --parallelism.tensor_parallel_degree=2 under launch or torchrun.\n\n"

@@ -38,8 +38,10 @@ std::optional<PlanOptions> parse_plan(std::span<const std::string> arguments) {
       ->check(CLI::Range(int64_t{1}, kMostRanks));
   app.add_option("--rank", options.rank, "The rank whose parts are shown")
       ->check(CLI::Range(int64_t{0}, kMostRanks - 1));
-  app.add_flag("--verbose", options.verbose, "Also what each unit sends, and shape and layout of every parameter");
-  app.add_flag("--program", options.program, "Also the program of a step: every instruction of the rank, in order");
+  app.add_flag("--verbose", options.verbose,
+               "Print also the traffic of each unit, and shape and layout of every parameter");
+  app.add_flag("--program", options.program,
+               "Print also the program of a step: every instruction of the rank, in order");
   app.add_option("--gpu", options.gpu,
                  "Whether it fits, and how long a step takes, on " + join(hardware_names(), ", ") +
                      ", or a TOML file with one such table");
@@ -51,7 +53,7 @@ std::optional<PlanOptions> parse_plan(std::span<const std::string> arguments) {
       ->needs("--gpu")
       ->check(is_drawn);
   app.add_flag("--search", options.search,
-               "Also the fastest layouts that fit, of as many ranks and the same global batch")
+               "Print also the fastest layouts that fit, with the same ranks and global batch")
       ->needs("--gpu");
   app.add_flag("--json", options.json, "Memory, verdict and time as JSON, nothing else")->needs("--gpu");
   app.allow_extras();
@@ -82,7 +84,7 @@ std::string in_words(const Exchange& exchange) {
 std::string described(const WeightGroupPlan& group, const std::vector<Exchange>& exchanges) {
   std::string text = fmt::format(
       "{} elements, {} owned; {}{}\n", with_thousands(group.numel), with_thousands(group.shard_numel),
-      name(group.compute), group.narrows_gradient() ? fmt::format(", gradient travels in {}", name(group.reduce)) : "");
+      name(group.compute), group.narrows_gradient() ? fmt::format(", gradient reduced in {}", name(group.reduce)) : "");
   std::vector<std::string> sent;
   for (const Exchange& exchange : exchanges) sent.push_back(in_words(exchange));
   text += sent.empty() ? "" : fmt::format("  each step: {}\n", join(sent, "; "));
@@ -172,11 +174,10 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   if (options->gpu) {
     hardware = find_hardware(*options->gpu);
     if (world > hardware.gpus_per_host && world % hardware.gpus_per_host != 0) {
-      throw Error(
-          ExitCode::bad_config,
-          fmt::format("plan: hosts of {} hold {} GPUs, and {} are no whole number of hosts; give another --world, "
-                      "or a file with another gpus_per_host to --gpu",
-                      hardware.name, hardware.gpus_per_host, world));
+      throw Error(ExitCode::bad_config,
+                  fmt::format("plan: hosts of {} hold {} GPUs, and {} is not a multiple of that; give another --world, "
+                              "or a file with another gpus_per_host to --gpu",
+                              hardware.name, hardware.gpus_per_host, world));
     }
   }
   if (options->json) {
@@ -193,7 +194,7 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
   for (const std::string& line : memory_table(plan)) std::cout << line << '\n';
   std::cout << "\nper step:\n";
   for (const std::string& line : parallelism_lines(plan)) std::cout << line << '\n';
-  if (plan.traffic.empty()) std::cout << "  nothing is sent\n";
+  if (plan.traffic.empty()) std::cout << "  no communication\n";
   for (const std::string& line : offload_lines(plan)) std::cout << line << '\n';
   if (options->verbose) print_groups(plan);
   if (options->program) print_programs(plan);

@@ -172,12 +172,11 @@ void RankSession::move_near(const DeviceInfo& device) const {
 
 Rendezvous RankSession::rendezvous() {
   if (launch_.fake) {
-    log_.info("Dry run as rank {} of {}: communication does nothing, and nothing of it is recorded", launch_.rank,
-              launch_.size);
+    log_.info("Dry run as rank {} of {}: no communication, nothing is recorded", launch_.rank, launch_.size);
   }
   if (launch_.rendezvous.kind == RendezvousEndpoint::Kind::nowhere)
     return join_ranks(launch_, {}, {}, {}, final_message_);
-  log_.info("Rank {} of {}, started by {}; the ranks meet on {}", launch_.rank, launch_.size, launch_.launcher,
+  log_.info("Rank {} of {}, started by {}; rendezvous at {}", launch_.rank, launch_.size, launch_.launcher,
             launch_.rendezvous.host);
   auto peer_failed = [this](const std::string& text, bool aloud) {
     write_trace();

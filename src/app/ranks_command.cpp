@@ -23,7 +23,7 @@ struct RanksOptions {
 
 std::optional<RanksOptions> parse_ranks_options(std::span<const std::string> arguments, std::ostream& out) {
   RanksOptions options;
-  CLI::App app("Meet the other ranks, show who they are, and check that they agree", "titan_train ranks");
+  CLI::App app("Run the rendezvous, list the ranks and check that they match", "titan_train ranks");
   app.add_option("--hold", options.hold_seconds, "Then stay for so many seconds, watching each other");
   app.add_option("--fail", options.failing_ranks,
                  "These ranks fail after the check, to see what the launcher makes of it")

@@ -75,8 +75,9 @@ std::vector<std::string> names_of(const std::vector<std::filesystem::path>& fold
 void report_unread_lines(const RunHistory& history, const std::filesystem::path& metrics, std::ostream& out) {
   const int64_t lines = history.unread_lines();
   if (lines == 0) return;
-  out << fmt::format("warning: {}: {} no record of a step and {} left out\n", metrics.string(),
-                     lines == 1 ? "1 line is" : fmt::format("{} lines are", with_thousands(lines)),
+  out << fmt::format("warning: {}: {} and {} left out\n", metrics.string(),
+                     lines == 1 ? "1 line is not a record of a step"
+                                : fmt::format("{} lines are not records of a step", with_thousands(lines)),
                      lines == 1 ? "was" : "were");
 }
 

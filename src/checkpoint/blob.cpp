@@ -79,7 +79,7 @@ std::string tensor_head(ZipWriter& zip, at::ScalarType type, std::span<const int
 
 std::vector<int64_t> integers_in(const PickleValue& tuple) {
   std::vector<int64_t> values;
-  if (!tuple.is(PickleValue::Kind::tuple)) throw DamageError("a tensor's sizes are no tuple");
+  if (!tuple.is(PickleValue::Kind::tuple)) throw DamageError("a tensor's sizes are not a tuple");
   for (const PickleRef& item : tuple.items) {
     if (!item->is(PickleValue::Kind::integer) || item->integer < 0)
       throw DamageError("a tensor's size is not a number");

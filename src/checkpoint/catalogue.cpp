@@ -170,8 +170,8 @@ void set_aside(Storage& storage, const std::filesystem::path& root, int64_t step
 void expect_step(const std::filesystem::path& folder, int64_t step) {
   const std::optional<int64_t> named = step_of(folder.filename().string());
   if (!named || *named == 0 || *named == step) return;
-  throw DamageError(fmt::format("it holds step {}, whatever its name says: give it back the name {}, or move it away",
-                                step, step_folder(step)));
+  throw DamageError(fmt::format("it holds step {}, not the step in its name: rename it to {}, or move it away", step,
+                                step_folder(step)));
 }
 
 void expect_no_file(Storage& storage, const std::filesystem::path& folder) {
@@ -187,7 +187,7 @@ std::vector<std::string> files_in_the_way(Storage& storage, const std::filesyste
       const std::optional<int64_t> step = step_of(entry.name);
       if (!step || entry.is_folder || entry.is_link) continue;
       sentences.push_back(
-          fmt::format("{} is a file and no checkpoint: it is left alone, and step {} cannot be saved until it is moved",
+          fmt::format("{} is a file, not a checkpoint: it is left alone, and step {} cannot be saved until it is moved",
                       (root / entry.name).string(), *step));
     }
   } catch (const StorageError&) {  // reported by the load

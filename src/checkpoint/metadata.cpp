@@ -155,7 +155,7 @@ StoredTensor tensor_from(const std::string& name, const PickleValue& value) {
     if (__builtin_mul_overflow(bytes, size, &bytes)) fail(fmt::format("{} has a shape that cannot be", name));
   }
   const PickleValue& chunks = field(value, type, "chunks");
-  if (!chunks.is(Kind::list)) fail("chunks are no list");
+  if (!chunks.is(Kind::list)) fail("chunks are not a list");
   const std::string chunk_type = type_in_metadata("ChunkStorageMetadata");
   for (const PickleRef& chunk : chunks.items) {
     Box box{counts_of(field(*chunk, chunk_type, "offsets")), counts_of(field(*chunk, chunk_type, "sizes"))};

@@ -146,7 +146,7 @@ class Machine {
   void push_tuple(std::vector<Node> items) { add(push(Kind::tuple), std::move(items)); }
 
   PickleValue& top_of(Kind kind, const char* what) {
-    if (!top().is(kind)) throw PickleError(fmt::format("it adds to something that is no {}", what));
+    if (!top().is(kind)) throw PickleError(fmt::format("it adds to something that is not a {}", what));
     return top();
   }
 
@@ -270,7 +270,8 @@ std::array<Machine::Instruction, 256> Machine::make_instructions() {
   };
   table[0x93] = [](Machine& m) {
     const std::vector<Node> names = m.pop_some(2);
-    if (!names[0]->is(Kind::text) || !names[1]->is(Kind::text)) throw PickleError("it names a type by no text");
+    if (!names[0]->is(Kind::text) || !names[1]->is(Kind::text))
+      throw PickleError("it names a type by something other than text");
     m.push_global(names[0]->text + ' ' + names[1]->text);
   };
   table['R'] = table[0x81] = [](Machine& m) {

@@ -52,7 +52,7 @@ int64_t coordinate_along(const DeviceMesh& mesh, int64_t rank, const std::string
   for (MeshAxis known : kMeshAxes) {
     if (axis == name(known)) return mesh.coordinate(rank, known);
   }
-  throw InvariantError(fmt::format("internal error: a layout is cut along {}, which is no axis of the mesh", axis));
+  throw InvariantError(fmt::format("internal error: a layout is cut along {}, which is not an axis of the mesh", axis));
 }
 
 /// Files of about equal size: a write belongs to the file that contains its middle.

@@ -116,7 +116,7 @@ class LoneBarrier : public RankBarrier {
 void read_words(const std::string& words, size_t rank, const std::function<void(const nlohmann::json& said)>& read) {
   const auto broken = [rank](const std::exception& reason) {
     return Error(ExitCode::peer_failure,
-                 fmt::format("rank {} sent words about a checkpoint that cannot be read ({})", rank, reason.what()));
+                 fmt::format("rank {} sent a checkpoint message that cannot be parsed ({})", rank, reason.what()));
   };
   try {
     read(parse_json(words));

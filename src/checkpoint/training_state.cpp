@@ -134,7 +134,7 @@ class Restoration {
     }
     if (!holds_run(index_)) {
       restored_.notes.emplace_back(
-          "the checkpoint holds the model alone: the optimizer, the schedule and the data begin anew");
+          "the checkpoint holds only the model: optimizer, schedule and data start from the beginning");
       checkpoint_.load(targets_);
       check_rest();
       return restored_;
@@ -289,7 +289,7 @@ class Restoration {
   void read_data_position() {
     const auto give_up = [&](const std::string& why) {
       restored_.notes.emplace_back(
-          fmt::format("the data position could not be restored ({}): the data begin anew", why));
+          fmt::format("the data position could not be restored ({}): the data start from the beginning", why));
     };
     try {
       const PickleRef ours = read_titan_position(checkpoint_);

@@ -66,7 +66,7 @@ void declare(CLI::App& app, DataOptions& options) {
   tokenize->add_option("--threads", options.tokenization.threads, "Threads that encode; 0: one per processor")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  tokenize->add_flag("--overwrite", options.tokenization.overwrite, "Begin anew over what is there");
+  tokenize->add_flag("--overwrite", options.tokenization.overwrite, "Replace an existing output");
 
   auto* stats = app.add_subcommand("stats", "Count documents, bytes and tokens");
   auto* peek = app.add_subcommand("peek", "Show the first documents");

@@ -119,17 +119,21 @@ void describe_metrics(Schema& schema) {
   metrics.add("sample_freq", &S::sample_freq, 0)
       .own()
       .at_least(0)
-      .help("steps between two texts that the model writes, in the log, metrics.jsonl and the page; 0: none");
+      .help("steps between generated samples (in the log, metrics.jsonl and the page); 0: none");
   metrics.add("sample_prompt", &S::sample_prompt, "")
       .own()
       .only_when(samples)
-      .help("what they begin with; of a run on conversations: what the user says");
-  metrics.add("sample_tokens", &S::sample_tokens, 64).own().at_least(1).only_when(samples).help("their most tokens");
+      .help("prompt of these samples; in a run on conversations: the user's message");
+  metrics.add("sample_tokens", &S::sample_tokens, 64)
+      .own()
+      .at_least(1)
+      .only_when(samples)
+      .help("maximum tokens of a sample");
   metrics.add("sample_temperature", &S::sample_temperature, 0.8)
       .own()
       .at_least(0)
       .only_when(samples)
-      .help("of the softmax that tokens are drawn from; 0: the likeliest");
+      .help("sampling temperature; 0: greedy");
   metrics.add("quiet", &S::quiet, false).own().help("only warnings and errors on the console; --quiet says the same");
 }
 
@@ -148,8 +152,7 @@ namespace {
 void describe_model_override(Schema& schema) {
   using S = ModelOverrideSection;
   Section sizes(
-      schema, "model.override",
-      "What the model has in place of its flavor's; 0 keeps the flavor's. The flavor custom has nothing of its own.",
+      schema, "model.override", "Overrides of the flavor's sizes; 0 keeps the flavor's. The flavor custom has none.",
       [](auto& config) -> auto& { return config.model.override_sizes; });
   sizes.add("dim", &S::dim, 0).own().at_least(0).at_most(kWidestModel).help("width of the residual stream");
   sizes.add("n_layers", &S::n_layers, 0).own().at_least(0).at_most(kMostLayers).help("transformer blocks");
@@ -157,7 +160,7 @@ void describe_model_override(Schema& schema) {
   sizes.add("n_kv_heads", &S::n_kv_heads, 0)
       .own()
       .at_least(0)
-      .help("heads of keys and values; with n_heads given, 0 means as many");
+      .help("key-value heads; with n_heads given, 0 means as many");
   sizes.add("head_dim", &S::head_dim, 0)
       .own()
       .at_least(0)
@@ -182,7 +185,7 @@ void describe_model_override(Schema& schema) {
   sizes.add("embeddings", &S::embeddings, "default")
       .own()
       .choices({"default", "tied", "untied"})
-      .help("whether the head has the embedding's matrix");
+      .help("tie the head to the embedding");
   sizes.add("rope_theta", &S::rope_theta, 0.0).own().at_least(0).help("base of the rotary frequencies");
   sizes.add("rope_factor", &S::rope_factor, 0.0).own().at_least(0).help("factor of model.rope_scaling");
   sizes.add("rope_low_freq_factor", &S::rope_low_freq_factor, 0.0)
@@ -302,11 +305,11 @@ void describe_debug_section(Schema& schema) {
       .help("make a call that waits for the GPU within a step an error; on a CPU, operations that would wait for one");
   debug.add("groups_of_one", &S::groups_of_one, false)
       .own()
-      .help("communicate in groups of one rank too, where there is nothing to say: one GPU alone then uses NCCL");
+      .help("communicate in groups of one rank too, which send nothing: one GPU alone then uses NCCL");
   debug.add("share_gpu", &S::share_gpu, false)
       .own()
       .among_several("one process has its GPU alone")
-      .help("let several ranks use one GPU, for checks only: NCCL then talks over sockets");
+      .help("let several ranks use one GPU, for checks only: NCCL then uses sockets");
   debug.accept("moe_force_load_balance", ValueType::boolean, Value(false))
       .later()
       .no_effect("there are no expert layers here", {Value(false)})
@@ -403,7 +406,7 @@ void describe_saving(Fields& checkpoint) {
            [](const JobConfig& config) { return config.checkpoint.enable && config.checkpoint.last_save_model_only; }})
       .help("dtype of a last checkpoint that holds the model alone");
   checkpoint.add("create_seed_checkpoint", &S::create_seed_checkpoint, false)
-      .help("save step 0 from one process and end");
+      .help("save step 0 from one process and exit");
   checkpoint.add("on_commit", &S::on_commit, "")
       .own()
       .help("command run after each committed checkpoint; {dir} stands for its folder");
@@ -427,7 +430,7 @@ void describe_loading(Fields& checkpoint) {
       .help("checkpoint to begin from when the run has none of its own");
   checkpoint.add("initial_load_model_only", &S::initial_load_model_only, true)
       .later()
-      .help("take only the model from it");
+      .help("load only the model from it");
   checkpoint.add("initial_load_in_hf", &S::initial_load_in_hf, false)
       .later()
       .help("it is in Hugging Face's format (without a path: model.hf_assets_path)");
@@ -442,8 +445,7 @@ void describe_checkpoint(Schema& schema) {
   using S = CheckpointSection;
   Condition on{"checkpoint.enable = true", [](const JobConfig& config) { return config.checkpoint.enable; }};
   Section checkpoint(
-      schema, "checkpoint", "Saving a run and going on from what was saved.",
-      [](auto& config) -> auto& { return config.checkpoint; });
+      schema, "checkpoint", "Saving and resuming a run.", [](auto& config) -> auto& { return config.checkpoint; });
   checkpoint.add("enable", &S::enable, false).later().help("save checkpoints, and resume from them");
   describe_saving(checkpoint);
   describe_loading(checkpoint);

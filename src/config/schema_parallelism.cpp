@@ -50,8 +50,8 @@ void describe_degrees(Fields& parallelism) {
       .later()
       .choices({"default", "always", "never"})
       .only_when(gathered())
-      .help("free gathered parameters after use: blocks by default without a pipeline; all, or none");
-  degree("tensor_parallel_degree", &S::tensor_parallel_degree, "ranks that share every matrix");
+      .help("reshard after forward: blocks unless in a pipeline (default), all units (always), none (never)");
+  degree("tensor_parallel_degree", &S::tensor_parallel_degree, "tensor-parallel ranks");
   parallelism.add("disable_loss_parallel", &S::disable_loss_parallel, false)
       .later()
       .only_when(tensor_parallel())
@@ -60,18 +60,18 @@ void describe_degrees(Fields& parallelism) {
       .later()
       .only_when(tensor_parallel())
       .help("overlap tensor-parallel communication with products; ranks on one host");
-  degree("context_parallel_degree", &S::context_parallel_degree, "ranks that share every sequence");
+  degree("context_parallel_degree", &S::context_parallel_degree, "context-parallel ranks");
   parallelism.add("context_parallel_rotate_method", &S::context_parallel_rotate_method, "allgather")
       .later()
       .choices({"allgather", "alltoall"})
       .only_when(context_parallel())
-      .help("how keys and values travel: all at once, or around a ring");
+      .help("how keys and values are exchanged: all at once, or around a ring");
   parallelism.add("context_parallel_load_balancer", &S::context_parallel_load_balancer, "headtail")
       .later()
       .choices({"headtail", "none"})
       .refuses("ptrr", "it balances the block masks of flex attention, which is not used here; headtail is the nearest")
       .only_when(context_parallel())
-      .help("how a sequence is dealt out over the ranks");
+      .help("how sequences are sharded over the ranks");
 }
 
 template <class Fields>
@@ -81,7 +81,7 @@ void describe_pipeline(Fields& parallelism) {
       .later()
       .at_least(1)
       .at_most(kMostRanks)
-      .help("ranks that share the layers");
+      .help("pipeline ranks");
   auto in_pipeline = [&](Option& option) -> Option& { return option.later().only_when(pipelined()); };
   in_pipeline(parallelism.add("pipeline_parallel_schedule", &S::pipeline_parallel_schedule, "1F1B"))
       .choices({"1F1B", "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV",
@@ -159,12 +159,12 @@ void describe_comm(Schema& schema) {
       .at_least(0)
       .at_most(1e7)
       .among_several(no_others)
-      .help("collectives that a rank remembers, to write them down when a rank hangs or is lost; 0: none");
+      .help("size of the ring buffer of collectives, dumped when a rank hangs or is lost; 0: none");
   comm.add("save_traces_folder", &S::save_traces_folder, "comm_traces")
       .later()
       .not_empty()
       .among_several(no_others)
-      .help("folder of what they remember, under job.dump_folder");
+      .help("folder of these dumps, under job.dump_folder");
   comm.add("save_traces_file_prefix", &S::save_traces_file_prefix, "rank_")
       .later()
       .among_several(no_others)
@@ -194,7 +194,7 @@ void describe_comm(Schema& schema) {
   comm.add("shared_memory", &S::shared_memory, true)
       .own()
       .among_several("a single process has no other rank to share memory with")
-      .help("CPU ranks of one host talk through memory that they share; false: through sockets (Gloo)");
+      .help("CPU ranks of one host communicate through shared memory; false: through sockets (Gloo)");
 }
 
 }  // namespace
@@ -222,7 +222,7 @@ std::optional<std::string> wrong_selective_option(const Value& value) {
   if (digits || text == "op") return std::nullopt;
   for (const std::string& word : split(text, ',')) {
     if (std::find(kFinerPolicies.begin(), kFinerPolicies.end(), trim(word)) == kFinerPolicies.end()) {
-      return "activation_checkpoint.selective_ac_option = \"" + text + "\" is no such policy";
+      return "activation_checkpoint.selective_ac_option = \"" + text + "\" is not a valid policy";
     }
   }
   return std::nullopt;

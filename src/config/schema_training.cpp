@@ -82,14 +82,14 @@ void describe_numbers(TrainingFields& training) {
   training.add("dtype", &S::dtype, "float32")
       .later()
       .choices({"float32", "bfloat16"})
-      .help("dtype that parameters are created and updated in; bfloat16 rounds stochastically");
+      .help("dtype that parameters are created and updated in; bfloat16 uses stochastic rounding");
   training.add("mixed_precision_param", &S::mixed_precision_param, "bfloat16")
       .choices({"bfloat16", "float32"})
       .help("dtype that forward and backward compute in");
   training.add("mixed_precision_reduce", &S::mixed_precision_reduce, "float32")
       .choices({"float32", "bfloat16"})
       .among_several("one process reduces nothing")
-      .help("dtype that gradients travel in between data-parallel ranks; they add up and are kept in float32");
+      .help("dtype in which data-parallel ranks send gradients; sums are float32");
   training.add("keep_fp32", &S::keep_fp32, {})
       .own()
       .not_empty()
@@ -97,7 +97,7 @@ void describe_numbers(TrainingFields& training) {
   training.add("weight_gradient_dtype", &S::weight_gradient_dtype, "float32")
       .own()
       .choices({"float32", "bfloat16"})
-      .help("what a product that yields a weight gradient is rounded to before it is accumulated in fp32");
+      .help("dtype to which weight-gradient products are rounded before fp32 accumulation");
   training.add("allow_bf16_reduced_precision_reduction", &S::allow_bf16_reduced_precision_reduction, true)
       .own()
       .help("cuBLAS may add up the partial sums of a bf16 product that it splits along K in bf16; false: in fp32");
@@ -144,7 +144,7 @@ void describe_validation(Schema& schema) {
   using S = ValidationSection;
   Condition on{"validation.enable = true", [](const JobConfig& config) { return config.validation.enable; }};
   Section validation(
-      schema, "validation", "Loss on held-out text, now and then.",
+      schema, "validation", "Loss on held-out text, at intervals.",
       [](auto& config) -> auto& { return config.validation; });
   validation.add("enable", &S::enable, false).later().help("validate while training");
   validation.add("dataset", &S::dataset, "c4_validation")
@@ -219,13 +219,14 @@ void describe_custom_chat(Schema& schema) {
   const auto add = [&](const char* name, std::string S::*field, const char* help) {
     chat.add(name, field, "").own().only_when(custom).help(help);
   };
-  add("begin", &S::begin, "what a conversation begins with");
-  add("system_prefix", &S::system_prefix, "what stands before a system message");
-  add("system_suffix", &S::system_suffix, "and after it");
-  add("user_prefix", &S::user_prefix, "what stands before a message of the user");
-  add("user_suffix", &S::user_suffix, "and after it");
-  add("assistant_prefix", &S::assistant_prefix, "what stands before the assistant's, and ends a prompt");
-  add("assistant_suffix", &S::assistant_suffix, "what ends the assistant's turn; its first special token counts");
+  add("begin", &S::begin, "start of a conversation");
+  add("system_prefix", &S::system_prefix, "prefix of a system message");
+  add("system_suffix", &S::system_suffix, "suffix of a system message");
+  add("user_prefix", &S::user_prefix, "prefix of a user message");
+  add("user_suffix", &S::user_suffix, "suffix of a user message");
+  add("assistant_prefix", &S::assistant_prefix, "prefix of an assistant message; also ends a prompt");
+  add("assistant_suffix", &S::assistant_suffix,
+      "suffix of an assistant message; its first special token ends the turn");
 }
 
 void describe_data(Schema& schema) {
@@ -366,7 +367,7 @@ void describe_optimizer_section(Schema& schema) {
   optimizer.add("state_dtype", &S::state_dtype, "float32")
       .own()
       .choices({"float32", "bfloat16"})
-      .help("dtype of the optimizer's moments; bfloat16 rounds stochastically");
+      .help("dtype of the optimizer's moments; bfloat16 uses stochastic rounding");
   optimizer.add("offload", &S::offload, false)
       .own()
       .only_when({"training.enable_cpu_offload = false",

@@ -155,7 +155,7 @@ void unsupported(const std::string& what) { throw TemplateError(what + " is not 
 
 void misfit(const Value& value, const char* wanted) {
   if (value.kind == Kind::undefined) throw TemplateError(fmt::format("{} is undefined", value.text.text));
-  throw TemplateError(fmt::format("a value is no {}", wanted));
+  throw TemplateError(fmt::format("a value is not of the type {}", wanted));
 }
 
 const TracedText& as_text(const Value& value) {

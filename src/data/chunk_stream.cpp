@@ -214,7 +214,7 @@ void ChunkStream::restore(const StreamState& state) {
   if (!state.sources.empty()) {
     throw Error(ExitCode::bad_data,
                 fmt::format("dataset {}: the saved position belongs to a mixture of {} sources. Give the same data as "
-                            "before, or start the data anew with checkpoint.exclude_from_loading = [\"dataloader\"].",
+                            "before, or restart the data with checkpoint.exclude_from_loading = [\"dataloader\"].",
                             options_.dataset, state.sources.size()));
   }
   const std::string growth = check_corpus(state);
@@ -245,7 +245,7 @@ std::string ChunkStream::check_corpus(const StreamState& state) const {
     throw Error(
         ExitCode::bad_data,
         fmt::format("dataset {}: the saved position belongs to another corpus or tokenizer than {} with {}. Give the "
-                    "same ones (file names and sizes count), or start the data anew with "
+                    "same ones (file names and sizes count), or restart the data with "
                     "checkpoint.exclude_from_loading = [\"dataloader\"].",
                     options_.dataset, source_->description(), tokenizer_->description()));
   }
@@ -262,7 +262,7 @@ std::string ChunkStream::check_corpus(const StreamState& state) const {
     refuse_corpus(corpus, fmt::format("it was read as {}, and is read as {} now", then.order, corpus_.order));
   }
   if (!growth) return {};
-  return fmt::format("corpus {}: {}; it is read on from where the checkpoint stopped", corpus, growth->sentence);
+  return fmt::format("corpus {}: {}; reading resumes at the checkpoint's position", corpus, growth->sentence);
 }
 
 /// Reads the document where the stream stopped and drops its used tokens.
@@ -280,7 +280,7 @@ void ChunkStream::skip_to(int64_t token_offset) {
   if (!found || token_offset > static_cast<int64_t>(buffer_.size())) {
     throw Error(ExitCode::bad_data,
                 fmt::format("dataset {}: {} no longer holds the text at which the stream stopped. Put the "
-                            "files back as they were, or start the data anew with "
+                            "files back as they were, or restart the data with "
                             "checkpoint.exclude_from_loading = [\"dataloader\"].",
                             options_.dataset, source_->description()));
   }
@@ -356,7 +356,7 @@ FoundPosition find_position(DocumentSource& source, const Tokenizer& tokenizer, 
   const int64_t whole = std::count(left.begin(), left.end(), tokenizer.bos_id());
   const int64_t first = documents - whole - (begins_inside ? 1 : 0);
   if (documents == 0 && left.empty()) return {StreamState(), {}};
-  if (first < 0) return {{}, "the text had just begun anew, and what is left is of the pass before"};
+  if (first < 0) return {{}, "the corpus had just restarted, and the remaining tokens belong to the previous pass"};
 
   source.seek({});
   StreamState state;
@@ -471,13 +471,13 @@ void ChunkMixture::restore(const StreamState& state) {
   if (state.sources.empty() && state.chunk > 0) {
     throw Error(ExitCode::bad_data,
                 "the saved position belongs to a single corpus, and this run reads a mixture. Give the same data as "
-                "before, or start the data anew with checkpoint.exclude_from_loading = [\"dataloader\"].");
+                "before, or restart the data with checkpoint.exclude_from_loading = [\"dataloader\"].");
   }
   if (!state.sources.empty() && state.sources.size() != streams_.size()) {
     throw Error(
         ExitCode::bad_data,
         fmt::format("the saved position belongs to a mixture of {} sources, and this run's has {}. Give the same "
-                    "ones in the same order, or start the data anew with checkpoint.exclude_from_loading = "
+                    "ones in the same order, or restart the data with checkpoint.exclude_from_loading = "
                     "[\"dataloader\"].",
                     state.sources.size(), streams_.size()));
   }

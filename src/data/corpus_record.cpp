@@ -99,7 +99,7 @@ void refuse_corpus(const std::string& corpus, const std::string& what) {
   throw Error(
       ExitCode::bad_data,
       fmt::format("corpus {}: {}. A saved position fits the corpus that it was saved from, which may have grown "
-                  "at its end; put the rest back as it was, or start the data anew with "
+                  "at its end; put the rest back as it was, or restart the data with "
                   "checkpoint.exclude_from_loading = [\"dataloader\"].",
                   corpus, what));
 }

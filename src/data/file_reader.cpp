@@ -210,8 +210,8 @@ class GzipReader : public ByteReader {
                  fmt::format("the gzip data are cut off ({}). Get the whole file again, or remove it.", place()));
   }
   [[noreturn]] void fail_damaged(const std::string& what) const {
-    fail_reading(file_->path(), fmt::format("these are no sound gzip data: {} ({}). Get the file again, or remove it.",
-                                            what, place()));
+    fail_reading(file_->path(),
+                 fmt::format("this is not valid gzip data: {} ({}). Get the file again, or remove it.", what, place()));
   }
 
   std::unique_ptr<FileReader> file_;
@@ -281,7 +281,7 @@ class ZstdReader : public ByteReader {
                    "it was packed with a window of more than 128 MiB (zstd --long or --ultra). Pack it "
                    "again without that option.");
     }
-    fail_reading(file_->path(), fmt::format("these are no sound zstd data: {} ({}). Get the file again, or remove it.",
+    fail_reading(file_->path(), fmt::format("this is not valid zstd data: {} ({}). Get the file again, or remove it.",
                                             ZSTD_getErrorName(code), place()));
   }
 

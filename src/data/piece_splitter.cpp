@@ -123,7 +123,7 @@ Pattern::Pattern(std::string_view expression, Anchor anchor) : program_(std::mak
     std::string message(256, '\0');
     const int length = pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message.data()), message.size());
     message.resize(length > 0 ? static_cast<size_t>(length) : 0);
-    refuse(expression, fmt::format("is none that PCRE2 understands ({})", message));
+    refuse(expression, fmt::format("is not valid in PCRE2 ({})", message));
   }
   // If PCRE2 was built without its JIT compiler, matching is slower but gives the same result.
   pcre2_jit_compile(program_->code, PCRE2_JIT_COMPLETE);

@@ -102,7 +102,7 @@ RecordedVocabulary::RecordedVocabulary(int64_t size, int32_t bos, int32_t eos, c
         ExitCode::bad_config,
         fmt::format("a vocabulary of {} ids {}: give the number of the tokenizer's ids with --vocab-size",
                     with_thousands(size),
-                    size < 1 ? "is none" : fmt::format("is too large, ids go up to {}", with_thousands(kMost))));
+                    size < 1 ? "is too small" : fmt::format("is too large, ids go up to {}", with_thousands(kMost))));
   }
   for (auto [option, id] : {std::pair("--bos", bos), std::pair("--eos", eos)}) {
     if (id == kNoId || (id >= 0 && id < size)) continue;

@@ -79,7 +79,7 @@ class TokenizeRun {
     if (!file_.warning().empty()) out_ << "warning: " << file_.warning() << '\n';
     saved_tokens_ = progress_.tokens;
     if (progress_.tokens > 0) {
-      out_ << fmt::format("going on after {} documents, {} tokens\n", with_thousands(progress_.documents),
+      out_ << fmt::format("resuming after {} documents, {} tokens\n", with_thousands(progress_.documents),
                           with_thousands(progress_.tokens));
     }
     source_->seek(progress_.next);

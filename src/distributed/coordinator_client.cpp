@@ -140,7 +140,7 @@ void CoordinatorClient::rank_zero_is_gone() {
   const std::lock_guard lock(mutex_);
   if (own_failure_ && own_failure_->code != kPeerFailure) return;  // this rank reports its own failure
   say_final_message();
-  peer_failed_(rank_zero_ + " ended without a word: it crashed or was killed", /*aloud=*/witness_);
+  peer_failed_(fmt::format("{} {}", rank_zero_, kEndedWithoutMessage), /*aloud=*/witness_);
   end_for_peer();
 }
 
@@ -153,9 +153,8 @@ void CoordinatorClient::check_health() {
   }
   if (!health_.is_overdue(now)) return;
   // Each rank reports it: the rank that waits for rank 0 finds it first, and a launcher may end the witness earlier.
-  rank_zero_is_silent(
-      fmt::format("this rank, which waits for it, has asked it for {} s in vain", health_.open_for(now).count()),
-      /*aloud=*/true);
+  rank_zero_is_silent(fmt::format("this rank waits for it and got no response for {} s", health_.open_for(now).count()),
+                      /*aloud=*/true);
 }
 
 void CoordinatorClient::rank_zero_is_silent(const std::string& text, bool aloud) {

@@ -22,8 +22,9 @@ inline constexpr std::chrono::seconds kTrueCauseLimit{2};
 /// Minimum time that a rank has to answer a health check.
 inline constexpr std::chrono::seconds kSignOfLifeLimit{4};
 /// Reported for a rank that does not answer over its connection, although a separate thread serves it.
-inline constexpr std::string_view kNoSignOfLife =
-    "hangs: it gives no sign of life, so its process or its host is stopped";
+inline constexpr std::string_view kNoSignOfLife = "hangs: it does not respond; its process or host is stopped";
+/// Reported for a rank whose connection is closed although it has neither left nor reported a failure.
+inline constexpr std::string_view kEndedWithoutMessage = "ended without a message: it crashed or was killed";
 
 /// Exits with the code of a peer failure. Waits half a second first: launchers poll their processes about every tenth
 /// of a second and must see the exit of the failed rank first.

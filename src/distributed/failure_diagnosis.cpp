@@ -59,7 +59,7 @@ bool FailureDiagnosis::report(Cause cause, Deadline now) {
 std::optional<Cause> FailureDiagnosis::lose(int64_t rank, Deadline now) {
   if (cause_ && cause_->rank == rank) announce_at_ = now;
   if (cause_ || suspects(rank)) return std::nullopt;
-  return cause_of(rank, 0, "ended without a word: it crashed or was killed");
+  return cause_of(rank, 0, kEndedWithoutMessage);
 }
 
 void FailureDiagnosis::excuse(int64_t rank) {
@@ -88,9 +88,10 @@ bool FailureDiagnosis::take_all_alive() {
 
 std::optional<Cause> FailureDiagnosis::overdue(Deadline now) {
   if (!health_.is_overdue(now) || unanswered_.empty()) return std::nullopt;
-  Cause cause = cause_of(*unanswered_.begin(), 0,
-                         fmt::format("{}; rank {}, which waits for the others, has had it asked for {} s in vain",
-                                     kNoSignOfLife, asker_, health_.open_for(now).count()));
+  Cause cause = cause_of(
+      *unanswered_.begin(), 0,
+      fmt::format("{}; rank {} waits for the others, and the health check that it requested had no answer for {} s",
+                  kNoSignOfLife, asker_, health_.open_for(now).count()));
   cause.is_silent = true;
   return cause;
 }

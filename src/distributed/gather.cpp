@@ -43,7 +43,7 @@ Refusal stopped() {
 /// A hint for missing ranks: they may be connecting to rank 0 on another host.
 std::string words_for_elsewhere(const std::string& host) {
   if (host.empty() || names_this_machine(host)) return {};
-  return fmt::format("; and see to MASTER_ADDR or comm.master: {} is not an address of this host, where rank 0 is",
+  return fmt::format("; and check MASTER_ADDR or comm.master: {} is not an address of this host, where rank 0 is",
                      host);
 }
 
@@ -52,7 +52,7 @@ std::string rejected_caller_words(int64_t rejected, int64_t silent) {
   if (rejected > 0) {
     words = fmt::format("; {} callers did not know this run's secret (give all ranks the same TITAN_SECRET)", rejected);
   }
-  if (silent > 0) words += fmt::format("; {} callers said nothing (ss -tnp shows whose they are)", silent);
+  if (silent > 0) words += fmt::format("; {} callers sent nothing (ss -tnp shows whose they are)", silent);
   return words;
 }
 
@@ -114,10 +114,11 @@ GatheredRanks Gathering::gather(Deadline deadline, const std::string& host) {
       const auto waited = std::chrono::round<std::chrono::seconds>(deadline - begin).count();
       refuse_members(
           {static_cast<int>(ExitCode::launcher),
-           fmt::format("{} of {} did not come within {} s (comm.init_timeout_seconds); see whether they were started "
-                       "and what they printed{}{}",
-                       check_.missing(), check_.size(), waited, rejected_caller_words(rejected_callers_, silent_),
-                       words_for_elsewhere(host))});
+           fmt::format(
+               "{} of {} did not connect within {} s (comm.init_timeout_seconds); see whether they were started "
+               "and what they printed{}{}",
+               check_.missing(), check_.size(), waited, rejected_caller_words(rejected_callers_, silent_),
+               words_for_elsewhere(host))});
     }
     for (RankFacts& facts : hear_callers(deadline)) {
       if (const std::optional<Refusal> refusal = check_.add(std::move(facts))) refuse_all(*refusal);

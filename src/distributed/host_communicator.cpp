@@ -66,7 +66,7 @@ class Bank {
     const std::string key = key_ + "/" + std::to_string(generation_++) + "/";
     segments_.assign(static_cast<size_t>(size_), nullptr);
     segments_[static_cast<size_t>(rank_)] =
-        with_remedy("set comm.shared_memory = false: the ranks then talk through sockets",
+        with_remedy("set comm.shared_memory = false: the ranks then communicate through sockets",
                     [&] { return SharedSegment::create(capacity_); });
     store_->set(key + std::to_string(rank_), segments_[static_cast<size_t>(rank_)]->address());
     for (int64_t peer = 0; peer < size_; ++peer) {
@@ -324,7 +324,7 @@ std::shared_ptr<SharedSegment> share_counters(const Store& store, const std::str
     if (error.code() != ExitCode::peer_failure) throw;
     // The process may be invisible from here, as in another container.
     throw Error(ExitCode::launcher,
-                "memory of the group's first rank cannot be opened: its process is not to be seen from here");
+                "memory of the group's first rank cannot be opened: its process is not visible from this one");
   }
 }
 

@@ -24,7 +24,7 @@ std::string hex_of(std::string_view bytes) {
   return hex;
 }
 
-[[noreturn]] void malformed() { throw Error(ExitCode::peer_failure, "no message of this protocol"); }
+[[noreturn]] void malformed() { throw Error(ExitCode::peer_failure, "not a message of this protocol"); }
 
 int digit_of(char c) {
   if (c >= '0' && c <= '9') return c - '0';

@@ -249,7 +249,7 @@ bool at_least_ranks(const PipelineShape& shape) { return shape.microbatches >= s
 bool at_least_stages(const PipelineShape& shape) { return shape.microbatches >= shape.stages(); }
 
 constexpr std::string_view kRounds =
-    "takes microbatches in rounds, as many rounds as ranks fit into their number, which have to be equal";
+    "needs microbatches in equal rounds, whose number is microbatches / ranks, rounded down";
 
 constexpr std::array<ScheduleFamily, 7> kFamilies{{
     {"GPipe", Placement::loop, 1, 1, false, any_number, "", gpipe_order},

@@ -67,8 +67,7 @@ class Splitter {
     if (!request_.split_points.empty()) given.emplace_back(kSplitPoints);
     if (request_.layers_per_stage) given.emplace_back(kLayersPerStage);
     if (given.size() < 2) return;
-    add(given[0].c_str(), fmt::format("{} say each for itself how the layers are split", join(given, " and ")),
-        "keep one of them");
+    add(given[0].c_str(), fmt::format("{} each define the split of layers", join(given, " and ")), "keep one of them");
   }
 
   bool is_legal_number(int stages) const {
@@ -132,7 +131,7 @@ class Splitter {
     const int share = effective_layers() / stages;
     if (share == 0) {
       add(kDegree,
-          fmt::format("{} stages cannot be made of {} layers ({} with what the ends count for)", stages, chain_.layers,
+          fmt::format("{} stages cannot be made of {} layers ({} with embedding and head)", stages, chain_.layers,
                       effective_layers()),
           fmt::format("use at most {} stages, or a larger model", effective_layers()));
       return std::nullopt;
@@ -158,11 +157,12 @@ class Splitter {
 
   void by_size(int size) {
     const int effective = effective_layers();
-    if (size < 1) return add(kLayersPerStage, fmt::format("a stage of {} layers is none", size), "use at least 1");
+    if (size < 1)
+      return add(kLayersPerStage, fmt::format("a stage needs at least one layer, not {}", size), "use at least 1");
     auto stages_of = [effective](int layers) { return (effective + layers - 1) / layers; };
     const std::string legal = nearest_legal(size, 1, effective, [&](int n) { return is_legal_number(stages_of(n)); });
-    const std::string what =
-        fmt::format("{} layers per stage make of {} ({} and what the ends count for)", size, effective, chain_.layers);
+    const std::string what = fmt::format("{} layers per stage split {} layers ({} plus {} for embedding and head) into",
+                                         size, effective, chain_.layers, effective - chain_.layers);
     const std::string remedy = legal.empty() ? "use fewer ranks" : "the nearest legal values are " + legal;
     if (!check_number(kLayersPerStage, stages_of(size), what, remedy)) return;
     if (const std::optional<std::vector<int>> layers = balanced(stages_of(size))) build(*layers);

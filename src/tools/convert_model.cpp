@@ -91,7 +91,8 @@ OpenCheckpoint open_checkpoint(Storage& storage, const std::filesystem::path& fo
     if (!inside.empty()) throw Error(ExitCode::storage, fmt::format("{} cannot be read: {}", folder.string(), inside));
     refuse_other_forms(folder);
   }
-  return naming(folder, "is no whole checkpoint", [&] { return OpenCheckpoint(storage, folder, /*all_sizes=*/true); });
+  return naming(folder, "is not a complete checkpoint",
+                [&] { return OpenCheckpoint(storage, folder, /*all_sizes=*/true); });
 }
 
 SafetensorsFolder open_safetensors(Storage& storage, const std::filesystem::path& folder) {

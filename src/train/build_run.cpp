@@ -156,7 +156,7 @@ void connect_ranks(Run& run) {
   TransportOptions transport{.shared_memory = config.comm.shared_memory, .refused = {}};
   transport.refused = [&run](const std::string& reason) {
     run.log.shared_warning(
-        "The ranks of this host cannot share memory ({}); they talk through sockets, which is slower", reason);
+        "The ranks of this host cannot share memory ({}); they communicate through sockets, which is slower", reason);
   };
   // The units and the shared weights do not depend on the vocabulary, which may come from the tokenizer.
   const ModelDescription model = find_model_family(config.model.name)->describe(make_model_request(config, 1));
@@ -164,7 +164,7 @@ void connect_ranks(Run& run) {
       make_mesh_groups(run.place.mesh, world.rank, timeout, communicator_maker(world, run.device.device, transport),
                        groups_of_one, tied_ranks_of(plan_request(run, run.place, model), model));
   for (Communicator* group : run.groups.all()) group->record_in(world.trace);
-  if (run.groups.world) run.log.info("Ranks talk through {}", run.groups.world->transport());
+  if (run.groups.world) run.log.info("Ranks communicate through {}", run.groups.world->transport());
   run.groups.make_peer_memory = peer_memory_maker(world, run.place.mesh, run.device.device, timeout);
 }
 
@@ -176,7 +176,7 @@ AttentionKernel attention_kernel_for(const Run& run, const Plan& plan) {
     return AttentionKernel::flash;
   }
   if (run.model.description.block_causal) {
-    run.log.info("Attention by {}: documents are ever of other lengths, for each of which cuDNN makes a plan",
+    run.log.info("Attention by {}: document lengths vary, and cuDNN builds a plan for each new length",
                  name(AttentionKernel::flash));
     return AttentionKernel::flash;
   }

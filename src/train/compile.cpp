@@ -42,10 +42,7 @@ ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device
   ExecutorOptions options;
   if (!config.compile.enable) return options;
   if (device.device.is_cpu()) {
-    log.shared_warning(
-        "compile.enable = true changes nothing on a CPU: the fused kernels are for GPUs, and plain operations have "
-        "loops "
-        "of their own there");
+    log.shared_warning("compile.enable = true changes nothing on a CPU: fused kernels need a GPU");
     return options;
   }
   const auto kernels = std::make_shared<const FusedKernels>(cuda().kernels(), at::kCUDA,

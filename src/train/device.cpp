@@ -100,8 +100,8 @@ MemoryRoom memory_room(const DeviceInfo& device, int64_t host_ranks, bool share_
   const int64_t left = std::max<int64_t>(0, share - kLibraryBytes);
   const std::string shared =
       share_gpu ? fmt::format(", for each of {} ranks {}", host_ranks, size(share)) : std::string();
-  return {left, fmt::format("{}{}, and {} are set aside for libraries: {} left for this rank", all, shared,
-                            size(kLibraryBytes), size(left))};
+  return {left, fmt::format("{}{}, {} reserved for libraries: {} left for this rank", all, shared, size(kLibraryBytes),
+                            size(left))};
 }
 
 int64_t peak_memory_bytes(const at::Device& device) { return memory_use(device).reserved_peak; }

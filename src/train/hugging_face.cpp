@@ -65,7 +65,7 @@ void add_chat_template(const JobConfig& config, const std::shared_ptr<const Toke
     files.push_back({"chat_template.jinja", form->source()});
     ends = form->stop_ids();
   } catch (const Error& error) {
-    notes.push_back(fmt::format("no chat template goes along: {}", error.what()));
+    notes.push_back(fmt::format("no chat template is exported: {}", error.what()));
     return;
   }
   if (std::none_of(files.begin(), files.end(), named("tokenizer_config.json"))) {
@@ -109,7 +109,7 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
   std::error_code unknown;
   std::vector<CompanionFile> files;
   if (!ids_alone || fs::is_directory(where, unknown)) files = tokenizer_files(where);
-  if (files.empty()) notes.push_back(fmt::format("no tokenizer goes along: there is none at {}", where.string()));
+  if (files.empty()) notes.push_back(fmt::format("no tokenizer is exported: there is none at {}", where.string()));
   std::vector<int32_t> ends;  // of a model's turn
   if (tokenizer && !ids_alone) add_chat_template(config, tokenizer, files, ends, notes);
   const Json ids = token_ids(tokenizer.get());
@@ -150,7 +150,7 @@ void expect_their_model(const std::filesystem::path& folder) {
   const std::vector<StorageEntry> files = make_posix_storage()->list(folder);
   if (std::filesystem::exists(folder / "config.json", unknown)) return;
   if (is_checkpoint(files)) {
-    throw Error(ExitCode::storage, fmt::format("{} is a checkpoint and no model in Hugging Face's form: leave out "
+    throw Error(ExitCode::storage, fmt::format("{} is a checkpoint, not a model in Hugging Face's form: leave out "
                                                "checkpoint.initial_load_in_hf",
                                                folder.string()));
   }
@@ -179,7 +179,7 @@ std::string check_settings(const fs::path& folder, const ModelRequest& request, 
                             path.string(), request.name, request.flavor, join(another, "; ")));
   }
   if (changed.empty()) return {};
-  return fmt::format("{}: {}; the weights are taken all the same", path.string(), join(changed, "; "));
+  return fmt::format("{}: {}; the weights are used anyway", path.string(), join(changed, "; "));
 }
 
 std::optional<ScaleBlock> quantisation_of(const nlohmann::json& settings, const std::string& shown) {

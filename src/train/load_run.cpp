@@ -95,7 +95,7 @@ LoadOutcome RunLoader::load_newest() {
   }
   if (!options_.initial_load_path && !options_.initial_load_in_hf) return outcome;
   if (!outcome.step) return load_initial();
-  notes_.push_back(fmt::format("checkpoint.{} was not looked at: the run has checkpoints of its own",
+  notes_.push_back(fmt::format("checkpoint.{} has no effect: the run has checkpoints",
                                options_.initial_load_path ? "initial_load_path" : "initial_load_in_hf"));
   return outcome;
 }
@@ -162,7 +162,7 @@ RunPosition RunLoader::position_of(const OpenCheckpoint& checkpoint, const Resto
   if (use == WeightUse::resume) expect_step(checkpoint.folder(), progress.step);
   if (named && *named != progress.step) {
     notes_.push_back(
-        fmt::format("{} holds step {}, whatever its name says", checkpoint.folder().string(), progress.step));
+        fmt::format("{} holds step {}, not the step in its name", checkpoint.folder().string(), progress.step));
   }
   const std::optional<Manifest>& manifest = checkpoint.manifest();
   ConfigChanges changes =

@@ -26,7 +26,7 @@ std::optional<StreamState> find_data_position(const Run& run, const SamplePositi
     state = found.state;
   }
   if (!problem.empty()) {
-    run.log.warning("the data position could not be restored ({}): the data begin anew", problem);
+    run.log.warning("the data position could not be restored ({}): the data start from the beginning", problem);
     return std::nullopt;
   }
   run.log.info("the data position was restored: {} documents had been read, {} tokens of them are still to be used",
@@ -50,7 +50,8 @@ RunStart resume(Run& run) {
   if (position.data) run.data.stream->restore(*position.data);
   SpikeGuard* guard = run.model.guard.get();
   if (guard && position.guard && !guard->restore(*position.guard)) {
-    run.log.shared_warning("training.spike_window is not that of the checkpoint: the spike guard begins anew");
+    run.log.shared_warning(
+        "training.spike_window differs from the checkpoint's: the spike guard starts with an empty window");
   }
   return start;
 }

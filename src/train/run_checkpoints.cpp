@@ -72,7 +72,7 @@ RunStart RunCheckpoints::load() {
   if (has_checkpoint_ && start.went_back) went_back_to_ = saved_step_;
   if (config_.checkpoint.load_only) return start;
   if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && parts_.place.rank == 0) {
-    log_.warning("checkpoints cannot be written now: {}; training begins all the same", problem);
+    log_.warning("checkpoints cannot be written now: {}; training starts anyway", problem);
   }
   return start;
 }
@@ -94,14 +94,14 @@ RunPosition RunCheckpoints::with_all_positions(RunPosition now) {
 void RunCheckpoints::save_seed() {
   begin_ending();
   if (config_.checkpoint.initial_load_path || config_.checkpoint.initial_load_in_hf) {
-    log_.warning("checkpoint.{} was not looked at: a seed is the model as it is initialised",
+    log_.warning("checkpoint.{} has no effect: a seed checkpoint holds initial weights",
                  config_.checkpoint.initial_load_path ? "initial_load_path" : "initial_load_in_hf");
   }
   checkpointer_->save(0, state_.whole({}), /*now=*/true);
   finish();
   const std::vector<FoundCheckpoint> found = find_checkpoints(*make_posix_storage(), root_);
   if (found.empty() || found.front().step == 0) return;
-  log_.warning("{} holds step {}, too: runs there begin with that and not with the seed", root_.string(),
+  log_.warning("{} also holds step {}: runs there start from it, not from the seed", root_.string(),
                found.front().step);
 }
 
@@ -122,12 +122,12 @@ void RunCheckpoints::leave_later_steps() {
   try {
     const std::vector<int64_t> steps = checkpointer_->put_aside_later(*went_back_to_);
     if (!steps.empty()) {
-      log_.warning("the run resumed from step {}: what was saved of later steps ({}) is called {} now", *went_back_to_,
+      log_.warning("the run resumed from step {}: later checkpoints ({}) were renamed to {}", *went_back_to_,
                    fmt::join(steps, ", "), steps.size() == 1 ? fmt::format("replaced-{}", steps[0]) : "replaced-N");
     }
     went_back_to_.reset();
   } catch (const StorageError& error) {  // retried before the next save
-    log_.warning("what was saved of steps after {} is in the way of this run's checkpoints: {}", *went_back_to_,
+    log_.warning("checkpoints of steps after {} are in the way of this run's checkpoints: {}", *went_back_to_,
                  error.what());
   }
 }
@@ -211,7 +211,7 @@ std::string RunCheckpoints::next_command() const {
 
 std::string RunCheckpoints::next_start() const {
   return has_checkpoint_ ? fmt::format("{} resumes from step {}", next_command(), saved_step_)
-                         : "the same command begins anew";
+                         : "the same command starts from the beginning";
 }
 
 void RunCheckpoints::stop() {
@@ -228,7 +228,7 @@ void RunCheckpoints::stop() {
 
 // Each reason is reported once; the end of the run reports that of the second attempt.
 void RunCheckpoints::report_failed_end(const std::string& before) const {
-  if (before.empty()) return log_.shared_warning("the last checkpoint was not saved; it is tried once more");
+  if (before.empty()) return log_.shared_warning("the last checkpoint was not saved; retrying once");
   if (before != problem_) log_.shared_warning("the first attempt failed: {}", before);
 }
 

@@ -72,10 +72,8 @@ void RunMemory::compare_libraries() const {
   const auto& peer_memory = run_.model.assembly.peer_memory;
   const int64_t shared = peer_memory ? peer_memory->capacity() : 0;  // planned, but outside the allocator
   const int64_t taken = bytes_beside_allocator(run_.device.device) - shared;
-  const std::string words = fmt::format(
-      "libraries and other processes take {} of the GPU beside this rank's tensors, "
-      "and {} are set aside for them",
-      gibibytes(taken), gibibytes(kLibraryBytes));
+  const std::string words = fmt::format("libraries and other processes use {} of GPU memory; the plan reserves {}",
+                                        gibibytes(taken), gibibytes(kLibraryBytes));
   if (taken <= kLibraryBytes) return run_.log.info("After the first step {}", words);
   run_.log.warning("after the first step {}: a plan that just fits may run out of memory", words);
 }

@@ -274,7 +274,7 @@ void RunReporter::judge(const EnqueuedStep& read, const StepValues& values) {
   run_.log.shared_warning(
       "step {}: {} {:.4g} is {:.1f} standard deviations above the mean of up to the last {} steps; {}", read.step, what,
       value, deviations, run_.config.training.spike_window,
-      values.skipped ? "the step is skipped" : "the step was made all the same");
+      values.skipped ? "the step is skipped" : "the step was applied");
   record(SpikeReport{read.step, values.spike->loss_deviations, values.spike->norm_deviations, values.skipped});
 }
 

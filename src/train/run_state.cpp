@@ -193,7 +193,7 @@ StreamState data_position_from_json(const nlohmann::json& json, bool split, int6
     throw Error(
         ExitCode::bad_config,
         fmt::format("the checkpoint's data were read {}, and this run reads them {}; resume as it was saved, or "
-                    "start the data anew with checkpoint.exclude_from_loading = [\"dataloader\"]",
+                    "restart the data with checkpoint.exclude_from_loading = [\"dataloader\"]",
                     was, is));
   };
   const auto by_ranks = [](int64_t number) {
@@ -267,8 +267,8 @@ void check_stream_options(const nlohmann::json& position, const JobConfig& confi
   }
   if (was.empty()) return;
   throw Error(ExitCode::bad_config,
-              fmt::format("the checkpoint's data were read with {}, and this run has {}: the place in one sequence of "
-                          "batches is none in another; resume as it was saved, or start the data anew with "
+              fmt::format("the checkpoint's data were read with {}, and this run has {}: a position in one order of "
+                          "batches is not valid in another; resume as it was saved, or restart the data with "
                           "checkpoint.exclude_from_loading = [\"dataloader\"]",
                           join(was, ", "), join(is, ", ")));
 }
@@ -355,7 +355,7 @@ std::string check_model_facts(const OpenCheckpoint& checkpoint, const ModelReque
                                               : ""));
   }
   if (changed.empty()) return {};
-  return fmt::format("{}: {}; the weights are taken all the same", file, join(changed, "; "));
+  return fmt::format("{}: {}; the weights are used anyway", file, join(changed, "; "));
 }
 
 }  // namespace titan

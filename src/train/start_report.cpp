@@ -159,20 +159,18 @@ std::optional<std::string> explain_first_loss(double loss, int64_t vocabulary, b
   // logits are small, are between kTooLow and kTooHigh.
   constexpr double kKnowsNothing = 0.9, kTooLow = 0.7, kTooHigh = 1.5;
   const double nothing_known = std::log(static_cast<double>(vocabulary));
-  const std::string shown = fmt::format(
-      "the first loss is {:.2f}, and ln V = {:.2f} is that of a model that knows "
-      "nothing (V = {} tokens)",
-      loss, nothing_known, with_thousands(vocabulary));
+  const std::string shown =
+      fmt::format("the first loss is {:.2f}; uniform predictions give ln V = {:.2f} (V = {} tokens)", loss,
+                  nothing_known, with_thousands(vocabulary));
   if (!std::isfinite(loss)) return std::nullopt;
   if (is_trained && loss > kKnowsNothing * nothing_known) {
-    return shown +
-           ": after a load this mostly means that the weights are not the ones meant, or not for this tokenizer";
+    return shown + ": the loaded weights or the tokenizer are probably wrong";
   }
   if (is_fresh && loss < kTooLow * nothing_known) {
-    return shown + ": new weights cannot be better, unless the text is very uniform or shows its labels";
+    return shown + ": too low for new weights, unless the text is very uniform or leaks its labels";
   }
   if (is_fresh && loss > kTooHigh * nothing_known) {
-    return shown + ": new weights this much worse come of an initialisation that is too wide for this size";
+    return shown + ": the initialisation is probably too wide for this model size";
   }
   return std::nullopt;
 }
@@ -201,7 +199,7 @@ void report_start(const Run& run, const StepBatch& first) {
   const PlanRequest& request = plan.request;
   const bool narrows = !plan.message_slots.empty();
   run.log.info("dtypes: parameters {}, compute {}, gradients float32{}, optimizer states {}", name(request.master),
-               name(request.compute), narrows ? fmt::format(" (travel in {})", name(request.reduce)) : "",
+               name(request.compute), narrows ? fmt::format(" (reduced in {})", name(request.reduce)) : "",
                name(request.optimizer_state));
   if (!request.keep_fp32.empty() && request.compute != ElementType::float32) {
     run.log.info("units in float32 throughout: {}", join(wide_units(plan), ", "));

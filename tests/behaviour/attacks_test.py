@@ -181,7 +181,7 @@ class Doors(RanksTest):
         port = free_port()
         rank = self.zero(2, port, "--comm.init_timeout_seconds=3")
         self.silent(port, 1500)
-        self.expect_code(rank, LAUNCHER, r"rank 1 of 2 did not come within 3 s.*; \d{3,4} callers said nothing", limit=20)
+        self.expect_code(rank, LAUNCHER, r"rank 1 of 2 did not connect within 3 s.*; \d{3,4} callers sent nothing", limit=20)
 
     def test_silent_callers_that_call_again_and_again_do_not_keep_ranks_from_their_rendezvous(self):
         port = free_port()

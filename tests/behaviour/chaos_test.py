@@ -32,7 +32,7 @@ class Chaos(BehaviourTest):
         first = self.record()
         self.assertEqual(len(first), 3)
         printed = self.chaos(KILLS)
-        self.assertIn("going on after 3 kills", printed)
+        self.assertIn("resuming after 3 kills", printed)
         self.assertIn("bit for bit", printed)
         record = self.record()
         self.assertEqual(record[:3], first)

@@ -64,7 +64,7 @@ class FullDisk(CheckpointTest):
         filler.write_bytes(bytes(2 * one))
         for ranks, place in ((1, folder), (2, self.folder / "two")):
             text = self.complete(ranks, place, 4, once, f"--checkpoint.folder={folder}/checkpoint", code=STORAGE)
-            self.expect_told_once(text, "begins anew")
+            self.expect_told_once(text, "starts from the beginning")
             self.assertEqual(len(self.curve(place)), 4)
         filler.write_bytes(bytes(one))
         self.complete(1, folder, 2, once)
@@ -78,7 +78,7 @@ class FullDisk(CheckpointTest):
                                f"see to that, and the same command {next_start}")
         told = [line for line in text.splitlines() if not line.startswith("titan_train launch: ")]  # repeats the last one
         self.assertEqual("\n".join(told).count("No space left on device"), 1, text)
-        self.assertEqual(text.count("is tried once more"), 1, text)
+        self.assertEqual(text.count("retrying once"), 1, text)
 
     def test_a_signal_ends_a_run_that_cannot_save_with_the_reason_and_without_a_promise(self):
         folder = self.folder / "run"
@@ -88,7 +88,8 @@ class FullDisk(CheckpointTest):
             run.wait_for(" step:  3 ")
             run.popen.send_signal(signal.SIGUSR1)
             self.assertEqual(run.end(), INTERRUPTED, run.text())
-            self.assertRegex(run.text(), r"stopped by a signal after step \d+ of \d+; it is not saved: the same command begins anew")
+            told = r"stopped by a signal after step \d+ of \d+; it is not saved: the same command starts from the beginning"
+            self.assertRegex(run.text(), told)
             self.assertEqual(run.text().count("No space left on device"), 1, run.text())
 
 

@@ -199,7 +199,7 @@ class Generations(CheckpointTest):
         self.changed_by_python(saved, resumed / "checkpoint/step-2", change, data_ranks=2)
         text = self.complete(2, resumed, 4, *words)
         self.assertRegex(text, r"LOAD: step 2 from ")
-        self.assertNotIn("begin anew", text)
+        self.assertNotIn("start from the beginning", text)
         self.assertEqual(self.curve(resumed), {step: self.curve(whole)[step] for step in (3, 4)})
 
     def test_a_run_of_december_2024_goes_on_with_its_model_moments_step_and_the_rate_of_the_step(self):
@@ -227,7 +227,7 @@ class Generations(CheckpointTest):
         theirs = pickle.dumps({"_sample_idx": 5, "_token_buffer": [1, 2]})
         self.saved_by_python(first / "checkpoint/step-4", resumed / "checkpoint/step-4", theirs, 1)
         text = self.complete(1, resumed, 5)
-        self.assertRegex(text, r"the data position could not be restored \(.*\): the data begin anew")
+        self.assertRegex(text, r"the data position could not be restored \(.*\): the data start from the beginning")
         self.assertIn("Training starts at step 5", text)
 
     def test_one_without_hashes_is_never_preferred_to_a_newer_verified_one_and_is_to_an_older_one(self):

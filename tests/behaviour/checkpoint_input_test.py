@@ -29,7 +29,7 @@ class Refused(SavedRunTest):
                 text = self.complete(ranks, self.folder / f"{place.name}-{ranks}", 1, "--model.name=llama2", initial)
                 warnings = [line for line in text.splitlines() if "manifest.json: rope_theta is 500000" in line]
                 self.assertEqual(len(warnings), 1, text)
-                self.assertIn("this model's is 10000 (model.flavor); the weights are taken all the same", warnings[0])
+                self.assertIn("this model's is 10000 (model.flavor); the weights are used anyway", warnings[0])
         text = self.complete(1, self.folder / "whole", 5, "--model.rope_scaling=llama3_1",
                              "--checkpoint.initial_load_model_only=false",
                              f"--checkpoint.initial_load_path={folder}/checkpoint/step-4")

@@ -18,7 +18,7 @@ class OtherNames(SavedRunTest):
             folder = self.run_with_checkpoints()
             shutil.copytree(folder / "checkpoint/step-2", folder / "checkpoint/step-900")
             text = self.complete(ranks, folder, 6)
-            self.assertRegex(text, r"LOAD: step 4 from \S+ \(verified, .*\); step 900 is damaged: it holds step 2, whatever its")
+            self.assertRegex(text, r"LOAD: step 4 from \S+ \(verified, .*\); step 900 is damaged: it holds step 2, not the")
             self.assertEqual(self.checkpoints(folder), [2, 4, 6])
             self.assertTrue((folder / "checkpoint/damaged-900/manifest.json").exists())
             self.assertEqual(self.loaded(self.complete(ranks, folder, 8)), 6)
@@ -28,11 +28,11 @@ class OtherNames(SavedRunTest):
         folder = self.run_with_checkpoints()
         shutil.rmtree(folder / "checkpoint/step-2")
         (folder / "checkpoint/step-4").rename(folder / "checkpoint/step-7")
-        self.refuse(folder, ["step 7 is damaged: it holds step 4", "give it back the name step-4"])
+        self.refuse(folder, ["step 7 is damaged: it holds step 4", "rename it to step-4"])
         self.refuse(folder, ["step 7 is damaged: it holds step 4"], "--checkpoint.load_step=7", ranks=2)
         initial = f"--checkpoint.initial_load_path={folder}/checkpoint/step-7"
         text = self.complete(1, self.folder / "new", 6, initial, "--checkpoint.initial_load_model_only=false")
-        self.assertIn("step-7 holds step 4, whatever its name says", text)
+        self.assertIn("step-7 holds step 4, not the step in its name", text)
 
     def test_a_finished_model_of_hugging_faces_form_under_another_steps_name_ends_no_run(self):
         folder = self.run_with_checkpoints()
@@ -43,7 +43,7 @@ class OtherNames(SavedRunTest):
         self.assertRegex(text, "LOAD: step 4 from .*; step 9 is damaged: it holds step 3")
         shutil.copytree(self.folder / "ended/checkpoint/step-3", folder / "checkpoint/step-10")
         text = self.complete(1, folder, 10, *words)
-        self.assertIn("step 10 is damaged: it holds step 3, whatever its name says", text)
+        self.assertIn("step 10 is damaged: it holds step 3, not the step in its name", text)
         self.assertEqual(self.loaded(text.replace("; step", "\n; step")), 6)
 
     def test_a_file_that_is_called_like_a_checkpoint_is_left_alone_and_said(self):
@@ -52,7 +52,7 @@ class OtherNames(SavedRunTest):
             (folder / "checkpoint/step-6").write_text("mine")
             text = self.complete(1, folder, 6, *words, code=STORAGE)
             self.assertIn("LOAD: step 4 ", text)
-            self.assertIn("checkpoint/step-6 is a file and no checkpoint: it is left alone", text)
+            self.assertIn("checkpoint/step-6 is a file, not a checkpoint: it is left alone", text)
             self.assertRegex(text, "the last checkpoint was not saved: .*the name of a file.*resumes from step 4")
             self.assertEqual((folder / "checkpoint/step-6").read_text(), "mine")
             self.assertEqual(sorted(path.name for path in (folder / "checkpoint").iterdir()), ["step-2", "step-4", "step-6"])
@@ -157,7 +157,7 @@ class Unread(SavedRunTest):
         self.assertTrue(newest.exists(), "it may be there at the next start")
         before = self.tree(newest)
         text = self.complete(2, folder, 8, "--checkpoint.keep_latest_k=2")
-        self.assertIn("what was saved of later steps (4) is called replaced-4 now", text)
+        self.assertIn("later checkpoints (4) were renamed to replaced-4", text)
         self.assertEqual(self.tree(folder / "checkpoint/replaced-4"), before)
         self.assertEqual(self.checkpoints(folder), [6, 8])
 

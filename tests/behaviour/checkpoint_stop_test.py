@@ -103,7 +103,7 @@ class Signals(CheckpointTest):
     def test_a_rank_that_is_stopped_inside_a_save_beside_training_is_named_by_the_others(self):
         def end(run, rank):
             self.assertEqual(run.end(), HANG, run.text())
-            self.assertRegex(run.text().splitlines()[-1], rf"rank 1 \(\S+, process {rank}\) hangs: it gives no sign of life")
+            self.assertRegex(run.text().splitlines()[-1], rf"rank 1 \(\S+, process {rank}\) hangs: it does not respond")
 
         self.expect_end_of_a_stopped_save(end, "--checkpoint.async_mode=async", "--comm.train_timeout_seconds=3")
 

@@ -86,7 +86,7 @@ class GivenIds(BehaviourTest):
         self.assertEqual(json.loads((made / "config.json").read_text())["eos_token_id"], 1)
         named = self.folder / "corpus.bin"  # a file of ids is nobody's tokenizer, whatever names it
         without = self.train(*data, f"--model.hf_assets_path={named}", *words[1:], steps=2)
-        self.assertIn(f"no tokenizer goes along: there is none at {named}", without.messages())
+        self.assertIn(f"no tokenizer is exported: there is none at {named}", without.messages())
         self.assertFalse((without.folder / "checkpoint" / "step-2" / "tokenizer.model").exists())
 
 

@@ -87,7 +87,7 @@ class LastLines(MockGpu, RanksTest):
         run = self.hanging_in_step_5("launch", "-n", "2")
         os.kill(self.process_of(run.text(), 1), signal.SIGKILL)
         self.assertEqual(run.end(), KILLED, run.text())
-        self.assertRegex(run.text(), r"titan_train: rank 1 \(.*\) ended without a word")
+        self.assertRegex(run.text(), r"titan_train: rank 1 \(.*\) ended without a message")
         self.expect_steps(run.text(), self.folder / "run", 4)
         self.expect_nothing_left()
 

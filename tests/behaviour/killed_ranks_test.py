@@ -62,7 +62,7 @@ class ExactPlaces(KilledRanks):
             while is_alive(victim):
                 time.sleep(0.01)
             self.expect_killed(run, killed, victim)
-            self.assertRegex(run.text(), rf"titan_train: rank {killed} \(\S+, process {victim}\) ended without a word")
+            self.assertRegex(run.text(), rf"titan_train: rank {killed} \(\S+, process {victim}\) ended without a message")
             steps = re.findall(r" step: +(\d+) ", run.text())
             self.assertEqual(steps, [str(done) for done in range(1, step)], "it died in that step")
 
@@ -140,7 +140,7 @@ class ExactPlaces(KilledRanks):
                 seconds = time.monotonic() - begin
                 self.assertGreater(seconds, limit)
                 self.assertLess(seconds, limit + END_LIMIT_SECONDS, "after it could be noticed")
-                told = rf"rank {rank} \(\S+, process {process}\) hangs: it gives no sign of life"
+                told = rf"rank {rank} \(\S+, process {process}\) hangs: it does not respond"
                 self.assertRegex(run.text(), rf"(?m)^\[rank{0 if rank else 1}\] titan_train: {told}")
                 self.assertRegex(run.text().splitlines()[-1], rf"^titan_train launch: rank \d .* code 76: {told}")
                 self.expect_friendly(run.text())
@@ -156,14 +156,14 @@ class RankZero(RanksTest):
             with caller:
                 self.assertEqual(facts["rank"], 1)
                 caller.send({"welcome": {"cores": 1, "by": "rank 0 (played)", "place": 1, "beside": [0, 1]}})
-        self.expect_end(rank, PEER_FAILURE, time.monotonic(), r"rank 0 \(played\) ended without a word")
+        self.expect_end(rank, PEER_FAILURE, time.monotonic(), r"rank 0 \(played\) ended without a message")
 
     def test_that_loses_another_while_it_builds_its_model_says_so_last(self):
         port, large = free_port(), "--model.override.n_layers=200"
         zero, one = (self.train_by_hand(rank, 2, port, SHARDED, large) for rank in (0, 1))
         zero.wait_for("Building llama3")
         one.popen.kill()
-        says = rf"^titan_train: rank 1 \(\S+, process {one.popen.pid}\) ended without a word"
+        says = rf"^titan_train: rank 1 \(\S+, process {one.popen.pid}\) ended without a message"
         self.expect_end(zero, PEER_FAILURE, time.monotonic(), says)
 
 

@@ -123,8 +123,8 @@ class Layouts(BehaviourTest):
         narrow = [*self.words(1), "--training.mixed_precision_reduce=bfloat16", "--training.keep_fp32=head"]
         run = self.titan("plan", *narrow, "--world", "2", "--verbose")
         self.expect(run, OK)
-        self.assertRegex(run.output, r"layers\.0[: ].* gradient travels in bfloat16")
-        self.assertNotRegex(run.output, r"head: .* gradient travels in")
+        self.assertRegex(run.output, r"layers\.0[: ].* gradient reduced in bfloat16")
+        self.assertNotRegex(run.output, r"head: .* gradient reduced in")
         self.assertIn("gradients, narrowed", run.output)
 
     def test_the_plan_shows_memory_first_then_what_is_sent_and_shapes_when_asked_for(self):

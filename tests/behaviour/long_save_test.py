@@ -60,7 +60,7 @@ class LongSave(CheckpointTest):
         self.assertEqual(run.end(), HANG, run.text())
         self.assertLess(time.monotonic() - begin, limit + END_LIMIT_SECONDS)
         os.close(gate)
-        told = rf"rank {stopped} \(\S+, process {process}\) hangs: it gives no sign of life"
+        told = rf"rank {stopped} \(\S+, process {process}\) hangs: it does not respond"
         self.assertRegex(run.text(), rf"(?m)^\[rank\d\] titan_train: {told}")
         self.assertRegex(run.text().splitlines()[-1], rf"^titan_train launch: rank \d .* code 76: {told}")
         self.expect_friendly(run.text())

@@ -57,9 +57,9 @@ class MemoryOfOneGpu(MockGpu, RanksTest):
 class Libraries(MockGpu):
     def test_what_libraries_take_is_measured_against_what_is_set_aside(self):
         small = self.on_gpu(*SMALL, "--training.steps=3", ranks=2, MOCK_CUDA_COMMUNICATOR_MIB=500)
-        self.assertIn("After the first step libraries and other processes take 1000.00 MiB of the GPU", small.output)
+        self.assertIn("After the first step libraries and other processes use 1000.00 MiB of GPU memory", small.output)
         large = self.on_gpu(*SMALL, "--training.steps=3", ranks=2, MOCK_CUDA_COMMUNICATOR_MIB=1500)
-        self.assertRegex(large.output, r"WARNING - after the first step .* take 2\.93 GiB .* 2\.00 GiB are set aside .* may run out of memory")
+        self.assertRegex(large.output, r"WARNING - after the first step .* use 2\.93 GiB .* reserves 2\.00 GiB: .* may run out of memory")
 
 
 class Ends(MockGpu, RanksTest):

@@ -38,13 +38,13 @@ class RefusedTraining(RanksTest):
     def gathering(self, ranks: list[Process]) -> list[Process]:
         """Once each has begun to look for the others: loading the program is no part of the wait."""
         for rank in ranks:
-            rank.wait_for("the ranks meet on")
+            rank.wait_for("; rendezvous at")
         return ranks
 
     def test_a_rank_that_never_comes_is_named(self):
         port = free_port()
         ranks = [self.train_by_hand(rank, 3, port, WAITS, LOG_RANK="all") for rank in (0, 2)]
-        says = rf"titan_train: rank 1 of 3 did not come within {PATIENCE} s"
+        says = rf"titan_train: rank 1 of 3 did not connect within {PATIENCE} s"
         self.expect_refused(self.gathering(ranks), {LAUNCHER}, says, within=PATIENCE)
 
     def test_a_port_in_use_ends_those_who_listen_and_those_who_call(self):

@@ -74,7 +74,7 @@ class Ranks(RanksTest):
         port = free_port()
         begin = time.monotonic()
         ranks = [self.by_hand(rank, 4, port, "--comm.init_timeout_seconds=2") for rank in (0, 1, 3)]
-        self.expect_refused(ranks, r"titan_train: rank 2 of 4 did not come within 2 s \(comm.init_timeout_seconds\)")
+        self.expect_refused(ranks, r"titan_train: rank 2 of 4 did not connect within 2 s \(comm.init_timeout_seconds\)")
         self.assertLess(time.monotonic() - begin, 2 + END_LIMIT_SECONDS)
 
     def test_a_rank_0_that_never_comes_is_named_by_the_one_that_waited(self):
@@ -117,7 +117,7 @@ class Ranks(RanksTest):
 
     def test_a_signal_while_ranks_gather_ends_the_one_that_waits(self):
         rank = self.by_hand(0, 2, free_port())
-        rank.wait_for("the ranks meet on")
+        rank.wait_for("; rendezvous at")
         rank.popen.send_signal(signal.SIGTERM)
         self.assertEqual(rank.end(), INTERRUPTED, rank.text())
 
@@ -168,7 +168,7 @@ class Ranks(RanksTest):
                 begin = time.monotonic()
                 os.kill(victim, signal.SIGKILL)
                 self.expect_end(run, 128 + signal.SIGKILL, begin, rf"rank {killed} was killed by signal 9")
-                self.assertRegex(run.text(), rf"rank {killed} \(.*process {victim}\) ended without a word")
+                self.assertRegex(run.text(), rf"rank {killed} \(.*process {victim}\) ended without a message")
 
     def test_a_killed_rank_ends_all_without_a_launcher_that_would(self):
         for killed in (0, 1):
@@ -182,7 +182,7 @@ class Ranks(RanksTest):
                 self.assertLess(time.monotonic() - begin, END_LIMIT_SECONDS)
                 self.assertEqual(codes, [-signal.SIGKILL if r == killed else PEER_FAILURE for r in range(3)])
                 told = "".join(rank.text() for rank in ranks)
-                self.assertEqual(len(re.findall(rf"titan_train: rank {killed} \(.*\) ended without a word", told)), 1, told)
+                self.assertEqual(len(re.findall(rf"titan_train: rank {killed} \(.*\) ended without a message", told)), 1, told)
 
     def test_ranks_do_not_outlive_a_killed_launcher(self):
         run = self.launch(3, "--hold=600")

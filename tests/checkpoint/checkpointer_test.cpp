@@ -146,7 +146,7 @@ TEST_F(Catalogue, AFileThatIsCalledLikeACheckpointIsLeftAloneAndSaid) {
   storage_.write_all("root/step-6", "a file");
   const auto said = files_in_the_way(storage_, "root");
   ASSERT_EQ(said.size(), 1u);
-  EXPECT_TRUE(said[0].starts_with("root/step-6 is a file and no checkpoint")) << said[0];
+  EXPECT_TRUE(said[0].starts_with("root/step-6 is a file, not a checkpoint")) << said[0];
   try {
     save(6);
     FAIL() << "saved";
@@ -382,7 +382,7 @@ TEST(StoreBarrier, WordsOfAllThatCannotBeReadAreRankZerosFailure) {
     store->set("test/0/heard", words);
     const auto barrier = make_store_barrier(store, "test", 1, 2, {.timeout = std::chrono::seconds(60)});
     const std::string says = peer_failure_of([&] { barrier->exchange("here"); });
-    EXPECT_TRUE(says.starts_with("rank 0 sent words about a checkpoint that cannot be read")) << says;
+    EXPECT_TRUE(says.starts_with("rank 0 sent a checkpoint message that cannot be parsed")) << says;
   }
 }
 
@@ -406,7 +406,7 @@ TEST(StoreBarrier, WordsOfARankThatSaveAndLoadCannotReadAreItsFailure) {
     Broken barrier(words);
     const std::string says =
         peer_failure_of([&] { load_folder_together(storage, barrier, "root/step-1", [](OpenCheckpoint&) {}); });
-    EXPECT_TRUE(says.starts_with("rank 1 sent words about a checkpoint that cannot be read")) << says;
+    EXPECT_TRUE(says.starts_with("rank 1 sent a checkpoint message that cannot be parsed")) << says;
   }
 }
 

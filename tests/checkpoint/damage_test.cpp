@@ -185,8 +185,8 @@ TEST_F(Damage, AFolderUnderAnotherStepsNameIsSetAsideAndTheRightOneLoaded) {
   storage_.rename("root/step-20", "root/step-900");
   std::string line;
   EXPECT_EQ(start(storage_, &line), 30) << line;
-  EXPECT_NE(line.find("; step 900 is damaged: it holds step 20, whatever its name says"), std::string::npos) << line;
-  EXPECT_NE(line.find("give it back the name step-20"), std::string::npos) << line;
+  EXPECT_NE(line.find("; step 900 is damaged: it holds step 20, not the step in its name"), std::string::npos) << line;
+  EXPECT_NE(line.find("rename it to step-20"), std::string::npos) << line;
   EXPECT_FALSE(storage_.list("root/damaged-900").empty());
   EXPECT_EQ(start(storage_), 30);
 }

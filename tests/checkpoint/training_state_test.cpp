@@ -288,7 +288,7 @@ TEST_F(TrainingState, ACheckpointOfTheModelAloneRestoresThatAndSaysSo) {
   EXPECT_TRUE(same_bits(into[0].master, parameters(1, 1)[0].master));
   EXPECT_FALSE(restored.progress);
   ASSERT_EQ(restored.notes.size(), 1u);
-  EXPECT_NE(restored.notes[0].find("the model alone"), std::string::npos);
+  EXPECT_NE(restored.notes[0].find("only the model"), std::string::npos);
 }
 
 TEST_F(TrainingState, WeightsThatTheModelHasNotAreNamedAndNothingIsRead) {

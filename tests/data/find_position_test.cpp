@@ -68,7 +68,7 @@ TEST(FindPosition, AnotherCorpusOrOneTooShortIsSaid) {
             "the corpus holds 2 documents, and " + std::to_string(loader.samples) + " had been read");
   const std::vector<int32_t> inside{'x', 257};
   EXPECT_EQ(find_position(few, *test::byte_tokenizer(), 0, inside).problem,
-            "the text had just begun anew, and what is left is of the pass before");
+            "the corpus had just restarted, and the remaining tokens belong to the previous pass");
 }
 
 }  // namespace

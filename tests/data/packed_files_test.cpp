@@ -80,17 +80,17 @@ TEST_P(PackedFile, CutOffAnywhereIsAnErrorThatSaysWhere) {
 }
 
 TEST_P(PackedFile, DamagedIsAnErrorThatSaysWhere) {
-  EXPECT_PRED_FORMAT2(test::contains, failure(write("this was never packed, whatever its name says")), "no sound ");
+  EXPECT_PRED_FORMAT2(test::contains, failure(write("this was never packed, whatever its name says")), "not valid ");
   std::string packed = pack(records());
   const std::string trailing = packed + "garbage";
-  EXPECT_PRED_FORMAT2(test::contains, failure(write(trailing)), "no sound ");
+  EXPECT_PRED_FORMAT2(test::contains, failure(write(trailing)), "not valid ");
 }
 
 TEST(GzipFile, AFlippedBitIsFoundByItsChecksum) {
   TemporaryFolder folder;
   std::string packed = test::gzip(records());
   packed[packed.size() / 2] = static_cast<char>(packed[packed.size() / 2] ^ 4);
-  EXPECT_PRED_FORMAT2(test::contains, failure(folder.write("a.txt.gz", packed)), "no sound gzip data");
+  EXPECT_PRED_FORMAT2(test::contains, failure(folder.write("a.txt.gz", packed)), "not valid gzip data");
 }
 
 TEST(GzipFile, ZerosAfterTheLastMemberArePadding) {

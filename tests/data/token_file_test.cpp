@@ -134,7 +134,7 @@ TEST(Tokenize, KilledAnywhereItGoesOnAndGivesTheSameBytes) {
     };
     try {
       const std::string said = run(tokenization);
-      EXPECT_PRED_FORMAT2(test::contains, said, "going on after ");
+      EXPECT_PRED_FORMAT2(test::contains, said, "resuming after ");
       break;
     } catch (const Killed&) {
       ++kills;
@@ -156,7 +156,7 @@ TEST(Tokenize, TheNameOfACorpusNeedNotBeUtf8) {
   tokenization.on_saved = [] { throw Killed{}; };
   EXPECT_THROW(run(tokenization), Killed);
   tokenization.on_saved = [] {};
-  EXPECT_PRED_FORMAT2(test::contains, run(tokenization), "going on after ");
+  EXPECT_PRED_FORMAT2(test::contains, run(tokenization), "resuming after ");
   EXPECT_EQ(ids_in(folder / "out\xFF.bin"), expected_ids(corpus, model));
 }
 

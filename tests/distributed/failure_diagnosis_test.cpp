@@ -84,7 +84,7 @@ TEST(FailureDiagnosis, ARankThatIsGoneWithoutAReportIsTheCauseAtOnce) {
   FailureDiagnosis diagnosis = four_ranks();
   const std::optional<Cause> cause = diagnosis.lose(3, kBegin);
   ASSERT_TRUE(cause);
-  EXPECT_EQ(cause->text, "rank 3 (b) ended without a word: it crashed or was killed");
+  EXPECT_EQ(cause->text, "rank 3 (b) ended without a message: it crashed or was killed");
   EXPECT_FALSE(diagnosis.report(*cause, kBegin));
   EXPECT_NE(diagnosis.announced(kBegin), nullptr);
 }
@@ -121,7 +121,7 @@ TEST(FailureDiagnosis, WithoutAFailureTheRankThatTheOthersWaitForHangs) {
   const Cause stopped = cause_of_a_timeout({{0, {1}}, {1, {2}}, {2, {3}}});
   EXPECT_EQ(stopped.rank, 3);
   EXPECT_TRUE(stopped.is_silent);
-  EXPECT_EQ(stopped.text, "rank 3 (b) hangs: it gives no sign of life, so its process or its host is stopped; broken");
+  EXPECT_EQ(stopped.text, "rank 3 (b) hangs: it does not respond; its process or host is stopped; broken");
   const Cause cycle = cause_of_a_timeout({{1, {2}}, {2, {1}}});
   EXPECT_EQ(cycle.rank, 1) << "the one that timed out";
   EXPECT_EQ(cycle.code, 74);
@@ -151,10 +151,9 @@ TEST(FailureDiagnosis, TheLowestRankThatLeavesAHealthCheckUnansweredIsTheCause) 
   ASSERT_TRUE(silent);
   EXPECT_EQ(silent->rank, 1);
   EXPECT_TRUE(silent->is_silent);
-  EXPECT_EQ(
-      silent->text,
-      "rank 1 (a) hangs: it gives no sign of life, so its process or its host is stopped; rank 3, which waits for "
-      "the others, has had it asked for 4 s in vain");
+  EXPECT_EQ(silent->text,
+            "rank 1 (a) hangs: it does not respond; its process or host is stopped; rank 3 waits for the others, and "
+            "the health check that it requested had no answer for 4 s");
 }
 
 TEST(FailureDiagnosis, AFailureEndsTheHealthCheck) {

@@ -95,7 +95,7 @@ TEST(Rendezvous, RanksThatDoNotComeWhereRankZeroWasToldAnAddressThatIsNotItsOwnA
   const Met zero = meet(mistaken, kShort).get();
   EXPECT_EQ(zero.code, static_cast<int>(ExitCode::launcher));
   const std::string says =
-      "see to MASTER_ADDR or comm.master: 192.0.2.1 is not an address of this host, where rank 0 is";
+      "check MASTER_ADDR or comm.master: 192.0.2.1 is not an address of this host, where rank 0 is";
   EXPECT_NE(zero.error.find(says), std::string::npos) << zero.error;
   const Met right = meet(launch_of(0, 2, ports()), kShort).get();
   EXPECT_EQ(right.error.find("no address of this host"), std::string::npos) << right.error;
@@ -193,7 +193,7 @@ TEST(Rendezvous, ARankThatDoesNotComeIsNamedToAllWhoDid) {
   auto other = meet(launch_of(2, 3, at), kRendezvousPatience);
   const Met zero = meet(launch_of(0, 3, at), kShort).get();
   EXPECT_EQ(zero.code, 69);
-  EXPECT_NE(zero.error.find("rank 1 of 3 did not come within 1 s"), std::string::npos) << zero.error;
+  EXPECT_NE(zero.error.find("rank 1 of 3 did not connect within 1 s"), std::string::npos) << zero.error;
   const Met two = other.get();
   EXPECT_EQ(two.code, 69);
   EXPECT_EQ(two.error, zero.error);
@@ -542,7 +542,7 @@ bool hears_of_life(const WaitForGraph& waits, WaitForGraph::Clock::time_point th
   return true;
 }
 
-// A rank that gives no sign of life ends processes: tests/behaviour/long_save_test.py.
+// A rank that does not respond ends processes: tests/behaviour/long_save_test.py.
 TEST(Rendezvous, WhoeverWaitsPatientlyHearsAgainAndAgainThatTheOthersLiveAndTheRunGoesOn) {
   const std::vector<uint16_t> at = ports();
   auto second = meet(launch_of(1, 3, at), kRendezvousPatience);

@@ -51,13 +51,13 @@ TEST(MemoryRoom, OfAGpuIsSharedOnlyByRanksThatWereToldToShareItAndOfTheHostByAll
 TEST(MemoryRoom, SaysHowMuchThereIsAndWhatBecomesOfIt) {
   DeviceInfo gpu{.device = at::Device(at::kCUDA, 0), .name = "a card", .memory_bytes = int64_t{80} << 30};
   EXPECT_EQ(memory_room(gpu, 4, false).words,
-            "a card has 80.00 GiB, and 2.00 GiB are set aside for libraries: 78.00 GiB left for this rank");
+            "a card has 80.00 GiB, 2.00 GiB reserved for libraries: 78.00 GiB left for this rank");
   EXPECT_EQ(memory_room(gpu, 4, true).words,
-            "a card has 80.00 GiB, for each of 4 ranks 20.00 GiB, and 2.00 GiB are set aside for libraries: 18.00 GiB "
+            "a card has 80.00 GiB, for each of 4 ranks 20.00 GiB, 2.00 GiB reserved for libraries: 18.00 GiB "
             "left for this rank");
   for (const int64_t small : {int64_t{1} << 30, int64_t{2} << 30}) {
     gpu.memory_bytes = small;
-    EXPECT_NE(memory_room(gpu, 1, false).words.find(" set aside for libraries: nothing left for this rank"),
+    EXPECT_NE(memory_room(gpu, 1, false).words.find(" reserved for libraries: nothing left for this rank"),
               std::string::npos);
   }
 }

@@ -338,7 +338,7 @@ TEST(Resuming, ARunThatWentBackGoesOnFromWhatItSavedItself) {
   const TestFolder folder;
   run(folder, {});
   const std::string back = run(folder, {"--checkpoint.load_step=2", "--optimizer.lr=1e-4", "--training.steps=5"});
-  EXPECT_TRUE(contains(back, "what was saved of later steps (8, 6, 4) is called replaced-N now")) << back;
+  EXPECT_TRUE(contains(back, "later checkpoints (8, 6, 4) were renamed to replaced-N")) << back;
   const std::string rest = run(folder, {"--optimizer.lr=1e-4", "--training.steps=6"});
   EXPECT_TRUE(contains(rest, "LOAD: step 5 ")) << rest;
   EXPECT_TRUE(std::filesystem::exists(folder / "out/checkpoint/replaced-8/manifest.json"));
@@ -392,7 +392,8 @@ TEST(Resuming, AnInitialCheckpointGivesTheModelAloneAndOnlyToARunWithoutItsOwn) 
   EXPECT_TRUE(contains(text, "LOAD: " + path)) << text;
   EXPECT_EQ(column<int64_t>(metrics_of(second), "step").front(), 1);
   EXPECT_LT(losses(second)[0], losses(first)[0]);
-  EXPECT_TRUE(contains(run(second, {"--checkpoint.initial_load_path=" + path}), "was not looked at"));
+  EXPECT_TRUE(
+      contains(run(second, {"--checkpoint.initial_load_path=" + path}), "has no effect: the run has checkpoints"));
 }
 
 TEST(Resuming, ACheckpointThatRemembersNothingOfItsModelIsTakenAsItAlwaysWas) {

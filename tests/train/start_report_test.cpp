@@ -147,11 +147,11 @@ TEST(FirstLoss, IsExplainedOnlyWhereItCannotBeThatOfTheWeightsThatWereMeant) {
   // ln 2048 = 7.62
   for (const auto& [loss, is_trained, is_fresh, says] : std::vector<Case>{{7.6, false, true, ""},
                                                                           {8.3, false, true, ""},
-                                                                          {12, false, true, "much worse"},
-                                                                          {4, false, true, "cannot be better"},
+                                                                          {12, false, true, "too wide"},
+                                                                          {4, false, true, "too low"},
                                                                           {4, true, false, ""},
-                                                                          {7.6, true, false, "after a load"},
-                                                                          {30, true, false, "after a load"},
+                                                                          {7.6, true, false, "probably wrong"},
+                                                                          {30, true, false, "probably wrong"},
                                                                           {7.6, false, false, ""},
                                                                           {kInfinity, true, false, ""}}) {
     const std::optional<std::string> said = explain_first_loss(loss, 2048, is_trained, is_fresh);

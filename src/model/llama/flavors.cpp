@@ -116,10 +116,10 @@ void check_sizes(const LlamaArguments& a, const ModelRequest& request) {
   }
   if (a.head_dim % 2 != 0) fail(fmt::format("head size {} is odd; rotary embedding turns pairs", a.head_dim));
   if (a.vocabulary < request.tokenizer_vocabulary) {
-    fail(
-        fmt::format("the tokenizer has {} words but the model's vocabulary only {}; choose a tokenizer that fits with "
-                    "model.tokenizer_path, or a larger vocabulary with model.override.vocab_size or another flavor",
-                    request.tokenizer_vocabulary, a.vocabulary));
+    fail(fmt::format(
+        "the tokenizer has {} tokens, more than the model's vocabulary of {}; choose a tokenizer that fits with "
+        "model.tokenizer_path, or a larger vocabulary with model.override.vocab_size or another flavor",
+        request.tokenizer_vocabulary, a.vocabulary));
   }
   if (request.sequence_length > a.context) {
     fail(

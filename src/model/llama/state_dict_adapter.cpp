@@ -201,9 +201,8 @@ std::vector<ModelFact> LlamaAdapter::facts(const ModelRequest& request) const {
 ForeignModel LlamaAdapter::hugging_face(const ModelRequest& request) const {
   const LlamaArguments arguments = llama_arguments(request);
   if (arguments.norm != NormType::rmsnorm && arguments.norm != NormType::fused_rmsnorm) {
-    throw Error(
-        ExitCode::bad_config,
-        fmt::format("model.norm_type = \"{}\": Hugging Face's Llama has rmsnorm and no other", request.norm_type));
+    throw Error(ExitCode::bad_config,
+                fmt::format("model.norm_type = \"{}\": Hugging Face's Llama has only rmsnorm", request.norm_type));
   }
   ForeignModel model;
   for (const ParameterSpec& spec : all_parameters(request)) {

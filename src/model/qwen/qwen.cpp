@@ -65,7 +65,7 @@ LlamaArguments qwen_arguments(const ModelRequest& request) {
   LlamaArguments arguments = llama_arguments(request);
   if (arguments.norm != NormType::rmsnorm && arguments.norm != NormType::fused_rmsnorm) {
     throw Error(ExitCode::bad_config,
-                fmt::format("model.norm_type = \"{}\": {} has rmsnorm and no other", request.norm_type, request.name));
+                fmt::format("model.norm_type = \"{}\": {} has only rmsnorm", request.norm_type, request.name));
   }
   arguments.variant = request.name == "qwen2" ? static_cast<const LlamaVariant*>(&biases) : &norms;
   return arguments;
