@@ -107,6 +107,7 @@ def frames():
                           check=False, capture_output=True, text=True)  # fmt: skip
     found = re.findall(r"^#\d+ .*", done.stdout, re.M)
     print("\n".join(line[:160] for line in found))
+    print(f"calls from main to the first product  {len(found)}")
 
 
 if __name__ == "__main__":
