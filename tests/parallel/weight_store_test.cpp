@@ -258,18 +258,6 @@ TEST(WeightStore, WeightsThatAreThereAtNoOtherTimeGiveTheBitsOfThoseThatStay) {
   }
 }
 
-TEST(WeightStoreResident, NeighboursInStorageFormOneFusedOperand) {
-  SmallModel small(small_request());
-  small.run(small.batch());
-  Parameter& wq = small.model->parameter("layers.1.attention.wq.weight");
-  Parameter& wk = small.model->parameter("layers.1.attention.wk.weight");
-  Parameter& wv = small.model->parameter("layers.1.attention.wv.weight");
-  const int64_t rows = wq.spec().shape[0] + wk.spec().shape[0] + wv.spec().shape[0];
-  EXPECT_TRUE(same_bits(wq.weight_rows(rows), at::cat({wq.weight(), wk.weight(), wv.weight()})));
-  EXPECT_TRUE(same_bits(wq.gradient_rows(rows), at::cat({wq.gradient(), wk.gradient(), wv.gradient()})));
-  EXPECT_TRUE(wq.weight_rows(rows).is_alias_of(wv.weight()));
-}
-
 TEST(WeightStoreResident, CopiesAreMadeOncePerChangeOfTheMasters) {
   PlanRequest plan = small_plan();
   plan.compute = ElementType::bfloat16;
