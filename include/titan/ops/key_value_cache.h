@@ -25,7 +25,6 @@ class KeyValueCache {
   /// tokens overwrite the rest, which pads the shorter samples of a batch.
   void advance(const std::vector<int64_t>& count);
   int64_t capacity() const { return capacity_; }
-  const std::vector<int64_t>& lengths() const { return lengths_; }
 
  private:
   /// Consecutive samples of equal length.
