@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <utf8proc.h>
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 
 #include "byte_pair_encoder.h"
 #include "pre_tokenizer.h"
+#include "sentencepiece_model.h"
 #include "tiktoken.h"
 #include "titan/base/error.h"
 #include "titan/data/utf8.h"
@@ -202,14 +202,6 @@ void join_bytes(Tokens& tokens) {
   tokens.assign(1, std::move(bytes));
 }
 
-/// The byte of "<0xNN>", or −1.
-int fallback_byte(const std::string& token) {
-  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
-  int byte = -1;
-  auto [end, problem] = std::from_chars(token.data() + 3, token.data() + 5, byte, 16);
-  return problem == std::errc() && end == token.data() + 5 ? byte : -1;
-}
-
 /// Converts runs of byte tokens to text if they are valid UTF-8, else each byte to U+FFFD.
 void join_fallback_bytes(Tokens& tokens) {
   Tokens joined;
@@ -223,7 +215,7 @@ void join_fallback_bytes(Tokens& tokens) {
     bytes.clear();
   };
   for (std::string& token : tokens) {
-    if (const int byte = fallback_byte(token); byte >= 0) {
+    if (const int byte = byte_of_piece(token); byte >= 0) {
       bytes.push_back(static_cast<char>(byte));
       continue;
     }
