@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 import statistics
-import subprocess
 import sys
 
 import driver
@@ -24,7 +22,6 @@ SPEED_BARS = {512: 1.05, 64: 1.5}
 MEMORY_BAR = 0.8
 CONFIG_ERROR_SECONDS = 1.0
 DATA_WAIT_PERCENT = 1.0
-OTHER_ROWS = ("config-error", "encode")
 
 
 def training_rows(binary: str, work: Workload, pairs: int) -> list[ratios.Row]:
@@ -60,15 +57,8 @@ def config_error_row(binary: str, pairs: int) -> ratios.Row:
     return ratios.Row("config error to exit", shown, "", samples, CONFIG_ERROR_SECONDS, False, " s")
 
 
-def run_encode(binary: str, pairs: int, check: bool) -> bool:
-    """The tokenizer's row is a program of its own and prints its own table. False when it failed."""
-    script = pathlib.Path(__file__).with_name("encode.py")
-    command = [sys.executable, str(script), "--binary", binary, "--pairs", str(pairs)]
-    return subprocess.run(command + ["--check"] * check).returncode == 0
-
-
 def main() -> int:
-    names = [*WORKLOADS, *OTHER_ROWS]
+    names = [*WORKLOADS, "config-error"]
     arguments = driver.parse("scripts/bench/cpu.sh", "Ratios to an eager Python trainer.", names)
     pairs = 1 if arguments.quick else arguments.pairs
     print(f"{driver.machine()}\n{pairs} interleaved pairs a row, 2 threads", flush=True)
@@ -82,12 +72,8 @@ def main() -> int:
         rows += training_rows(arguments.binary, work, pairs)
     if "config-error" in arguments.rows:
         rows.append(config_error_row(arguments.binary, pairs))
-    if rows:
-        print(f"\n{ratios.table(rows)}", flush=True)
-    check = arguments.check and not arguments.quick
-    encode_failed = "encode" in arguments.rows and not run_encode(arguments.binary, pairs, check)
-    missed = driver.verdict(rows, arguments)
-    return 1 if encode_failed else missed
+    print(f"\n{ratios.table(rows)}", flush=True)
+    return driver.verdict(rows, arguments)
 
 
 if __name__ == "__main__":

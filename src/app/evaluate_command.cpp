@@ -220,6 +220,56 @@ ScoredText scored_choice(const Question& question, const std::string& choice, co
   return text;
 }
 
+/// Drops the context's beginning if a choice and its context are longer than the window, as in the harness; true if it
+/// did. Throws Error(bad_data) if the choice alone is longer, or adds no token.
+bool cut_to_window(ScoredText& text, int64_t window, const std::string& place) {
+  const int64_t surplus = std::ssize(text.tokens) - (window + 1);
+  if (surplus > 0) {
+    if (text.first - surplus < 1) {
+      throw Error(ExitCode::bad_data, fmt::format("{}: a choice is longer than the window of {} tokens; raise "
+                                                  "--window",
+                                                  place, window));
+    }
+    text.tokens.erase(text.tokens.begin(), text.tokens.begin() + surplus);
+    text.first -= surplus;
+  }
+  if (text.first >= std::ssize(text.tokens)) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("{}: a choice adds no token to its context; leave the question out", place));
+  }
+  return surplus > 0;
+}
+
+/// `sums`: of all choices of all questions, in order.
+void report_answers(const std::vector<Question>& questions, const std::vector<double>& sums, bool json) {
+  size_t next = 0, right = 0, right_normalised = 0;
+  for (size_t i = 0; i < questions.size(); ++i) {
+    std::vector<double> likelihoods, normalised;
+    for (const std::string& choice : questions[i].choices) {
+      likelihoods.push_back(-sums[next++]);
+      normalised.push_back(likelihoods.back() / static_cast<double>(characters(choice)));
+    }
+    const auto best = [](const std::vector<double>& values) {
+      return std::max_element(values.begin(), values.end()) - values.begin();
+    };
+    right += best(likelihoods) == questions[i].answer ? 1 : 0;
+    right_normalised += best(normalised) == questions[i].answer ? 1 : 0;
+    if (!json) continue;
+    say({{"question", i + 1},
+         {"log_likelihoods", likelihoods},
+         {"choice", best(likelihoods)},
+         {"choice_normalised", best(normalised)},
+         {"answer", questions[i].answer}});
+  }
+  const auto share = [&](size_t count) { return static_cast<double>(count) / static_cast<double>(questions.size()); };
+  if (json) {
+    say({{"questions", questions.size()}, {"acc", share(right)}, {"acc_norm", share(right_normalised)}});
+    return;
+  }
+  std::cout << fmt::format("{} questions: accuracy {:.4f}, with likelihoods by character {:.4f}\n", questions.size(),
+                           share(right), share(right_normalised));
+}
+
 Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokenizer, int64_t window) {
   if (options.adds_bos && tokenizer.bos_id() == Tokenizer::kNoId) {
     throw Error(ExitCode::bad_config,
@@ -236,21 +286,7 @@ Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokeniz
     questions.push_back(parse_question(place, lines[i]));
     for (const std::string& choice : questions.back().choices) {
       ScoredText text = scored_choice(questions.back(), choice, options, tokenizer, place);
-      const int64_t surplus = std::ssize(text.tokens) - (window + 1);
-      if (surplus > 0) {  // drop the context's beginning, as in the harness
-        if (text.first - surplus < 1) {
-          throw Error(ExitCode::bad_data, fmt::format("{}: a choice is longer than the window of {} tokens; raise "
-                                                      "--window",
-                                                      place, window));
-        }
-        text.tokens.erase(text.tokens.begin(), text.tokens.begin() + surplus);
-        text.first -= surplus;
-        ++cut;
-      }
-      if (text.first >= std::ssize(text.tokens)) {
-        throw Error(ExitCode::bad_data,
-                    fmt::format("{}: a choice adds no token to its context; leave the question out", place));
-      }
+      if (cut_to_window(text, window, place)) ++cut;
       evaluation.texts.push_back(std::move(text));
     }
   }
@@ -266,32 +302,7 @@ Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokeniz
           "beginnings were left out (--window)\n",
           cut, window);
     }
-    size_t next = 0, right = 0, right_normalised = 0;
-    for (size_t i = 0; i < questions.size(); ++i) {
-      std::vector<double> likelihoods, normalised;
-      for (const std::string& choice : questions[i].choices) {
-        likelihoods.push_back(-sums[next++]);
-        normalised.push_back(likelihoods.back() / static_cast<double>(characters(choice)));
-      }
-      const auto best = [](const std::vector<double>& values) {
-        return std::max_element(values.begin(), values.end()) - values.begin();
-      };
-      right += best(likelihoods) == questions[i].answer ? 1 : 0;
-      right_normalised += best(normalised) == questions[i].answer ? 1 : 0;
-      if (!json) continue;
-      say({{"question", i + 1},
-           {"log_likelihoods", likelihoods},
-           {"choice", best(likelihoods)},
-           {"choice_normalised", best(normalised)},
-           {"answer", questions[i].answer}});
-    }
-    const auto share = [&](size_t count) { return static_cast<double>(count) / static_cast<double>(questions.size()); };
-    if (json) {
-      say({{"questions", questions.size()}, {"acc", share(right)}, {"acc_norm", share(right_normalised)}});
-      return;
-    }
-    std::cout << fmt::format("{} questions: accuracy {:.4f}, with likelihoods by character {:.4f}\n", questions.size(),
-                             share(right), share(right_normalised));
+    report_answers(questions, sums, json);
   };
   return evaluation;
 }

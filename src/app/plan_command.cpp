@@ -141,6 +141,65 @@ const char* words_for_world(const PlanOptions& options, const JobConfig& config)
                                 : ", as the degrees ask for at least (--world: other numbers)";
 }
 
+/// Throws Error(bad_config) if no rank has the number asked for.
+void check_rank(const PlanOptions& options, const JobConfig& config, int64_t world) {
+  if (options.rank < world) return;
+  const char* asks = config.comm.world_size ? "comm.world_size says" : "the degrees ask for";
+  throw Error(ExitCode::bad_config,
+              fmt::format("plan: --rank {} is not below {}", options.rank,
+                          options.world ? fmt::format("--world {}", world)
+                                        : fmt::format("the {} that {}; give --world, too", world, asks)));
+}
+
+/// Throws Error(bad_config) if its hosts do not hold `world` ranks evenly.
+Hardware hardware_of(const std::string& gpu, int64_t world) {
+  Hardware hardware = find_hardware(gpu);
+  if (world > hardware.gpus_per_host && world % hardware.gpus_per_host != 0) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("plan: hosts of {} hold {} GPUs, and {} is not a multiple of that; give another --world, "
+                            "or a file with another gpus_per_host to --gpu",
+                            hardware.name, hardware.gpus_per_host, world));
+  }
+  return hardware;
+}
+
+void print_plan(const PlanOptions& options, const JobConfig& config, const PlannedJob& job, int64_t world) {
+  const Plan& plan = job.plan;
+  std::cout << mesh_line(job.place.mesh) << fmt::format("; rank {} of {}", options.rank, world)
+            << words_for_world(options, config) << '\n';
+  std::cout << fmt::format("{} {}: {}\n{} parameters\n", job.model.name, job.model.flavor, job.model.summary,
+                           with_thousands(plan.parameter_count));
+  if (const std::optional<std::string> idle = precision_warning(plan)) std::cout << "warning: " << *idle << '\n';
+  for (const std::string& line : precision_lines(plan)) std::cout << line << '\n';
+  std::cout << fmt::format("\nmemory of rank {}:\n", options.rank);
+  for (const std::string& line : memory_table(plan)) std::cout << line << '\n';
+  std::cout << "\nper step:\n";
+  for (const std::string& line : parallelism_lines(plan)) std::cout << line << '\n';
+  if (plan.traffic.empty()) std::cout << "  no communication\n";
+  for (const std::string& line : offload_lines(plan)) std::cout << line << '\n';
+  if (options.verbose) print_groups(plan);
+  if (options.program) print_programs(plan);
+}
+
+void print_prediction(const PlanOptions& options, const JobConfig& config, const PlannedJob& job, int64_t world,
+                      const Hardware& hardware) {
+  const ModelDescription& model = job.model;
+  const Prediction prediction = predict(config, model, world, hardware, !options.trace.empty());
+  std::cout << '\n';
+  for (const std::string& line : prediction_lines(prediction, config, model)) std::cout << line << '\n';
+  if (!options.trace.empty()) {
+    const std::string title = fmt::format("{} {} on {} × {}", model.name, model.flavor, world, hardware.name);
+    replace_file(options.trace,
+                 options.trace.ends_with(".svg")
+                     ? step_svg(prediction.step, {title, mesh_line(job.place.mesh), speed_line(prediction)})
+                     : chrome_trace(prediction.step));
+    std::cout << "wrote " << options.trace << '\n';
+  }
+  if (!options.search) return;
+  std::cout << "\nother layouts of as many GPUs and the same global batch, fastest first:\n";
+  for (const std::string& line : search_lines(config, model, world, hardware)) std::cout << line << '\n';
+}
+
 }  // namespace
 
 int run_plan(const Schema& schema, std::span<const std::string> arguments) {
@@ -161,57 +220,15 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
     print_problems(std::cerr, loaded.problems);
     return static_cast<int>(ExitCode::bad_config);
   }
-  if (options->rank >= world) {
-    const char* asks = loaded.config.comm.world_size ? "comm.world_size says" : "the degrees ask for";
-    throw Error(ExitCode::bad_config,
-                fmt::format("plan: --rank {} is not below {}", options->rank,
-                            options->world ? fmt::format("--world {}", world)
-                                           : fmt::format("the {} that {}; give --world, too", world, asks)));
-  }
-  const auto [place, model, plan] =
-      plan_job(loaded.config, world, options->rank, loaded.config.training.device != "cpu");
-  Hardware hardware;
-  if (options->gpu) {
-    hardware = find_hardware(*options->gpu);
-    if (world > hardware.gpus_per_host && world % hardware.gpus_per_host != 0) {
-      throw Error(ExitCode::bad_config,
-                  fmt::format("plan: hosts of {} hold {} GPUs, and {} is not a multiple of that; give another --world, "
-                              "or a file with another gpus_per_host to --gpu",
-                              hardware.name, hardware.gpus_per_host, world));
-    }
-  }
+  check_rank(*options, loaded.config, world);
+  const PlannedJob job = plan_job(loaded.config, world, options->rank, loaded.config.training.device != "cpu");
+  const Hardware hardware = options->gpu ? hardware_of(*options->gpu, world) : Hardware{};
   if (options->json) {
-    std::cout << prediction_json(predict(loaded.config, model, world, hardware), plan).dump(1) << '\n';
+    std::cout << prediction_json(predict(loaded.config, job.model, world, hardware), job.plan).dump(1) << '\n';
     return 0;
   }
-  std::cout << mesh_line(place.mesh) << fmt::format("; rank {} of {}", options->rank, world)
-            << words_for_world(*options, loaded.config) << '\n';
-  std::cout << fmt::format("{} {}: {}\n{} parameters\n", model.name, model.flavor, model.summary,
-                           with_thousands(plan.parameter_count));
-  if (const std::optional<std::string> idle = precision_warning(plan)) std::cout << "warning: " << *idle << '\n';
-  for (const std::string& line : precision_lines(plan)) std::cout << line << '\n';
-  std::cout << fmt::format("\nmemory of rank {}:\n", options->rank);
-  for (const std::string& line : memory_table(plan)) std::cout << line << '\n';
-  std::cout << "\nper step:\n";
-  for (const std::string& line : parallelism_lines(plan)) std::cout << line << '\n';
-  if (plan.traffic.empty()) std::cout << "  no communication\n";
-  for (const std::string& line : offload_lines(plan)) std::cout << line << '\n';
-  if (options->verbose) print_groups(plan);
-  if (options->program) print_programs(plan);
-  if (!options->gpu) return 0;
-  const Prediction prediction = predict(loaded.config, model, world, hardware, !options->trace.empty());
-  std::cout << '\n';
-  for (const std::string& line : prediction_lines(prediction, loaded.config, model)) std::cout << line << '\n';
-  if (!options->trace.empty()) {
-    const std::string title = fmt::format("{} {} on {} × {}", model.name, model.flavor, world, hardware.name);
-    replace_file(options->trace, options->trace.ends_with(".svg")
-                                     ? step_svg(prediction.step, {title, mesh_line(place.mesh), speed_line(prediction)})
-                                     : chrome_trace(prediction.step));
-    std::cout << "wrote " << options->trace << '\n';
-  }
-  if (!options->search) return 0;
-  std::cout << "\nother layouts of as many GPUs and the same global batch, fastest first:\n";
-  for (const std::string& line : search_lines(loaded.config, model, world, hardware)) std::cout << line << '\n';
+  print_plan(*options, loaded.config, job, world);
+  if (options->gpu) print_prediction(*options, loaded.config, job, world, hardware);
   return 0;
 }
 

@@ -30,6 +30,4 @@ std::string version_text() {
       TITAN_KERNELS);
 }
 
-std::string short_version() { return fmt::format("{} ({})", TITAN_VERSION, TITAN_COMMIT); }
-
 }  // namespace titan

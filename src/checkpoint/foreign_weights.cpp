@@ -189,8 +189,6 @@ at::Tensor halves_from_pairs(const at::Tensor& rows, int64_t head_dim) { return 
 
 namespace {
 
-Box whole_box(const std::vector<int64_t>& shape) { return {std::vector<int64_t>(shape.size(), 0), shape}; }
-
 /// No dimension: the tensor is replicated.
 constexpr size_t kUncut = std::numeric_limits<size_t>::max();
 
@@ -289,10 +287,6 @@ constexpr int64_t kImportedPieceBytes = int64_t{128} << 20;
 /// Smaller tensors are not split.
 constexpr int64_t kSmallBytes = int64_t{1} << 20;
 
-int64_t bytes_of(const LogicalTensor& tensor) {
-  return tensor.bytes_of({std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape});
-}
-
 /// Throws StorageError if `path` exists.
 void refuse_to_replace(Storage& storage, const std::filesystem::path& path) {
   for (const StorageEntry& entry : storage.list(path.has_parent_path() ? path.parent_path() : ".")) {
@@ -302,7 +296,7 @@ void refuse_to_replace(Storage& storage, const std::filesystem::path& path) {
 
 /// The rows of part `rank` of `parts`; small tensors are whole in every part, and the plan chooses one.
 BoxOfRank rows_of_part(const LogicalTensor& tensor, int64_t parts) {
-  if (parts == 1 || tensor.shape.empty() || bytes_of(tensor) <= kSmallBytes) return whole_everywhere(tensor.shape);
+  if (parts == 1 || tensor.shape.empty() || tensor.bytes() <= kSmallBytes) return whole_everywhere(tensor.shape);
   return [shape = tensor.shape, parts](int64_t rank) {
     const ChunkRange rows = ceil_chunk(shape[0], parts, rank);
     Box box{std::vector<int64_t>(shape.size(), 0), shape};
@@ -321,7 +315,7 @@ struct Parts {
 Parts cut_into_parts(const std::vector<LogicalTensor>& tensors) {
   Parts parts;
   int64_t largest = 1;
-  for (const LogicalTensor& tensor : tensors) largest = std::max(largest, bytes_of(tensor));
+  for (const LogicalTensor& tensor : tensors) largest = std::max(largest, tensor.bytes());
   const int64_t count = (largest + kImportedPieceBytes - 1) / kImportedPieceBytes;
   for (const LogicalTensor& tensor : tensors) parts.tensors.push_back({tensor, rows_of_part(tensor, count)});
   parts.plan = plan_save(parts.tensors, count);
@@ -371,7 +365,7 @@ void write_all_tensors(Storage& storage, TensorSource& weights, const std::vecto
 void write_streamed(Storage& storage, const StreamedState& state, const std::filesystem::path& folder) {
   const Parts parts = cut_into_parts(state.tensors);
   int64_t bytes = 0;
-  for (const LogicalTensor& tensor : state.tensors) bytes += bytes_of(tensor);
+  for (const LogicalTensor& tensor : state.tensors) bytes += tensor.bytes();
   for (const SavedValue& value : state.values) bytes += std::ssize(value.blob);
   // The temporary name is fixed, so that the next attempt removes the files of a killed one.
   const SavePlace place{folder.has_parent_path() ? folder.parent_path() : ".", 0, folder.filename().string()};
@@ -409,7 +403,7 @@ void write_torch_file(Storage& storage, TensorSource& weights, const std::filesy
   int64_t bytes = kSmallBytes;
   for (const auto& [name, tensor] : weights.tensors()) {
     tensors.push_back({name, tensor.type, tensor.shape});
-    bytes += bytes_of(tensor);
+    bytes += tensor.bytes();
   }
   refuse_to_replace(storage, file);
   storage.make_folders(folder);

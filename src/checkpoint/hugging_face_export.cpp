@@ -17,8 +17,6 @@ namespace {
 
 constexpr int64_t kSpareBytes = int64_t{1} << 20;
 
-Box whole_box(const LogicalTensor& tensor) { return {std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape}; }
-
 /// `rows` in another dtype; values outside its range are an error.
 at::Tensor converted(const at::Tensor& rows, at::ScalarType type, const std::string& name) {
   if (rows.scalar_type() == type) return rows.contiguous();
@@ -190,7 +188,7 @@ std::string run_stages(Exporter& exporter, RankBarrier& barrier) {
 
 int64_t ExportedFile::bytes() const {
   int64_t total = 0;
-  for (const LogicalTensor& tensor : tensors) total += tensor.bytes_of(whole_box(tensor));
+  for (const LogicalTensor& tensor : tensors) total += tensor.bytes();
   return total;
 }
 
@@ -200,7 +198,7 @@ std::vector<ExportedFile> plan_export(const ForeignModel& model, const std::vect
   int64_t in_file = 0;
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     LogicalTensor tensor{model.tensors[i].name, types[i], model.tensors[i].shape};
-    const int64_t bytes = tensor.bytes_of(whole_box(tensor));
+    const int64_t bytes = tensor.bytes();
     if (files.empty() || in_file + bytes > most_bytes) {
       files.emplace_back();
       in_file = 0;

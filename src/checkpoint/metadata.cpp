@@ -208,6 +208,10 @@ void set_place(CheckpointIndex& index, const PickleValue& key, BlobPlace place) 
 
 }  // namespace
 
+Box whole_box(const std::vector<int64_t>& shape) { return {std::vector<int64_t>(shape.size(), 0), shape}; }
+
+int64_t LogicalTensor::bytes() const { return bytes_of(whole_box(shape)); }
+
 int64_t LogicalTensor::bytes_of(const Box& box) const {
   return box.numel() * static_cast<int64_t>(c10::elementSize(type));
 }

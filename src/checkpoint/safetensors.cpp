@@ -197,7 +197,7 @@ std::string safetensors_header(std::span<const LogicalTensor> tensors,
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
   for (const LogicalTensor& tensor : tensors) {
-    const int64_t end = offset + tensor.bytes_of({std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape});
+    const int64_t end = offset + tensor.bytes();
     header[tensor.name] = {
         {"dtype", safetensors_name(tensor.type)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;

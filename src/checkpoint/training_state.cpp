@@ -25,16 +25,10 @@ void add_number(CheckpointState& state, const std::string& name, const at::Tenso
   state.tensors.push_back({{{name, number.scalar_type(), {}}, whole_everywhere({})}, number});
 }
 
-at::ScalarType master_type(std::span<const SavedParameter> parameters) {
+/// The dtype of the first such tensor that this rank holds; fp32 if it holds none.
+at::ScalarType dtype_held(std::span<const SavedParameter> parameters, at::Tensor SavedParameter::*which) {
   for (const SavedParameter& parameter : parameters) {
-    if (parameter.master.defined()) return parameter.master.scalar_type();
-  }
-  return at::kFloat;
-}
-
-at::ScalarType moment_type(std::span<const SavedParameter> parameters) {
-  for (const SavedParameter& parameter : parameters) {
-    if (parameter.first_moment.defined()) return parameter.first_moment.scalar_type();
+    if ((parameter.*which).defined()) return (parameter.*which).scalar_type();
   }
   return at::kFloat;
 }
@@ -80,7 +74,7 @@ bool holds_moments(const CheckpointIndex& index) {
 
 CheckpointState describe_model(std::span<const SavedParameter> parameters) {
   CheckpointState state;
-  const at::ScalarType type = master_type(parameters);
+  const at::ScalarType type = dtype_held(parameters, &SavedParameter::master);
   for (const SavedParameter& parameter : parameters) {
     state.tensors.push_back({{{parameter.name, type, parameter.shape}, parameter.box_of}, parameter.master});
   }
@@ -89,7 +83,7 @@ CheckpointState describe_model(std::span<const SavedParameter> parameters) {
 
 CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress) {
   CheckpointState state = describe_model(parameters);
-  const at::ScalarType type = moment_type(parameters);
+  const at::ScalarType type = dtype_held(parameters, &SavedParameter::first_moment);
   const at::Tensor optimizer_steps = at::scalar_tensor(progress.optimizer_steps.value_or(progress.step), at::kFloat);
   AdamSettings any;
   for (const SavedParameter& parameter : parameters) {
@@ -204,14 +198,14 @@ class Restoration {
   }
 
   void add_model() {
-    const at::ScalarType type = master_type(parameters_);
+    const at::ScalarType type = dtype_held(parameters_, &SavedParameter::master);
     for (const SavedParameter& parameter : parameters_) {
       add(prefix_ + parameter.name, type, parameter, parameter.master, "training.dtype");
     }
   }
 
   void add_moments() {
-    const at::ScalarType type = moment_type(parameters_);
+    const at::ScalarType type = dtype_held(parameters_, &SavedParameter::first_moment);
     for (const SavedParameter& parameter : parameters_) {
       if (!parameter.trained) continue;
       add(state_key(parameter.name, "exp_avg"), type, parameter, parameter.first_moment, "optimizer.state_dtype");

@@ -94,7 +94,6 @@ std::optional<StepBatch> BatchStream::next() {
   std::optional<StepBatch> batch;
   Thread::Outcome outcome = worker_->thread->take(batch, options_.timeout);
   last_wait_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  total_wait_seconds_ += last_wait_seconds_;
   if (outcome == Thread::Outcome::stalled) {
     throw Error(
         ExitCode::bad_data,

@@ -10,7 +10,6 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/data/tokenizer.h"
-#include "titan/data/utf8.h"
 #include "token_source.h"
 
 namespace titan {
@@ -25,8 +24,6 @@ void DocumentSource::check_tokenizer(const Tokenizer& tokenizer) const {
                           "in model.tokenizer_path.",
                           description()));
 }
-
-void DocumentSource::repair(std::string& text) { counters_.invalid_utf8 += repair_utf8(text); }
 
 std::vector<std::string> dataset_names() { return {"c4", "c4_test", "c4_validation", "text"}; }
 

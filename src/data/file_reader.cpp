@@ -82,6 +82,11 @@ namespace {
   fail_reading(path, fmt::format("{}. Check the file and its permissions.", std::strerror(reason)));
 }
 
+[[noreturn]] void fail_truncated(const char* packing, const std::filesystem::path& path, const std::string& place) {
+  fail_reading(path,
+               fmt::format("the {} data are cut off ({}). Get the whole file again, or remove it.", packing, place));
+}
+
 }  // namespace
 
 void ByteReader::skip(int64_t bytes) {
@@ -179,7 +184,7 @@ class GzipReader : public ByteReader {
   bool has_member() {
     while (true) {
       if (stream_.avail_in == 0 && !refill()) {
-        if (in_member_ || unpacked_members_ == 0) fail_truncated();
+        if (in_member_ || unpacked_members_ == 0) fail_truncated("gzip", file_->path(), place());
         return false;
       }
       if (in_member_) return true;
@@ -204,10 +209,6 @@ class GzipReader : public ByteReader {
   std::string place() const {
     return fmt::format("at byte {} of the file, {} bytes unpacked", with_thousands(file_->offset() - stream_.avail_in),
                        with_thousands(unpacked_));
-  }
-  [[noreturn]] void fail_truncated() const {
-    fail_reading(file_->path(),
-                 fmt::format("the gzip data are cut off ({}). Get the whole file again, or remove it.", place()));
   }
   [[noreturn]] void fail_damaged(const std::string& what) const {
     fail_reading(file_->path(),
@@ -252,7 +253,7 @@ class ZstdReader : public ByteReader {
       if (ZSTD_isError(hint)) fail_damaged(hint);
       unpacked_ += static_cast<int64_t>(output.pos - before);
       in_frame_ = hint != 0;
-      if (at_end_ && in_frame_ && output.pos == before) fail_truncated();
+      if (at_end_ && in_frame_ && output.pos == before) fail_truncated("zstd", file_->path(), place());
     }
     return output.pos;
   }
@@ -262,17 +263,13 @@ class ZstdReader : public ByteReader {
     input_ = {buffer_.data(), file_->read(buffer_.data(), buffer_.size()), 0};
     if (input_.size > 0) return;
     at_end_ = true;
-    if (file_->offset() == 0) fail_truncated();  // an empty file has no frame
+    if (file_->offset() == 0) fail_truncated("zstd", file_->path(), place());  // an empty file has no frame
   }
 
   std::string place() const {
     return fmt::format("at byte {} of the file, {} bytes unpacked",
                        with_thousands(file_->offset() - static_cast<int64_t>(input_.size - input_.pos)),
                        with_thousands(unpacked_));
-  }
-  [[noreturn]] void fail_truncated() const {
-    fail_reading(file_->path(),
-                 fmt::format("the zstd data are cut off ({}). Get the whole file again, or remove it.", place()));
   }
   [[noreturn]] void fail_damaged(size_t code) const {
     if (ZSTD_getErrorCode(code) == ZSTD_error_memory_allocation) throw std::bad_alloc();

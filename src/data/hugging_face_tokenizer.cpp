@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <utf8proc.h>
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 
 #include "byte_pair_encoder.h"
 #include "pre_tokenizer.h"
+#include "sentencepiece_model.h"
 #include "tiktoken.h"
 #include "titan/base/error.h"
 #include "titan/data/utf8.h"
@@ -63,7 +63,7 @@ std::vector<std::pair<std::string, int32_t>> HuggingFaceTokenizer::special_token
   std::vector<std::pair<std::string, int32_t>> tokens;
   for (const AddedToken& token : parts_.added) tokens.emplace_back(token.content, token.id);
   for (const int32_t id : {parts_.bos, parts_.eos}) {  // for a vocab.json, which lists no added tokens
-    if (id != kNoId && !added_names_.contains(id)) tokens.emplace_back(token_text(id), id);
+    if (id != kNoId && !added_names_.contains(id)) tokens.emplace_back(token_name(id), id);
   }
   return tokens;
 }
@@ -153,8 +153,7 @@ void HuggingFaceTokenizer::encode_framed(std::string_view text, bool bos, bool e
   }
 }
 
-/// The token as spelled in the file; empty for an unused id.
-std::string HuggingFaceTokenizer::token_text(int32_t id) const {
+std::string HuggingFaceTokenizer::token_name(int32_t id) const {
   if (id < 0 || id >= parts_.most_ids) {
     throw Error(ExitCode::bad_data,
                 fmt::format("token id {} is not in this tokenizer: its ids are 0 to {}", id, parts_.most_ids - 1));
@@ -167,12 +166,10 @@ std::string HuggingFaceTokenizer::decode(std::span<const int32_t> ids) const {
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());
   for (int32_t id : ids) {
-    if (std::string token = token_text(id); !token.empty()) tokens.push_back(std::move(token));
+    if (std::string token = token_name(id); !token.empty()) tokens.push_back(std::move(token));
   }
   return parts_.decoder.decode(std::move(tokens));
 }
-
-std::string HuggingFaceTokenizer::token_name(int32_t id) const { return token_text(id); }
 
 std::string HuggingFaceTokenizer::description() const {
   return fmt::format("HuggingFaceTokenizer built: #words {}, BOS ID {}, EOS ID {}", vocabulary_size(),
@@ -202,14 +199,6 @@ void join_bytes(Tokens& tokens) {
   tokens.assign(1, std::move(bytes));
 }
 
-/// The byte of "<0xNN>", or −1.
-int fallback_byte(const std::string& token) {
-  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
-  int byte = -1;
-  auto [end, problem] = std::from_chars(token.data() + 3, token.data() + 5, byte, 16);
-  return problem == std::errc() && end == token.data() + 5 ? byte : -1;
-}
-
 /// Converts runs of byte tokens to text if they are valid UTF-8, else each byte to U+FFFD.
 void join_fallback_bytes(Tokens& tokens) {
   Tokens joined;
@@ -223,7 +212,7 @@ void join_fallback_bytes(Tokens& tokens) {
     bytes.clear();
   };
   for (std::string& token : tokens) {
-    if (const int byte = fallback_byte(token); byte >= 0) {
+    if (const int byte = byte_of_piece(token); byte >= 0) {
       bytes.push_back(static_cast<char>(byte));
       continue;
     }

@@ -149,6 +149,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   void encode_part(std::string_view text, bool at_start, std::vector<int32_t>& ids) const override;
   std::vector<std::pair<std::string, int32_t>> special_tokens() const override;
   std::string decode(std::span<const int32_t> ids) const override;
+  /// As spelled in the file; empty for an unused id.
   std::string token_name(int32_t id) const override;
   int64_t vocabulary_size() const override { return parts_.most_ids; }
   int32_t bos_id() const override { return parts_.bos; }
@@ -173,7 +174,6 @@ class HuggingFaceTokenizer : public Tokenizer {
                              const Encode& encode);
   void encode_between(std::string_view text, const Reading& reading, Scratch& scratch, std::vector<int32_t>& ids) const;
   void encode_normalized(std::string_view text, bool at_start, Scratch& scratch, std::vector<int32_t>& ids) const;
-  std::string token_text(int32_t id) const;
 
   HuggingFaceParts parts_;
   AddedTokenFinder raw_tokens_;

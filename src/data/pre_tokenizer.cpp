@@ -291,19 +291,9 @@ void PreTokenizer::split(std::string_view text, bool at_start, Scratch& scratch)
 namespace {
 
 /// Python's str.isspace of one character: Unicode category Zs, or bidirectional type WS, B or S.
-bool is_python_space(char32_t c) {
-  if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F);
-  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
-}
+bool is_python_space(char32_t c) { return is_white_space(c) || (c >= 0x1C && c <= 0x1F); }
 
 bool is_space_at(std::string_view text, size_t at) { return is_python_space(first_code_point(text.substr(at, 4))); }
-
-size_t previous_character(std::string_view text, size_t at) {
-  do --at;
-  while ((static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
-  return at;
-}
 
 /// The last boundary in (begin, end] between whitespace and non-whitespace, or `begin` if there is none.
 size_t last_change(std::string_view text, size_t begin, size_t end) {

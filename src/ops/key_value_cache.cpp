@@ -11,8 +11,8 @@
 
 namespace titan {
 
-KeyValueCache::KeyValueCache(int64_t samples, int64_t capacity, AttentionKernel preferred)
-    : capacity_(capacity), preferred_(preferred), lengths_(static_cast<size_t>(samples), 0) {}
+KeyValueCache::KeyValueCache(int64_t samples, int64_t capacity)
+    : capacity_(capacity), lengths_(static_cast<size_t>(samples), 0) {}
 
 std::vector<KeyValueCache::Group> KeyValueCache::groups() const {
   std::vector<Group> groups;
@@ -64,7 +64,7 @@ at::Tensor KeyValueCache::attend(int64_t block, const at::Tensor& query, const a
     if (query.is_cpu()) {
       merge_tiled_attention(sums, query, held.keys, held.values, blocks);
     } else {
-      merge_dense_attention(preferred_, sums, query, held.keys, held.values, blocks);
+      merge_dense_attention(AttentionKernel::cudnn, sums, query, held.keys, held.values, blocks);
     }
   }
   return sums.output.to(query.scalar_type());

@@ -40,9 +40,4 @@ void Parameter::set_gradient(at::Tensor unsharded) {
   gradient_written_ = false;
 }
 
-at::Tensor Parameter::rows_from(const at::Tensor& tensor, int64_t rows) {
-  if (tensor.size(0) == rows) return tensor;
-  return tensor.as_strided({rows, tensor.size(1)}, {tensor.size(1), 1}, tensor.storage_offset());
-}
-
 }  // namespace titan

@@ -65,12 +65,6 @@ std::vector<at::Tensor*> Recorder::kept_places() {
   return places;
 }
 
-void Recorder::check_unchanged() const {
-  for (const Kept& kept : kept_) {
-    if (hash_check_) TITAN_CHECK(content_hash(kept.tensors) == kept.hash, name(kept.kind), kept.ordinal);
-  }
-}
-
 at::Tensor placeholder(at::IntArrayRef sizes, const at::TensorOptions& options) {
   return at::empty({1}, options).expand(sizes);
 }

@@ -281,12 +281,6 @@ std::shared_ptr<const UnitTrace> trace_unit(const Plan& plan, const PlanRequest&
 
 std::string_view name(ElementType type) { return type == ElementType::float32 ? "float32" : "bfloat16"; }
 
-int64_t WeightGroupPlan::offset_of(size_t index) const {
-  int64_t offset = 0;
-  for (size_t i = 0; i < index; ++i) offset += parameters[i].unsharded.numel();
-  return offset;
-}
-
 int64_t WeightGroupPlan::gathered_bytes() const {
   int64_t bytes = 0;
   for (size_t i = 0; i < parameters.size(); ++i) bytes += parameters[i].unsharded.numel() * gathered_size(i);

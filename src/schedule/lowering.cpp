@@ -204,21 +204,6 @@ ScheduleTable split_overlapped(const ScheduleTable& table) { return unmerge(tabl
 
 ScheduleTable split_batches(const ScheduleTable& table) { return unmerge(table, ActionKind::batch); }
 
-ScheduleTable merge_backward_halves(const ScheduleTable& table) {
-  return per_rank(table, [](const std::vector<Action>& actions) {
-    std::vector<Action> merged;
-    for (const Action& action : actions) {
-      const Action half{ActionKind::input_gradient, action.stage, action.microbatch};
-      if (action.kind == ActionKind::weight_gradient && !merged.empty() && merged.back() == half) {
-        merged.back().kind = ActionKind::backward;
-      } else {
-        merged.push_back(action);
-      }
-    }
-    return merged;
-  });
-}
-
 ScheduleTable add_weight_gathers(const ScheduleTable& table, int most) {
   TITAN_CHECK(most >= 1, most);
   return per_rank(table, [most](const std::vector<Action>& actions) { return with_gathers(actions, most); });

@@ -39,6 +39,12 @@ std::optional<StreamState> find_data_position(const Run& run, const SamplePositi
 Run::Run(const JobConfig& job, const World& who, const Log& to) : config(job), log(to), world(who) {}
 Run::~Run() = default;
 
+double Run::own_share(const StepBatch& batch) const {
+  const Plan& plan = model.plan();
+  if (plan.units.empty() || plan.units.back().role != UnitRole::head || batch.valid_tokens == 0) return 0;
+  return static_cast<double>(valid_tokens_of(batch, share)) / static_cast<double>(batch.valid_tokens);
+}
+
 RunStart resume(Run& run) {
   if (!run.checkpoints) return {};
   RunStart start = run.checkpoints->load();

@@ -109,7 +109,7 @@ class Trainer {
     }
     counters_ = batch.counters;
     EnqueuedStep enqueued{
-        step, rate, StepReadback(outcome), wait, stream.ready_before(), batch.counters, own_share(batch)};
+        step, rate, StepReadback(outcome), wait, stream.ready_before(), batch.counters, run_.own_share(batch)};
     stream.recycle(std::move(batch));
     requests_ |= run_.reporter->add(std::move(enqueued));
     return true;
@@ -123,13 +123,6 @@ class Trainer {
           "SIGUSR2 asks for a checkpoint, and this run saves none (checkpoint.enable, checkpoint.load_only)");
     }
     return {StopSignals::received() != 0, asked || (run_.checkpoints && run_.checkpoints->clock_asks())};
-  }
-
-  /// This rank's share of the step's valid tokens; 0 if it computes no loss.
-  double own_share(const StepBatch& batch) const {
-    const Plan& plan = run_.model.plan();
-    if (plan.units.empty() || plan.units.back().role != UnitRole::head || batch.valid_tokens == 0) return 0;
-    return static_cast<double>(valid_tokens_of(batch, run_.share)) / static_cast<double>(batch.valid_tokens);
   }
 
   void save_when_due() {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import signal
 import subprocess
 import unittest
@@ -12,13 +11,6 @@ from program import INTERRUPTED, STORAGE
 
 
 class FullDisk(CheckpointTest):
-    def mount(self, folder: pathlib.Path, room: str) -> None:
-        folder.mkdir(parents=True)
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", room, "none", folder], capture_output=True, check=False)
-        if done.returncode:
-            self.skipTest("no right to mount a small file system")
-        self.addCleanup(subprocess.run, ["umount", "--lazy", folder], check=True)
-
     def bytes_of_one(self, *words) -> int:
         self.complete(1, self.folder / "measured", 2, *words)
         return sum(path.stat().st_size for path in (self.folder / "measured/checkpoint/step-2").iterdir())

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import unittest
+from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "reference"))
 
@@ -74,6 +75,28 @@ class Run:
         return dump.read(self.folder, step)
 
 
+def setter_of(limits: dict[int, int] | None) -> Callable[[], None] | None:
+    """For subprocess's preexec_fn. `limits`: of the kernel, for the process and what it starts (resource.RLIMIT_*)."""
+
+    def set_limits():
+        for kind, amount in limits.items():
+            resource.setrlimit(kind, (amount, amount))
+
+    return set_limits if limits else None
+
+
+def read_terminal(ours: int) -> bytes:
+    """All that is written to a pseudo-terminal until its other side is closed; closes this side."""
+    parts = []
+    try:
+        while part := os.read(ours, 65536):
+            parts.append(part)
+    except OSError:  # how a pseudo-terminal says that the other side is closed
+        pass
+    os.close(ours)
+    return b"".join(parts)
+
+
 class BehaviourTest(unittest.TestCase):
     def setUp(self):
         self.program = binary()
@@ -117,6 +140,15 @@ class BehaviourTest(unittest.TestCase):
             (folder / f"{copy}.jsonl").symlink_to(CORPORA / "stories.jsonl")
         return f"--training.dataset_path={folder}"
 
+    def mount(self, folder: pathlib.Path, room: str) -> pathlib.Path:
+        """A small file system at `folder`; the test is skipped where that takes more rights than it has."""
+        folder.mkdir(parents=True)
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", room, "none", folder], capture_output=True, check=False)
+        if done.returncode:
+            self.skipTest("no right to mount a small file system")
+        self.addCleanup(subprocess.run, ["umount", "--lazy", folder], check=True)
+        return folder
+
     def wait_until(self, holds, what: str, seconds: float = 120) -> None:
         limit = time.monotonic() + seconds
         while not holds():
@@ -137,11 +169,6 @@ class BehaviourTest(unittest.TestCase):
 
     def titan(self, *words, limits: dict[int, int] | None = None, cwd: pathlib.Path = ROOT) -> Run:
         """Runs the program with exactly these words."""
-
-        def set_limits():
-            for kind, amount in (limits or {}).items():
-                resource.setrlimit(kind, (amount, amount))
-
         begin = time.monotonic()
         done = subprocess.run(
             [self.program, *map(str, words)],
@@ -151,7 +178,7 @@ class BehaviourTest(unittest.TestCase):
             text=True,
             errors="replace",
             timeout=TIME_LIMIT_SECONDS,
-            preexec_fn=set_limits if limits else None,
+            preexec_fn=setter_of(limits),
         )
         return Run(done.returncode, done.stdout, done.stderr, self.folder, time.monotonic() - begin)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 import resource
-import subprocess
 import time
 import unittest
 
@@ -19,15 +17,6 @@ ROOMY_ENOUGH_FOR_LINES = {resource.RLIMIT_FSIZE: 100_000}
 
 
 class FullDisk(RanksTest):
-    def mount(self, folder: pathlib.Path, room: str) -> pathlib.Path:
-        """A small file system at `folder`; the test is skipped where that takes more rights than it has."""
-        folder.mkdir(parents=True)
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", room, "none", folder], capture_output=True, check=False)
-        if done.returncode:
-            self.skipTest("no right to mount a small file system")
-        self.addCleanup(subprocess.run, ["umount", "--lazy", folder], check=True)
-        return folder
-
     def warnings(self, run: Process) -> list[str]:
         return [line for line in run.text().splitlines() if "warning: " in line or "WARNING" in line]
 

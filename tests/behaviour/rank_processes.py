@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import resource
 import signal
 import socket
 import subprocess
 import time
 from unittest import mock
 
-from program import ROOT, SMALL, UNFRIENDLY, BehaviourTest
+from program import ROOT, SMALL, UNFRIENDLY, BehaviourTest, setter_of
 
 LAUNCHER, BUG, PEER_FAILURE, HANG = 69, 70, 74, 76
 END_LIMIT_SECONDS = 10.0
@@ -37,12 +36,6 @@ class Process:
     def __init__(
         self, test: RanksTest, words: tuple, environment: dict[str, str], limits: dict[int, int], cwd: pathlib.Path
     ):
-        """`limits`: of the kernel, for this process and what it starts (resource.RLIMIT_*)."""
-
-        def set_limits():
-            for kind, amount in limits.items():
-                resource.setrlimit(kind, (amount, amount))
-
         self.path = test.folder / f"output-{len(test.processes)}.txt"
         with open(self.path, "wb") as file:
             self.popen = subprocess.Popen(
@@ -52,7 +45,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                preexec_fn=set_limits if limits else None,
+                preexec_fn=setter_of(limits),
             )
         test.processes.append(self)
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import unittest
 
-from program import BAD_DATA, DEBUG_CONFIG, OK, ROOT, BehaviourTest
+from program import BAD_DATA, DEBUG_CONFIG, OK, ROOT, BehaviourTest, read_terminal
 
 NUMBER = r"-?[\d.,]+(e[+-]\d+)?"
 # Former releases' fields first, in their order and form; then what this program adds.
@@ -146,14 +146,7 @@ class Colours(BehaviourTest):
         command = self.command("--training.steps=1", *words, folder=self.fresh_folder())
         process = subprocess.Popen(command, cwd=ROOT, env=os.environ | variables, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
-        parts = []
-        try:
-            while part := os.read(ours, 65536):
-                parts.append(part)
-        except OSError:  # how a pseudo-terminal says that the other side is closed
-            pass
-        os.close(ours)
-        text = b"".join(parts).decode(errors="replace")
+        text = read_terminal(ours).decode(errors="replace")
         self.assertEqual(process.wait(), OK, text)
         return text
 

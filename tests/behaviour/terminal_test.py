@@ -14,7 +14,7 @@ import termios
 import time
 import unittest
 
-from program import BAD_DATA, DEBUG_CONFIG, INTERRUPTED, LOG_LINE, NON_FINITE, SMALL, BehaviourTest
+from program import BAD_DATA, DEBUG_CONFIG, INTERRUPTED, LOG_LINE, NON_FINITE, SMALL, BehaviourTest, read_terminal
 
 ENDLESS = "--training.steps=1000000"
 ANNOUNCED = "Ctrl-C: this step is finished and what the config asks for is saved; Ctrl-C again ends at once"
@@ -145,15 +145,9 @@ class FromOutside(BehaviourTest):
         process = self.open_program([self.program, *map(str, words)], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
                                     env={**os.environ, "NO_COLOR": "1"})  # fmt: skip
         os.close(theirs)
-        parts = []
-        try:
-            while part := os.read(ours, 65536):
-                parts.append(part)
-        except OSError:  # the other end is closed
-            pass
-        os.close(ours)
+        written = read_terminal(ours)
         process.wait(timeout=60)
-        return b"".join(parts).decode(errors="strict")
+        return written.decode(errors="strict")
 
     def test_they_reach_a_terminal_as_escapes(self):
         toml = self.write("keys.toml", '["x\\u001b[2J"]\n[training]\n"st\\u001bps" = 1\n')

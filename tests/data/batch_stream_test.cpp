@@ -172,14 +172,5 @@ TEST(BatchStream, AStallPastTheTimeoutNamesTheFileAndTheStreamCanStillGoOn) {
   release.set_value();
 }
 
-TEST(BatchStream, WaitingIsAddedUp) {
-  BatchStream stream(list(), byte_tokenizer(), plan_of(8, 1, 1, 1, 0), batch_options());
-  stream.next();
-  double first = stream.total_wait_seconds();
-  EXPECT_EQ(first, stream.last_wait_seconds());
-  stream.next();
-  EXPECT_DOUBLE_EQ(stream.total_wait_seconds(), first + stream.last_wait_seconds());
-}
-
 }  // namespace
 }  // namespace titan

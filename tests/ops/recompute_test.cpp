@@ -99,9 +99,7 @@ TEST(Recorder, TheHashCheckFindsAKeptTensorThatWasWrittenTo) {
   const Counted compute;
   recorder.start(Recorder::Phase::first_run);
   at::Tensor result = recorder.once(ResultKind::linear, 0, compute);
-  recorder.check_unchanged();
   result.view({-1})[5] = 1.25;
-  EXPECT_THROW(recorder.check_unchanged(), InvariantError);
   recorder.start(Recorder::Phase::replay);
   EXPECT_THROW(recorder.once(ResultKind::linear, 0, compute), InvariantError);
 }

@@ -81,6 +81,13 @@ class TracedRunner : public UnitRunner {
   EagerRunner inner_;
 };
 
+/// Where `line` is in `trace`; it must be there.
+std::ptrdiff_t place_in(const std::vector<std::string>& trace, const std::string& line) {
+  const auto found = std::find(trace.begin(), trace.end(), line);
+  EXPECT_NE(found, trace.end()) << line;
+  return found - trace.begin();
+}
+
 /// Rank 0 of two that shard a small model between them.
 struct Sharded {
   explicit Sharded(PlanRequest request = small_plan(), const ModelRequest& model = small_request()) {
@@ -103,11 +110,7 @@ struct Sharded {
     return context;
   }
 
-  size_t place(const std::string& line) const {
-    const auto found = std::find(trace.begin(), trace.end(), line);
-    EXPECT_NE(found, trace.end()) << line;
-    return static_cast<size_t>(found - trace.begin());
-  }
+  size_t place(const std::string& line) const { return static_cast<size_t>(place_in(trace, line)); }
 
   std::vector<std::string> trace;
   ModelDescription description;
@@ -258,18 +261,6 @@ TEST(WeightStore, WeightsThatAreThereAtNoOtherTimeGiveTheBitsOfThoseThatStay) {
   }
 }
 
-TEST(WeightStoreResident, NeighboursInStorageFormOneFusedOperand) {
-  SmallModel small(small_request());
-  small.run(small.batch());
-  Parameter& wq = small.model->parameter("layers.1.attention.wq.weight");
-  Parameter& wk = small.model->parameter("layers.1.attention.wk.weight");
-  Parameter& wv = small.model->parameter("layers.1.attention.wv.weight");
-  const int64_t rows = wq.spec().shape[0] + wk.spec().shape[0] + wv.spec().shape[0];
-  EXPECT_TRUE(same_bits(wq.weight_rows(rows), at::cat({wq.weight(), wk.weight(), wv.weight()})));
-  EXPECT_TRUE(same_bits(wq.gradient_rows(rows), at::cat({wq.gradient(), wk.gradient(), wv.gradient()})));
-  EXPECT_TRUE(wq.weight_rows(rows).is_alias_of(wv.weight()));
-}
-
 TEST(WeightStoreResident, CopiesAreMadeOncePerChangeOfTheMasters) {
   PlanRequest plan = small_plan();
   plan.compute = ElementType::bfloat16;
@@ -363,11 +354,7 @@ TEST(WeightStoreResident, AGroupThatNoMicrobatchTouchedReducesToZero) {
 
 TEST(WeightStoreSharded, TheNextUnitsGatherBeginsBeforeAUnitRunsAndIsWaitedForAfterwards) {
   const std::vector<std::string> trace = traced_step();
-  auto at = [&](const std::string& line) {
-    const auto found = std::find(trace.begin(), trace.end(), line);
-    EXPECT_NE(found, trace.end()) << line;
-    return found - trace.begin();
-  };
+  const auto at = [&](const std::string& line) { return place_in(trace, line); };
   // Gather 1 is the embedding's; unit u's own is number u + 1.
   const std::vector<std::string> units{"tok_embeddings", "layers.0", "layers.1", "layers.2", "head"};
   for (size_t u = 0; u + 1 < units.size(); ++u) {
@@ -379,11 +366,7 @@ TEST(WeightStoreSharded, TheNextUnitsGatherBeginsBeforeAUnitRunsAndIsWaitedForAf
 
 TEST(WeightStoreSharded, BackwardToo) {
   const std::vector<std::string> trace = traced_step(/*replicas=*/1, /*layers=*/5);
-  auto at = [&](const std::string& line) {
-    const auto found = std::find(trace.begin(), trace.end(), line);
-    EXPECT_NE(found, trace.end()) << line;
-    return found - trace.begin();
-  };
+  const auto at = [&](const std::string& line) { return place_in(trace, line); };
   // Seven groups came in forward; the last two blocks are still in their slots.
   for (const auto& [gather, meanwhile] :
        {std::pair("gather 8", "layers.3"), {"gather 9", "layers.2"}, {"gather 10", "layers.1"}}) {
@@ -404,11 +387,7 @@ TEST(WeightStoreSharded, AUnitsReductionGoesOnWhileTheNextBackwardRuns) {
 
 TEST(WeightStoreSharded, SumsOverReplicasAreUnderWayWhileOneMoreBackwardRuns) {
   const std::vector<std::string> trace = traced_step(/*replicas=*/2);
-  auto at = [&](const std::string& line) {
-    const auto found = std::find(trace.begin(), trace.end(), line);
-    EXPECT_NE(found, trace.end()) << line;
-    return found - trace.begin();
-  };
+  const auto at = [&](const std::string& line) { return place_in(trace, line); };
   // All-reduce 1 is the head's, whose reduce-scatter overlapped with the last block's backward.
   EXPECT_GT(at("all-reduce 1 begins"), at("scatter 1 is waited for"));
   EXPECT_LT(at("all-reduce 1 begins"), at("backward layers.1"));

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 
 import sentencepiece
 from tiktoken_reference import PATTERN
+from tokenizer_program import Program
 from tokenizer_texts import SHARED_DATA, generated_text, plain_text, random_ids
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -146,20 +146,7 @@ def sentencepiece_model(name: str, text: pathlib.Path) -> tuple[sentencepiece.Se
     return sentencepiece.SentencePieceProcessor(model_file=str(model)), model
 
 
-class Program:
-    """titan_train, asked through files."""
-
-    def __init__(self, binary: str, folder: pathlib.Path):
-        self.binary, self.file = binary, folder / "input"
-
-    def ask(self, command: str, model: pathlib.Path, content: bytes, *options: str) -> bytes:
-        self.file.write_bytes(content)
-        words = [self.binary, "tokenizer", command, str(model), str(self.file), *options]
-        done = subprocess.run(words, capture_output=True, timeout=600)
-        if done.returncode != 0:
-            raise SystemExit(f"{' '.join(words)}: exit {done.returncode}\n{done.stderr.decode()}")
-        return done.stdout
-
+class ComparedProgram(Program):
     def agrees(self, name: str, model: pathlib.Path, content: bytes, encode, decode) -> bool:
         """Whether ids and decoded text are the package's."""
         wanted = encode(content.decode("utf-8", "replace"))
@@ -226,7 +213,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as place:
         folder = pathlib.Path(place)
-        program = Program(os.path.abspath(binary), folder)
+        program = ComparedProgram(os.path.abspath(binary), folder, limit=600)
         wanted = set(sys.argv[1:])
         kinds = hugging_face_models(folder, lines)
         if (SHARED_DATA / "hf_tokenizer").exists():

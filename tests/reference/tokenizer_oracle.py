@@ -17,49 +17,36 @@ import sys
 import tempfile
 
 import tiktoken_reference
+from tokenizer_program import Program
 from tokenizer_texts import ROOT, SHARED_DATA, cases, generated_text, random_ids
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
+LIMIT_SECONDS = 300  # of one command
 SIZES = [300, 4000, 20_000]  # of the vocabularies that are learned here
 
 
-class Program:
-    """titan_train, asked through files."""
-
-    def __init__(self, binary: str, model: pathlib.Path, folder: pathlib.Path):
-        self.binary, self.model, self.file = binary, model, folder / "input"
-
-    def ask(self, command: str, content: bytes, *words: str) -> bytes:
-        self.file.write_bytes(content)
-        command = [self.binary, "tokenizer", command, str(self.model), str(self.file), *words]
-        done = subprocess.run(command, capture_output=True, timeout=300)
-        if done.returncode != 0:
-            raise SystemExit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr.decode()}")
-        return done.stdout
-
-
-def compare(program: Program, encoding, name: str, content: bytes) -> bool:
+def compare(program: Program, model: pathlib.Path, encoding, name: str, content: bytes) -> bool:
     text = content.decode("utf-8", "replace")
     wanted = tiktoken_reference.encode(encoding, text)
-    printed = program.ask("encode", content)
+    printed = program.ask("encode", model, content)
     got = [int(token) for token in printed.split()]
     if got != wanted:
         at = next((i for i, (a, b) in enumerate(zip(got, wanted)) if a != b), min(len(got), len(wanted)))
         print(f"DIFFERENT {name}: id {at} is {got[at : at + 5]}, tiktoken has {wanted[at : at + 5]} after "
               f"{encoding.decode(wanted[max(0, at - 5) : at])!r}")  # fmt: skip
         return False
-    if program.ask("decode", printed) != text.encode("utf-8"):
+    if program.ask("decode", model, printed) != text.encode("utf-8"):
         print(f"DIFFERENT {name}: the decoded text is not what was encoded")
         return False
     return True
 
 
-def decodes_alike(program: Program, decode, size: int) -> bool:
+def decodes_alike(program: Program, model: pathlib.Path, decode, size: int) -> bool:
     """Whether ids at random stand for what the package says: bytes that make no characters, special tokens."""
     ids = random_ids(size)
-    if program.ask("decode", " ".join(map(str, ids)).encode()) == decode(ids).encode("utf-8"):
+    if program.ask("decode", model, " ".join(map(str, ids)).encode()) == decode(ids).encode("utf-8"):
         return True
-    print(f"DIFFERENT {program.model}: ids at random decode to another text")
+    print(f"DIFFERENT {model}: ids at random decode to another text")
     return False
 
 
@@ -97,11 +84,14 @@ def check_both_forms(binary: str, folder: pathlib.Path, text: bytes) -> bool:
     begin = encoding.n_vocab - len(encoding.special_tokens_set)
     alike = ids == tiktoken_reference.encode(encoding, replaced)
     alike &= package.encode(replaced).ids == [begin, *ids]
+    program = Program(binary, folder, LIMIT_SECONDS)
     for form in (model, hugging_face):
-        program = Program(binary, form, folder)
-        alike &= [int(id) for id in program.ask("encode", text, "--bos", "--eos").split()] == [begin, *ids, begin + 1]
-        alike &= decodes_alike(program, encoding.decode, encoding.n_vocab)
-        alike &= decodes_alike(program, lambda ids: package.decode(ids, skip_special_tokens=False), encoding.n_vocab)
+        printed = program.ask("encode", form, text, "--bos", "--eos")
+        alike &= [int(id) for id in printed.split()] == [begin, *ids, begin + 1]
+        alike &= decodes_alike(program, form, encoding.decode, encoding.n_vocab)
+        alike &= decodes_alike(
+            program, form, lambda ids: package.decode(ids, skip_special_tokens=False), encoding.n_vocab
+        )
     print(f"the two forms of a tokenizer made by tokenizer train: {'alike' if alike else 'DIFFERENT'}")
     return alike
 
@@ -124,12 +114,12 @@ def main() -> int:
         folder = pathlib.Path(place)
         lines = scripts["15 scripts"].decode("utf-8", "replace")[:1_000_000].split("\n")
         models += [learned(folder, lines, size) for size in SIZES]
+        program = Program(binary, folder, LIMIT_SECONDS)
         for model in models:
             encoding = tiktoken_reference.load(model, special=True)
-            program = Program(binary, model, folder)
             texts = scripts if model.parent == folder else all_cases | scripts
-            wrong = [name for name, content in texts.items() if not compare(program, encoding, name, content)]
-            wrong += [] if decodes_alike(program, encoding.decode, encoding.n_vocab) else ["ids at random"]
+            wrong = [name for name, content in texts.items() if not compare(program, model, encoding, name, content)]
+            wrong += [] if decodes_alike(program, model, encoding.decode, encoding.n_vocab) else ["ids at random"]
             size = sum(map(len, texts.values()))
             print(f"{model.name}: {len(texts) + 1 - len(wrong)} of {len(texts) + 1} comparisons alike, {size:,} bytes")
             failed += len(wrong)

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "support/occurrences.h"
+
 namespace titan {
 namespace {
 
@@ -35,12 +37,6 @@ nlohmann::json data_of(const std::string& page) {
   return nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at));
 }
 
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
-
 TEST(Page, NeedsNothingFromElsewhere) {
   const RunHistory history = a_history(50);
   const std::string page = render_page({a_run(history)});
@@ -51,7 +47,8 @@ TEST(Page, NeedsNothingFromElsewhere) {
   for (const char* markup : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write"}) {
     EXPECT_EQ(page.find(markup), std::string::npos) << markup << " would make elements of a run's text";
   }
-  EXPECT_EQ(count(page, "http:"), count(page, "http://www.w3.org/2000/svg")) << "a name, and nothing that is loaded";
+  EXPECT_EQ(occurrences(page, "http:"), occurrences(page, "http://www.w3.org/2000/svg"))
+      << "a name, and nothing that is loaded";
   EXPECT_TRUE(page.starts_with("<!doctype html>"));
 }
 
@@ -91,13 +88,13 @@ TEST(Page, TextOfARunIsTextAndNoMarkup) {
   run.facts["sample"] = "<|begin_of_text|>\xff & more";
   run.facts["config"] = {{"job", {{"description", "</details><script>"}}}};
   run.facts["description"] = "</title><script>";
-  const size_t scripts = count(render_page({a_run(history)}), "<script");
+  const size_t scripts = occurrences(render_page({a_run(history)}), "<script");
   for (const std::string& page : {render_page({run}), render_page({run, run})}) {
     EXPECT_EQ(page.find("</details><script>"), std::string::npos);
     EXPECT_EQ(page.find("a\"</script>"), std::string::npos);
     EXPECT_EQ(page.find("</title><script>"), std::string::npos);
-    EXPECT_EQ(count(page, "<script"), scripts);
-    EXPECT_EQ(count(page, "</script>"), scripts);
+    EXPECT_EQ(occurrences(page, "<script"), scripts);
+    EXPECT_EQ(occurrences(page, "</script>"), scripts);
     EXPECT_EQ(data_of(page)["runs"][0]["facts"]["sample"], "<|begin_of_text|>\xEF\xBF\xBD & more");
   }
 }

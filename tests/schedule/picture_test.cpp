@@ -6,6 +6,7 @@
 
 #include "shapes.h"
 #include "support/checkout.h"
+#include "support/occurrences.h"
 #include "titan/base/filesystem.h"
 #include "titan/schedule/table.h"
 
@@ -82,12 +83,6 @@ TEST(ScheduleLoads, HaveALineForEveryRank) {
             "1              6         3     33.3            1           0  1\n");
 }
 
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
-
 TEST(ScheduleSvg, HasABoxForEveryActionAndIsWellFormed) {
   const ScheduleRun run = shown("DualPipeV", 4, 2, 8);
   const std::string svg = schedule_svg(run, {"a < b & c", "second line"});
@@ -95,9 +90,9 @@ TEST(ScheduleSvg, HasABoxForEveryActionAndIsWellFormed) {
   for (const std::vector<Action>& actions : run.table) {
     for (const Action& action : actions) boxes += leaves(action).size();
   }
-  EXPECT_EQ(count(svg, "<title>"), boxes);
+  EXPECT_EQ(occurrences(svg, "<title>"), boxes);
   EXPECT_NE(svg.find("a &lt; b &amp; c"), std::string::npos);
-  EXPECT_EQ(count(svg, "<text"), count(svg, "</text>"));
+  EXPECT_EQ(occurrences(svg, "<text"), occurrences(svg, "</text>"));
   EXPECT_EQ(svg.substr(0, 4), "<svg");
   EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
 }

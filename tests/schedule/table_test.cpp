@@ -354,11 +354,6 @@ TEST(Lowering, GradientsAreReducedRightAfterTheLastMicrobatchOfTheirStage) {
             "0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,1REDUCE_GRAD,0B1,0REDUCE_GRAD\n");
 }
 
-TEST(Lowering, AnInputGradientAndItsWeightGradientSideBySideBecomeOneBackward) {
-  EXPECT_EQ(to_csv(merge_backward_halves(table_of("0F0,0F1,0I0,0W0,0I1,1F0,0W1,1I0,0W0\n"))),
-            "0F0,0F1,0B0,0I1,1F0,0W1,1I0,0W0\n");
-}
-
 TEST(Lowering, AnOverlappedPairBecomesForwardThenBackward) {
   EXPECT_EQ(to_csv(split_overlapped(table_of("0F0,(0F1;1B0)OVERLAP_F_B,0B0\n"))), "0F0,0F1,1B0,0B0\n");
 }

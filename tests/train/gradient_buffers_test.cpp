@@ -56,18 +56,19 @@ TEST(GradientBuffers, AreReducedWhereProductsAddedToThemUnderFsdp) {
   // Backward reduces the groups from the chain's end.
   for (size_t g = plan.groups.size(); g-- > 0;) {
     const WeightGroupPlan& group = plan.groups[g];
-    int64_t sharded = 0;
-    for (size_t i = 0; i < group.parameters.size(); ++i, ++next) {
+    int64_t unsharded = 0, sharded = 0;
+    for (const ParameterPlan& parameter : group.parameters) {
       ASSERT_LT(next, inputs.size());
-      const ParameterPlan& parameter = group.parameters[i];
       if (parameter.even(2)) {  // others pass through padded memory, which the plan counts
         EXPECT_EQ(inputs[next].storage_bytes, plan.gradient_slots[group.gradient_slot]) << parameter.spec.name;
-        EXPECT_EQ(inputs[next].offset, group.offset_of(i)) << parameter.spec.name;
+        EXPECT_EQ(inputs[next].offset, unsharded) << parameter.spec.name;
         EXPECT_EQ(inputs[next].numel, parameter.unsharded.numel());
         EXPECT_EQ(outputs[next].storage_bytes, group.shard_numel * 4) << "the shards that the optimizer reads";
         EXPECT_EQ(outputs[next].offset, sharded);
       }
+      unsharded += parameter.unsharded.numel();
       sharded += parameter.shard.numel();
+      ++next;
     }
   }
   EXPECT_EQ(next, inputs.size()) << "each gradient travels once a step, however many microbatches";

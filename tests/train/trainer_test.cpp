@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "job.h"
+#include "support/occurrences.h"
 #include "support/signals.h"
 #include "titan/base/error.h"
 
@@ -22,12 +23,6 @@ std::string run(const JobConfig& config, ExitCode expected = ExitCode::success) 
     EXPECT_EQ(train(*build_run(config, World(), log)), expected);
   }
   return ::testing::internal::GetCapturedStdout();
-}
-
-size_t occurrences(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
 }
 
 TEST(Trainer, LearnsFromTheFirstStepsOn) {

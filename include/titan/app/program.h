@@ -24,9 +24,6 @@ Failure describe_failure(const std::exception_ptr& error);
 /// "titan_train 0.1.0", then one line each for commit, LibTorch, CUDA, NCCL and the kernels built.
 std::string version_text();
 
-/// "0.1.0 (commit)", for files that record which program wrote them.
-std::string short_version();
-
 // Prints the problems of a job before it starts; used by the subcommands that start one.
 
 /// Prints the problems that prevent `loaded` from running: options, missing files. Returns the exit code to end with, 0

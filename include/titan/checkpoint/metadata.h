@@ -15,6 +15,9 @@
 
 namespace titan {
 
+/// All of a tensor of this shape.
+Box whole_box(const std::vector<int64_t>& shape);
+
 /// A tensor's name, dtype and global shape, without a layout.
 struct LogicalTensor {
   std::string name;
@@ -22,6 +25,8 @@ struct LogicalTensor {
   std::vector<int64_t> shape;
 
   int64_t bytes_of(const Box& box) const;
+  /// Of the whole tensor.
+  int64_t bytes() const;
   bool operator==(const LogicalTensor&) const = default;
 };
 

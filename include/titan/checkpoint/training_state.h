@@ -2,12 +2,10 @@
 // progress. Knows no trainer: the trainer fills these structs to save and reads them after a load.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "titan/checkpoint/load.h"
@@ -47,10 +45,6 @@ struct RunProgress {
   std::optional<int64_t> optimizer_steps = std::nullopt;  // steps applied to the moments; empty: all
   nlohmann::json guard = nullptr;                         // state of the spike guard; null: none
 };
-
-/// The values of exclude_from_loading.
-inline constexpr std::array<std::string_view, 5> kStateNames{"model", "optimizer", "lr_scheduler", "dataloader",
-                                                             "train_state"};
 
 /// The key of the spike guard's state.
 inline constexpr const char* kGuardKey = "train_state.titan_guard";
@@ -105,10 +99,10 @@ struct RestoredRun {
   std::vector<std::string> notes;         // what was not restored and why, for the log
 };
 
-/// Loads the shards of `rank` in place, and the progress. `leave`: names of kStateNames to skip. If the checkpoint
-/// holds the model alone, only that is restored, with a note. `data_rank`: the data-parallel rank whose data position
-/// is read. `ranks`: number of ranks that load. If nothing is skipped, each also reads a part of the tensors that no
-/// rank needs, so that every block's hash is checked. Throws what OpenCheckpoint::load throws.
+/// Loads the shards of `rank` in place, and the progress. `leave`: values of checkpoint.exclude_from_loading. If the
+/// checkpoint holds the model alone, only that is restored, with a note. `data_rank`: the data-parallel rank whose data
+/// position is read. `ranks`: number of ranks that load. If nothing is skipped, each also reads a part of the tensors
+/// that no rank needs, so that every block's hash is checked. Throws what OpenCheckpoint::load throws.
 RestoredRun restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
                         const std::set<std::string>& leave = {}, int64_t data_rank = 0, int64_t ranks = 1);
 

@@ -93,9 +93,8 @@ class BatchStream {
   /// Resumes exactly at `state`; `{}` is the beginning. Throws Error(bad_data) if it is from another corpus.
   void restore(const StreamState& state);
 
-  /// Seconds that the last `next` waited, and the total of all calls.
+  /// Seconds that the last `next` waited.
   double last_wait_seconds() const { return last_wait_seconds_; }
-  double total_wait_seconds() const { return total_wait_seconds_; }
   /// Number of prefetched batches.
   int64_t ready() const;
   /// Number of prefetched batches when `next` was last called.
@@ -112,7 +111,6 @@ class BatchStream {
   std::unique_ptr<Worker> worker_;
   StreamState state_;
   double last_wait_seconds_ = 0.0;
-  double total_wait_seconds_ = 0.0;
   int64_t ready_before_ = 0;
 };
 

@@ -98,8 +98,6 @@ class DocumentSource {
   std::vector<std::string> take_notices();
 
  protected:
-  /// Replaces malformed UTF-8 in place and counts it.
-  void repair(std::string& text);
   void notice(std::string text) { notices_.push_back(std::move(text)); }
 
   SourceCounters counters_;

@@ -22,7 +22,6 @@ at::Tensor embedding(const at::Tensor& anchor, const at::Tensor& tokens, Paramet
 struct Vocabulary {
   Vocabulary(const Parameter& output, const TensorParallel* tensor_parallel);
 
-  bool is_cut() const { return count < size; }
   /// This rank's logits [rows, count] → all logits [rows, size].
   at::Tensor gather(const at::Tensor& logits) const;
   /// This rank's columns of [rows, size].

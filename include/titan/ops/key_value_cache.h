@@ -8,14 +8,12 @@
 #include <map>
 #include <vector>
 
-#include "titan/ops/attention.h"
-
 namespace titan {
 
 class KeyValueCache {
  public:
   /// For `samples` samples of at most `capacity` tokens each. A block's memory is allocated at its first use.
-  KeyValueCache(int64_t samples, int64_t capacity, AttentionKernel preferred = AttentionKernel::cudnn);
+  KeyValueCache(int64_t samples, int64_t capacity);
 
   /// Attention of block `block` over T new tokens: query [B, T, Hq, d], key and value [B, T, Hk, d] → [B, T, Hq, d].
   /// Writes key and value after those of the tokens read.
@@ -25,7 +23,6 @@ class KeyValueCache {
   /// tokens overwrite the rest, which pads the shorter samples of a batch.
   void advance(const std::vector<int64_t>& count);
   int64_t capacity() const { return capacity_; }
-  const std::vector<int64_t>& lengths() const { return lengths_; }
 
  private:
   /// Consecutive samples of equal length.
@@ -35,7 +32,6 @@ class KeyValueCache {
   std::vector<Group> groups() const;
 
   int64_t capacity_;
-  AttentionKernel preferred_;
   std::vector<int64_t> lengths_;
   struct Block {
     at::Tensor keys, values;  // [B, capacity, Hk, d]

@@ -62,11 +62,8 @@ class Parameter {
   /// The unsharded weight (`unsharded_box`) in the compute dtype, or in float8 if it was all-gathered in float8. Throws
   /// if the weight is not unsharded.
   const at::Tensor& weight() const;
-  /// This weight and its successors in storage as one matrix of `rows` rows: the operand of a fused product.
-  at::Tensor weight_rows(int64_t rows) const { return rows_from(weight(), rows); }
   /// Storage of the unsharded gradient. Its content is valid only if `gradient_written()`.
   at::Tensor& gradient();
-  at::Tensor gradient_rows(int64_t rows) { return rows_from(gradient(), rows); }
   bool gradient_written() const { return gradient_written_; }
   void mark_gradient_written() { gradient_written_ = true; }
 
@@ -91,8 +88,6 @@ class Parameter {
   void set_gradient(at::Tensor unsharded);
 
  private:
-  static at::Tensor rows_from(const at::Tensor& tensor, int64_t rows);
-
   ParameterSpec spec_;
   TensorLayout layout_;
   Box shard_box_;

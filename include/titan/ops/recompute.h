@@ -80,8 +80,7 @@ class Recorder {
   std::vector<at::Tensor> kept() const;
   /// The same tensors by address, for offload between first run and replay; the order is stable.
   std::vector<at::Tensor*> kept_places();
-  /// Debug mode: throws if a kept tensor changed since it was recorded (compares a hash of each).
-  void check_unchanged() const;
+  /// Debug mode: the replay throws if a kept tensor changed since it was recorded (compares a hash of each).
   void set_hash_check(bool on) { hash_check_ = on; }
 
  private:

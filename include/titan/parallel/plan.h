@@ -148,8 +148,6 @@ struct WeightGroupPlan {
 
   /// True if its gradient is cast to a narrower dtype for the reduction.
   bool narrows_gradient() const { return reduce != ElementType::float32; }
-  /// Unsharded elements before parameter `index`.
-  int64_t offset_of(size_t index) const;
   /// Bytes of an element of parameter `index` as it is gathered.
   int64_t gathered_size(size_t index) const {
     return gathers_float8 && parameters[index].in_float8 ? 1 : size_of(compute);

@@ -40,9 +40,6 @@ std::vector<std::string> table_problems(const ScheduleTable& table, const Expect
 /// Replaces every OVERLAP_F_B by F and then B: messages of F are sent before B begins.
 ScheduleTable split_overlapped(const ScheduleTable& table);
 
-/// Replaces an I directly followed by the W of the same stage and microbatch by B: one pass over the stage, not two.
-ScheduleTable merge_backward_halves(const ScheduleTable& table);
-
 /// Adds UNSHARD and RESHARD. A rank keeps the weights of the next `most` stages that it works on and releases the
 /// others first. A gather is posted before the action at which its stage becomes one of them, so it overlaps with
 /// compute.
@@ -69,7 +66,7 @@ struct LoweringOptions {
   ActionTimes times{};           ///< the times of add_transfers' simulation
 };
 
-/// Applies all of the above except merge_backward_halves to a table of compute actions without problems.
+/// Applies all of the above to a table of compute actions without problems.
 ScheduleTable lower(const ScheduleTable& table, const LoweringOptions& options = {});
 
 }  // namespace titan

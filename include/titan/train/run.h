@@ -51,6 +51,9 @@ struct Run {
   Run(const JobConfig& config, const World& world, const Log& log);
   ~Run();
 
+  /// This rank's share of the step's valid tokens; 0 if it computes no loss.
+  double own_share(const StepBatch& batch) const;
+
   const JobConfig& config;
   const Log& log;
   bool trains = true;  // false: built by build_inference
