@@ -79,8 +79,8 @@ TEST(SafetensorsHeader, OneLongerThanTheFileOrThanTheFormatAllowsIsNotRead) {
 }
 
 TEST(SafetensorsHeader, WhatIsNoJsonOfTheFormIsSaid) {
-  EXPECT_TRUE(says(refusal_of_header("{\"a\": ", 0), "no JSON object"));
-  EXPECT_TRUE(says(refusal_of_header("[]", 0), "no JSON object"));
+  EXPECT_TRUE(says(refusal_of_header("{\"a\": ", 0), "not a JSON object"));
+  EXPECT_TRUE(says(refusal_of_header("[]", 0), "not a JSON object"));
   EXPECT_TRUE(says(refusal_of_header(R"({"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]}})", 4),
                    "entry for tensor a cannot be read"));
   EXPECT_TRUE(says(refusal_of_header(R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, -4]}})", 4),
