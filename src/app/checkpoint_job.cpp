@@ -58,6 +58,7 @@ Json recorded_facts(Storage& storage, const fs::path& folder) {
 struct StoredModel {
   std::vector<std::string> words;  // options that select the model and its weights
   int64_t length = 2048;           // of the training sequences, if known
+  bool is_of_run = false;          // else converted or imported weights
 };
 
 StoredModel stored_model(Storage& storage, const fs::path& folder) {
@@ -77,6 +78,7 @@ StoredModel stored_model(Storage& storage, const fs::path& folder) {
     }
     return stored;
   }
+  stored.is_of_run = true;
   const Json training = config.value("training", Json());
   if (training.is_object() && training.value("seq_len", Json()).is_number_unsigned()) {
     stored.length = training.at("seq_len").get<int64_t>();
@@ -105,13 +107,6 @@ fs::path newest_checkpoint(const fs::path& folder) {
   return folder;
 }
 
-bool is_of_run(const fs::path& checkpoint) {
-  const fs::path folder = find_model(checkpoint);
-  if (is_hugging_face(folder)) return false;
-  const std::unique_ptr<Storage> storage = make_posix_storage();
-  return recorded_facts(*storage, folder).value("config", Json::object()).contains("model");
-}
-
 fs::path find_model(const fs::path& folder) {
   expect_folder(folder);
   if (is_hugging_face(folder)) return folder;
@@ -123,7 +118,8 @@ fs::path find_model(const fs::path& folder) {
                           folder.string()));
 }
 
-LoadedConfig load_checkpoint_job(const Schema& schema, const fs::path& checkpoint, std::span<const std::string> words) {
+CheckpointJob load_checkpoint_job(const Schema& schema, const fs::path& checkpoint,
+                                  std::span<const std::string> words) {
   const std::unique_ptr<Storage> storage = make_posix_storage();
   const fs::path folder = find_model(checkpoint);
   const auto given = [&](std::string_view key) {
@@ -144,7 +140,7 @@ LoadedConfig load_checkpoint_job(const Schema& schema, const fs::path& checkpoin
   all.insert(all.end(), words.begin(), words.end());
   std::vector<ConfigCheck> checks = config_checks();
   checks.push_back(world_check());
-  LoadedConfig loaded = load_config(schema, all, checks);
+  CheckpointJob loaded{load_config(schema, all, checks), stored.is_of_run};
   std::erase_if(loaded.problems, [&](const Problem& problem) {  // about training's lengths and batches
     const bool is_default = problem.where.kind == Place::Kind::default_value;
     return (is_default || problem.key.starts_with("training.")) && !given("--" + problem.key);

@@ -22,15 +22,15 @@ std::filesystem::path newest_checkpoint(const std::filesystem::path& folder);
 /// model.
 std::filesystem::path find_model(const std::filesystem::path& folder);
 
-/// True if find_model(`checkpoint`) was trained by this program, whose documents begin with BOS. Throws like
-/// find_model.
-bool is_of_run(const std::filesystem::path& checkpoint);
+struct CheckpointJob : LoadedConfig {
+  bool is_of_run = false;  // this program trained the model, and its documents began with BOS
+};
 
 /// The config for the model at find_model(`checkpoint`). `words`: options of the user, which take precedence. Throws
 /// like find_model, and Error(bad_config) for weights whose model is neither recorded nor given by options.
 /// training.seq_len is that of the run, or 2048 if none is recorded.
-LoadedConfig load_checkpoint_job(const Schema& schema, const std::filesystem::path& checkpoint,
-                                 std::span<const std::string> words);
+CheckpointJob load_checkpoint_job(const Schema& schema, const std::filesystem::path& checkpoint,
+                                  std::span<const std::string> words);
 
 /// The config of a training run. If the folder of model.from_hf no longer exists and the run has a checkpoint, uses the
 /// model that the checkpoint recorded.

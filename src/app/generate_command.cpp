@@ -192,7 +192,8 @@ void add_stop_ids(GenerationOptions& generation, const Tokenizer& tokenizer, con
                                                   id, tokenizer.vocabulary_size() - 1));
   }
   if (tokenizer.eos_id() != Tokenizer::kNoId) generation.stop_ids.push_back(tokenizer.eos_id());
-  std::vector<int32_t> ends = end_ids(config.model.from_hf);
+  std::vector<int32_t> ends;
+  if (!config.model.from_hf.empty()) ends = end_ids(config.model.from_hf);
   if (ends.empty()) ends = end_ids(tokenizer_location(config));
   generation.stop_ids.insert(generation.stop_ids.end(), ends.begin(), ends.end());
 }
@@ -307,7 +308,7 @@ int run_chat(const Schema& schema, LoadedConfig& job, GenerateOptions& options,
 int run_generate(const Schema& schema, std::span<const std::string> arguments) {
   std::optional<GenerateOptions> options = parse_generate(arguments);
   if (!options) return 0;
-  LoadedConfig job = load_checkpoint_job(schema, options->checkpoint, options->rest);
+  CheckpointJob job = load_checkpoint_job(schema, options->checkpoint, options->rest);
   if (const int code = report_config_problems(job)) return code;
   const std::shared_ptr<const Tokenizer> tokenizer = open_job_tokenizer(job);
   add_stop_ids(options->generation, *tokenizer, job.config);
@@ -315,7 +316,7 @@ int run_generate(const Schema& schema, std::span<const std::string> arguments) {
   if (options->file == "-") refuse_shared_input(job, "give the prompt with --prompt or --file FILE");
   const std::vector<std::string> prompts = prompts_of(*options);
   // As transformers does, or as training did.
-  const bool bos = is_of_run(options->checkpoint) || tokenizer->adds_bos();
+  const bool bos = job.is_of_run || tokenizer->adds_bos();
   const std::vector<std::vector<int32_t>> encoded = encode_prompts(prompts, *tokenizer, bos);
   GenerationOptions& generation = options->generation;
   size_t longest = 0;

@@ -59,12 +59,6 @@ Waits waits_of(const SimulatedStep& step) {
   return waits;
 }
 
-int64_t host_bytes(const Plan& plan) {
-  int64_t sum = 0;
-  for (const MemoryPurpose& purpose : plan.memory) sum += purpose.on_host ? purpose.bytes : 0;
-  return sum;
-}
-
 }  // namespace
 
 double Prediction::reserved_bytes() const {
@@ -96,11 +90,8 @@ Prediction predict_memory(const JobConfig& config, const ModelDescription& model
 
 void predict_time(Prediction& prediction, bool keep_events) {
   prediction.step = simulate_step(prediction.plans, prediction.hardware, keep_events);
-  const PlanRequest& request = prediction.plans[0].request;
-  const int64_t tokens =
-      request.samples * request.sequence_length * request.accumulation * request.place.mesh.data_parallel_degree();
-  prediction.tokens_per_second =
-      static_cast<double>(tokens) / prediction.step.seconds / static_cast<double>(prediction.world);
+  const auto tokens = static_cast<double>(prediction.plans[0].request.tokens_per_step());
+  prediction.tokens_per_second = tokens / prediction.step.seconds / static_cast<double>(prediction.world);
 }
 
 }  // namespace
@@ -145,7 +136,8 @@ std::vector<std::string> prediction_lines(const Prediction& prediction, const Jo
     for (const MemorySetting& setting : settings) {
       const Prediction changed =
           predict(setting.config, model, prediction.world * setting.times_ranks, prediction.hardware);
-      const int64_t on_host = host_bytes(changed.plans[changed.peak]);
+      const Plan& fits = changed.plans[changed.peak];
+      const int64_t on_host = fits.training_bytes(/*device_only=*/false) - fits.training_bytes(/*device_only=*/true);
       lines.push_back(fmt::format(
           "it would fit with {} ({:.1f} GiB{}, {:.0f} tokens/s per GPU)", setting.words,
           kReserved * static_cast<double>(setting.bytes) / kGiB,

@@ -78,11 +78,9 @@ std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, 
   const PlannedJob job = plan_job(config, world, rank, on_gpu);
   std::vector<std::string> lines{fmt::format("memory of rank {} of {}, {} {}, predicted by purpose:", rank, world,
                                              job.model.name, job.model.flavor)};
-  const PlanRequest& request = job.plan.request;
-  const int64_t tokens =
-      request.samples * request.sequence_length * request.accumulation * request.place.mesh.data_parallel_degree();
+  const auto tokens = static_cast<double>(job.plan.request.tokens_per_step());
   lines.push_back(fmt::format("{} parameters; {:.3g} model FLOPs per step", with_thousands(job.plan.parameter_count),
-                              static_cast<double>(tokens) * static_cast<double>(job.plan.flops_per_token)));
+                              tokens * static_cast<double>(job.plan.flops_per_token)));
   const auto append = [&](const std::vector<std::string>& more) {
     lines.insert(lines.end(), more.begin(), more.end());
   };

@@ -171,18 +171,14 @@ void ChunkStream::fail_too_short() const {
                             options_.section));
   }
   if (packs_conversations()) {
+    const int64_t longer = counters_.long_conversations;
     throw Error(
         ExitCode::bad_data,
-        counters_.long_conversations > 0
-            ? fmt::format(
-                  "dataset {}: the conversations of {} that fit fill {} sequences, less than one global batch of "
-                  "{}; {} are longer than {}.seq_len = {}. Raise it, give more of them, or lower the batch size.",
-                  options_.dataset, source_->description(), pass_chunks(), options_.chunks_needed,
-                  with_thousands(counters_.long_conversations), options_.section, options_.sequence_length)
-            : fmt::format("dataset {}: the conversations of {} fill {} sequences, less than one global batch of {}. "
-                          "Give more of them, or lower {}.seq_len or the batch size.",
-                          options_.dataset, source_->description(), pass_chunks(), options_.chunks_needed,
-                          options_.section));
+        fmt::format("dataset {}: the conversations of {} fill {} sequences, less than one global batch of {}{}. "
+                    "Give more of them, {} {}.seq_len = {}, or lower the batch size.",
+                    options_.dataset, source_->description(), pass_chunks(), options_.chunks_needed,
+                    longer > 0 ? fmt::format("; {} are too long", with_thousands(longer)) : "",
+                    longer > 0 ? "raise" : "lower", options_.section, options_.sequence_length));
   }
   throw Error(
       ExitCode::bad_data,

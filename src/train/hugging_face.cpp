@@ -63,7 +63,9 @@ void add_chat_template(const JobConfig& config, const std::shared_ptr<const Toke
     const std::shared_ptr<const ChatTemplate> form = open_chat_template(config, tokenizer);
     std::erase_if(files, named("chat_template.jinja"));
     files.push_back({"chat_template.jinja", form->source()});
-    ends = form->stop_ids();
+    for (const int32_t id : form->stop_ids()) {
+      if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+    }
   } catch (const Error& error) {
     notes.push_back(fmt::format("no chat template is exported: {}", error.what()));
     return;
@@ -110,7 +112,8 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
   std::vector<CompanionFile> files;
   if (!ids_alone || fs::is_directory(where, unknown)) files = tokenizer_files(where);
   if (files.empty()) notes.push_back(fmt::format("no tokenizer is exported: there is none at {}", where.string()));
-  std::vector<int32_t> ends;  // of a model's turn
+  std::vector<int32_t> ends;  // of a text, and of a model's turn
+  if (tokenizer && tokenizer->eos_id() != Tokenizer::kNoId) ends.push_back(tokenizer->eos_id());
   if (tokenizer && !ids_alone) add_chat_template(config, tokenizer, files, ends, notes);
   const Json ids = token_ids(tokenizer.get());
   Json model = adapter_of(request).hugging_face_config(request);
@@ -123,11 +126,7 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
     Json generation = Json::object();
     generation["_from_model_config"] = true;
     generation.update(ids);
-    if (tokenizer && tokenizer->eos_id() != Tokenizer::kNoId) std::erase(ends, tokenizer->eos_id());
-    if (!ends.empty()) {
-      if (ids.contains("eos_token_id")) ends.insert(ends.begin(), tokenizer->eos_id());
-      generation["eos_token_id"] = ends;
-    }
+    if (!ends.empty()) generation["eos_token_id"] = ends.size() == 1 ? Json(ends[0]) : Json(ends);
     files.push_back({kGenerationConfig, generation.dump(2) + "\n"});
   }
   return files;

@@ -174,9 +174,9 @@ class Search {
     const int64_t within = question.allowed ? planned_within(*question.allowed, question.device_only) : 0;
     // A job that fits by its plan and ran out needs more than that: require a fifth less than now, too.
     const int64_t taken = is_validation_ ? now_.validation : now_.of(question.ran_out);
-    const bool fits_by_plan = !question.allowed || taken <= *question.allowed;
-    const int64_t planned = question.allowed ? within : taken;
-    const int64_t room = fits_by_plan ? std::min(planned, fifth_less(taken)) : planned;
+    const int64_t room = !question.allowed            ? fifth_less(taken)
+                         : taken <= *question.allowed ? std::min(within, fifth_less(taken))
+                                                      : within;
     room_ = {is_validation_ ? std::max(within, now_.training) : room, room};
     // If the bytes held before a batch are known, only the batch must fit beside them.
     const int64_t rest = question.held > 0 && question.allowed

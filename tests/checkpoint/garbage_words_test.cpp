@@ -1,4 +1,4 @@
-// Malformed messages in barriers of saves and loads. The rank that receives one goes on if it can read it, or fails
+// Malformed messages in barriers of saves and loads. The rank that receives one continues if it can read it, or fails
 // with an exit code of the table that is not 70. TITAN_TEST_FULL=1 tries 4,000.
 #include <gtest/gtest.h>
 

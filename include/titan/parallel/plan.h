@@ -108,6 +108,10 @@ struct PlanRequest {
   int64_t microbatches_per_pass() const { return pipeline ? pipeline->microbatches : 1; }
   /// True if weight gradients are separate actions.
   bool splits_backward() const { return pipeline && pipeline->splits_backward; }
+  /// Of all ranks.
+  int64_t tokens_per_step() const {
+    return samples * sequence_length * accumulation * place.mesh.data_parallel_degree();
+  }
   int64_t local_length() const { return sequence_length / place.mesh.size(MeshAxis::cp); }
   int64_t tokens() const { return samples * local_length(); }
 };
