@@ -43,10 +43,10 @@ constexpr int64_t kMostTokens = int64_t{1} << 31;
 /// The job's tokenizer. Throws Error(bad_data) if there is none, or if it has only ids and `needs_text`.
 std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, bool needs_text = true);
 
-/// The length in tokens of the longest text that the model can generate.
+/// The longest text in tokens, prompt included, that the model can generate or score.
 int64_t longest_context(const LoadedConfig& job);
 
-/// Sets the sequence length that the model is built for, so that a text of `tokens` fits. Throws Error(bad_config) if
+/// Sets the sequence length that the model is built for, so that a text of `tokens` fits. Throws Error(bad_data) if
 /// that exceeds longest_context; `remedy` says what to do about it.
 void set_context(LoadedConfig& job, int64_t tokens, const std::string& remedy);
 

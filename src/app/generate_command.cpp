@@ -78,7 +78,8 @@ std::optional<GenerateOptions> parse_generate(std::span<const std::string> argum
   app.add_option("--repetition-penalty", sampling.repetition_penalty,
                  "Repetition penalty; above 1 makes earlier tokens less likely")
       ->check(number_between(0.01, 100));
-  auto* seed = app.add_option("--seed", options.seed, "Random seed of the sampling")->check(at_least(0));
+  auto* seed = app.add_option("--seed", options.seed, "Random seed of the sampling; the same seed gives the same text")
+                   ->check(at_least(0));
   app.add_option("--stop", options.generation.stop_texts, "End at this text, which is left out; may be repeated")
 
       ->allow_extra_args(false);

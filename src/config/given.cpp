@@ -151,7 +151,7 @@ bool GivenReader::fill_record(const Option& option, Record& record, const std::s
     std::vector<std::string> close = nearest(name, names, 1);
     problem(inside.at(fmt::format("{}.{}", element, name)), option.key,
             fmt::format("unknown option {}.{}", option.key, name),
-            close.empty() ? "its options are " + join(names, ", ") : fmt::format("did you mean {}?", close.front()));
+            close.empty() ? "allowed: " + join(names, ", ") : fmt::format("did you mean {}?", close.front()));
   }
   for (const Option& field : option.fields) {
     auto found = record.fields.find(field.name());
@@ -190,8 +190,8 @@ bool may_set(const Given& given, const std::string& key, const Settings& setting
   return true;
 }
 
-/// Two spellings of a recipe_name with different values on the command line are a problem, not an override, because the
-/// recipe decides all numerics. (For other options, and for one spelling repeated, the last value wins.)
+/// An option recipe_name given under both of its names with different values on the command line is a problem, not an
+/// override: the recipe decides all numerics. (For other options, or one name given twice, the last value wins.)
 bool contradicts(const Given& given, const Settings& settings, std::vector<Problem>& problems) {
   const std::string& key = given.option->key;
   const bool said_before = settings.level(key) == Level::command_line && given.level == Level::command_line &&

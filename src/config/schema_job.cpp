@@ -128,7 +128,7 @@ void describe_metrics(Schema& schema) {
       .own()
       .at_least(1)
       .only_when(samples)
-      .help("maximum tokens of a sample");
+      .help("maximum new tokens of a sample");
   metrics.add("sample_temperature", &S::sample_temperature, 0.8)
       .own()
       .at_least(0)
@@ -152,7 +152,8 @@ namespace {
 void describe_model_override(Schema& schema) {
   using S = ModelOverrideSection;
   Section sizes(
-      schema, "model.override", "Overrides of the flavor's sizes; 0 keeps the flavor's. The flavor custom has none.",
+      schema, "model.override",
+      "Overrides of the flavor's sizes; 0 keeps the flavor's. The flavor custom has no sizes of its own.",
       [](auto& config) -> auto& { return config.model.override_sizes; });
   sizes.add("dim", &S::dim, 0).own().at_least(0).at_most(kWidestModel).help("width of the residual stream");
   sizes.add("n_layers", &S::n_layers, 0).own().at_least(0).at_most(kMostLayers).help("transformer blocks");

@@ -50,8 +50,8 @@ void describe_degrees(Fields& parallelism) {
       .later()
       .choices({"default", "always", "never"})
       .only_when(gathered())
-      .help("reshard after forward: blocks unless in a pipeline (default), all units (always), none (never)");
-  degree("tensor_parallel_degree", &S::tensor_parallel_degree, "tensor-parallel ranks");
+      .help("free gathered weights after use: blocks unless in a pipeline (default), all (always), none (never)");
+  degree("tensor_parallel_degree", &S::tensor_parallel_degree, "tensor-parallel ranks, which split every matrix");
   parallelism.add("disable_loss_parallel", &S::disable_loss_parallel, false)
       .later()
       .only_when(tensor_parallel())
@@ -60,7 +60,7 @@ void describe_degrees(Fields& parallelism) {
       .later()
       .only_when(tensor_parallel())
       .help("overlap tensor-parallel communication with products; ranks on one host");
-  degree("context_parallel_degree", &S::context_parallel_degree, "context-parallel ranks");
+  degree("context_parallel_degree", &S::context_parallel_degree, "context-parallel ranks, which split every sequence");
   parallelism.add("context_parallel_rotate_method", &S::context_parallel_rotate_method, "allgather")
       .later()
       .choices({"allgather", "alltoall"})
@@ -81,7 +81,7 @@ void describe_pipeline(Fields& parallelism) {
       .later()
       .at_least(1)
       .at_most(kMostRanks)
-      .help("pipeline ranks");
+      .help("pipeline ranks, which split the layers");
   auto in_pipeline = [&](Option& option) -> Option& { return option.later().only_when(pipelined()); };
   in_pipeline(parallelism.add("pipeline_parallel_schedule", &S::pipeline_parallel_schedule, "1F1B"))
       .choices({"1F1B", "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV",
@@ -159,7 +159,7 @@ void describe_comm(Schema& schema) {
       .at_least(0)
       .at_most(1e7)
       .among_several(no_others)
-      .help("size of the ring buffer of collectives, dumped when a rank hangs or is lost; 0: none");
+      .help("collectives kept in a ring buffer, which is dumped when a rank hangs or is lost; 0: none");
   comm.add("save_traces_folder", &S::save_traces_folder, "comm_traces")
       .later()
       .not_empty()

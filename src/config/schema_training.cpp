@@ -89,7 +89,7 @@ void describe_numbers(TrainingFields& training) {
   training.add("mixed_precision_reduce", &S::mixed_precision_reduce, "float32")
       .choices({"float32", "bfloat16"})
       .among_several("one process reduces nothing")
-      .help("dtype in which data-parallel ranks send gradients; sums are float32");
+      .help("dtype in which data-parallel ranks send gradients; they are summed and kept in float32");
   training.add("keep_fp32", &S::keep_fp32, {})
       .own()
       .not_empty()

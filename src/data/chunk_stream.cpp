@@ -175,10 +175,10 @@ void ChunkStream::fail_too_short() const {
     throw Error(
         ExitCode::bad_data,
         fmt::format("dataset {}: the conversations of {} fill {} sequences, less than one global batch of {}{}. "
-                    "Give more of them, {} {}.seq_len = {}, or lower the batch size.",
+                    "Give more of them, {} {}.seq_len (now {}), or lower the batch size.",
                     options_.dataset, source_->description(), pass_chunks(), options_.chunks_needed,
                     longer > 0 ? fmt::format("; {} are too long", with_thousands(longer)) : "",
-                    longer > 0 ? "raise" : "lower", options_.section, options_.sequence_length));
+                    options_.drops_long && longer > 0 ? "raise" : "lower", options_.section, options_.sequence_length));
   }
   throw Error(
       ExitCode::bad_data,

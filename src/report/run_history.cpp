@@ -65,7 +65,7 @@ void RunHistory::add(const nlohmann::json& line) {
   const bool is_step = line.contains("loss");
   if (is_step && step <= last_step_) {
     rewind(step);
-    note(step, step == 1 ? "restarted" : fmt::format("resumed from step {}", with_thousands(step - 1)));
+    note(step, step == 1 ? "restarted from step 1" : fmt::format("resumed from step {}", with_thousands(step - 1)));
   }
   if (is_step) last_step_ = step;
   for (const char* key : kCurves) {

@@ -27,7 +27,7 @@ Hardware read_hardware(const std::string& name, const toml::table& table, const 
     known.insert(key);
     const std::optional<double> value = table[key].value<double>();
     if (!value || *value < 0)
-      throw Error(ExitCode::bad_config, fmt::format("{}: {} is missing, or not a number from 0 on", where, key));
+      throw Error(ExitCode::bad_config, fmt::format("{}: {} is missing, or is not a number ≥ 0", where, key));
     return *value * unit;
   };
   hardware.memory_bytes = number("memory_gib", kGiB);

@@ -43,9 +43,9 @@ class RankProcess {
  public:
   explicit RankProcess(int64_t rank) : rank_(rank) {}
 
-  /// Starts `program` in its own process group, with `variables` added to this process's environment. The kernel kills
-  /// it when this process ends. `shares_output`: it inherits this process's standard output, which is then not
-  /// captured. Throws Error(launcher) if it cannot be started.
+  /// Starts `program` in its own process group, with this process's environment except where `variables` override it.
+  /// The kernel kills it when this process ends. `shares_output`: it inherits this process's standard output, which is
+  /// then not captured. Throws Error(launcher) if it cannot be started.
   void start(const std::string& program, const std::vector<std::string>& arguments,
              const std::map<std::string, std::string>& variables, bool shares_output);
 

@@ -46,8 +46,8 @@ void refuse_waits_by_design(const JobConfig& config, const at::Device& device) {
   if (device.is_cpu() || !config.debug.sync_check || !config.training.enable_cpu_offload) return;
   const auto refuse = [](std::string_view option, std::string_view waits_for) {
     throw Error(ExitCode::bad_config,
-                fmt::format("debug.sync_check = true allows one host wait per step; training.enable_cpu_offload with "
-                            "{} = true also waits for {}; disable one of the three",
+                fmt::format("debug.sync_check = true allows one host wait per step; training.enable_cpu_offload = true "
+                            "and {} = true together also wait for {}; disable one of the three",
                             option, waits_for));
   };
   if (config.optimizer.early_step_in_backward) {

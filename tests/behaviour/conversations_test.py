@@ -81,7 +81,7 @@ weight = 1
         run = self.train(*words, "--data.bad_record=skip", "--training.local_batch_size=1")
         self.assertIn("bad records of the corpus were left out", "\n".join(run.messages("WARNING")))
         corpus.write_text(conversation("a" * 400, "b") * 20 + conversation("a", "b"))
-        dropped = ["fill 1 sequences", "; 20 are too long. Give more of them, raise training.seq_len = "]
+        dropped = ["fill 1 sequences", "; 20 are too long. Give more of them, raise training.seq_len (now "]
         self.refused(BAD_DATA, dropped, *words, "--data.long_conversations=drop")
         corpus.write_text("\n")
         self.refused(BAD_DATA, ["there is no document in"], *words)

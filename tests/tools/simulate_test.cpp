@@ -70,7 +70,7 @@ TEST(Simulation, KnowsGpusByNameAndFromAFileAndSaysWhatIsWrongWithEither) {
     return message_of(file.string());
   };
   EXPECT_EQ(written("[mine]\nmemory_gib = 10\n"),
-            file.string() + ": product_tflops is missing, or not a number from 0 on");
+            file.string() + ": product_tflops is missing, or is not a number ≥ 0");
   EXPECT_TRUE(written("[mine\n").starts_with(file.string() + ":1:")) << written("[mine\n");
   const std::string one_table = file.string() + " is to hold one table of a GPU, such as [my-gpu], and nothing else";
   EXPECT_EQ(written("a = 1\n"), one_table);

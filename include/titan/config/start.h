@@ -1,6 +1,6 @@
-// Checks that training needs beyond a valid config: input files exist, enough processors. Only `titan_train train` runs
-// them; `config show` accepts a config on any machine. They only test whether files exist; the code that reads a file
-// checks its content.
+// Checks that training needs beyond a valid config: input files exist, enough processors. Only `titan_train train` and
+// `launch` run them; `config show` accepts a config on any machine. They only test whether files exist; the code that
+// reads a file checks its content.
 #pragma once
 
 #include <string>

@@ -74,7 +74,7 @@ class BatchStream {
               const BatchOptions& options);
   /// From a given source of chunks, such as a mixture; the packing fields of `options` are then ignored.
   BatchStream(std::unique_ptr<ChunkSource> chunks, const BatchPlan& plan, const BatchOptions& options);
-  /// Stops the thread within milliseconds; a thread blocked in a read is detached and ends when the read returns.
+  /// Stops the thread. If it is blocked in a read, waits 2 s, then detaches it; it ends when the read returns.
   ~BatchStream();
   BatchStream(const BatchStream&) = delete;
   BatchStream& operator=(const BatchStream&) = delete;

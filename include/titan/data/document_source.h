@@ -78,7 +78,8 @@ class DocumentSource {
   /// For messages: "corpus.jsonl", "text/ (12 files, 3.1 MiB)".
   virtual std::string description() const = 0;
 
-  /// A hash of file names and sizes: changes when the documents change.
+  /// A hash of the files' names and sizes (.bin: their counts and vocabulary) and of the settings that determine the
+  /// documents. It does not change if only the contents change; CorpusRecord detects that.
   virtual uint64_t fingerprint() const = 0;
 
   /// The files, with their sizes when the source was opened.

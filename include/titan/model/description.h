@@ -41,7 +41,7 @@ struct ModelDescription {
   int64_t vocabulary = 0;
   bool vocabulary_is_tokenizers = false;  // the flavor has none
   int64_t max_sequence = 0;
-  int64_t longest_text = 0;   // tokens that can be generated: the context, or where dynamic rotary scaling begins
+  int64_t longest_text = 0;   // tokens, prompt included: the context, or where dynamic rotary scaling begins
   bool block_causal = false;  // attention stops and positions restart at document boundaries
 
   /// Counts every parameter once, tied weights too.

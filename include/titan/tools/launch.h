@@ -19,8 +19,8 @@ struct LaunchRequest {
   std::set<int64_t> shown_ranks;
   /// Folder for the standard output of the others: rank-NNNN.out, created if there is any.
   std::filesystem::path output_folder;
-  /// If set, rank 0 inherits this process's standard output, which is the result of the command. Equal lines of several
-  /// ranks on standard error are shown once.
+  /// If set: rank 0 inherits this process's standard output, which is the result of the command, and a line that any
+  /// rank has already printed to standard error is not repeated.
   bool output_is_result = false;
   /// Printed if the ranks stopped after a save (exit code 75).
   std::string how_to_resume = "run the same command to resume";

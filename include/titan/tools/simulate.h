@@ -18,7 +18,7 @@ struct Hardware {
   double product_rate = 0, float8_rate = 0, attention_rate = 0;
   double memory_rate = 0;
   double nvlink_rate = 0, network_rate = 0;
-  double host_link_rate = 0, host_memory_rate = 0;  // per GPU: each direction; its share of the host memory
+  double host_link_rate = 0, host_memory_rate = 0;  // per GPU: each direction; its share of the host memory's rate
   int64_t gpus_per_host = 8;
 };
 
