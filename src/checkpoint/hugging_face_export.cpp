@@ -130,7 +130,7 @@ class Exporter {
 
   void publish() {
     const std::filesystem::path old =
-        parent_ / fmt::format("{}{}-{}", kDeletingPrefix, wanted_.step, wanted_.run);  // the form of clean_leftovers
+        parent_ / fmt::format("{}{}-{}", kDeletingPrefix, wanted_.step, wanted_.run);  // clean_leftovers knows the form
     const std::optional<StorageEntry> former = entry_at(storage_, wanted_.folder);
     const bool replaces = former.has_value(), replaces_link = former && former->is_link;
     if (replaces && !wanted_.replace) throw StorageError("write", wanted_.folder, EEXIST);  // created during the export

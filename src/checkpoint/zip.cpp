@@ -165,7 +165,7 @@ std::vector<ZipEntry> read_zip(CheckedReader& file, int64_t offset, int64_t leng
     directory = find_directory(file, offset, size, file.read(offset + length - tail, tail));
     if (directory) break;
   }
-  if (!directory) throw DamageError("the file is not a zip archive");
+  if (!directory) throw DamageError("a zip archive is expected here, but this is not one");
   if (directory->offset > size || directory->size > size - directory->offset) {
     throw DamageError("a zip directory is outside its archive");
   }

@@ -55,7 +55,7 @@ class CoordinatorClient : public AbortWatcher {
   /// Ends the process: rank 0 does not answer, although the connection is open. `aloud`: this rank reports it.
   [[noreturn]] void rank_zero_is_silent(const std::string& text, bool aloud);
   /// Has rank 0 ask all ranks whether they are alive if this rank waits for one that may be busy for long. Ends this
-  /// process if rank 0 does not answer either.
+  /// process if rank 0 itself does not answer.
   void check_health();
   void say_final_message() const;
 

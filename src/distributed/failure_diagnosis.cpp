@@ -8,7 +8,8 @@
 namespace titan {
 namespace {
 
-/// The monitoring thread polls at least every second; if two polls are further apart, this process was stopped.
+/// The monitoring thread polls at least every second. If two polls are further apart than this, this process was
+/// stopped.
 constexpr std::chrono::seconds kLongestPause{2};
 
 }  // namespace

@@ -148,7 +148,7 @@ std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
   }
   launch.rendezvous.host = *address;
   launch.rendezvous.ports = {parse_port(*port, "MASTER_PORT")};
-  // The port belongs to the agent's store: use derived ports.
+  // If the port belongs to the agent's store, use derived ports.
   if (to_lower(variables.text_or("TORCHELASTIC_USE_AGENT_STORE", "")) == "true") {
     launch.rendezvous.run += ", port " + *port;
     launch.rendezvous.ports = derived_ports(name_key(launch.rendezvous.run));

@@ -13,8 +13,8 @@ void assign_slots(Plan& plan);
 /// The stage of this rank with this number in the model's order.
 const StagePlan& stage_numbered(const Plan& plan, int64_t number);
 
-/// True if float8 weights are cast once per microbatch and their transposed copies kept for backward: weights are
-/// resident and microbatches run one after the other.
+/// True if float8 weights are cast once per microbatch and their transposed copies kept for backward. Needs tensorwise
+/// scales without casts_again, resident weights, no tensor parallelism, and microbatches one after the other.
 bool keeps_float8_weights(const PlanRequest& request);
 /// Traces one microbatch through a unit on this rank.
 std::shared_ptr<const UnitTrace> trace_unit(const Plan& plan, const PlanRequest& request, const UnitPlan& unit,

@@ -267,9 +267,9 @@ class Expansion {
     }
   }
 
-  // A group's reduction overlaps with the next unit's backward; its slot is free before the unit after that needs it.
-  // The all-reduce over replicas overlaps with one more unit's backward. With one shard and CPU offload there is
-  // nothing to reduce, so the gradient is complete at once.
+  // A group's reduction overlaps with the next unit's backward. Its slot is free before the unit after the next one
+  // needs it. The all-reduce over replicas overlaps with one more unit's backward. With one shard and CPU offload there
+  // is nothing to reduce, so the gradient is complete at once.
   void reduce(size_t g) {
     add_group(close_gradient, g);
     const bool scatters = plan_.request.shards() > 1;

@@ -447,7 +447,7 @@ class Refusals(MockGpu):
         for words in (["--optimizer.early_step_in_backward", "--training.max_norm=0"], [FLOAT8, gathers]):
             run = self.on_gpu("--debug.sync_check", OFFLOAD, *words, code=BAD_CONFIG)
             option = words[0 if FLOAT8 not in words else 1].removeprefix("--")
-            self.assertIn(f"training.enable_cpu_offload with {option} = true also waits for", run.errors)
+            self.assertIn(f"training.enable_cpu_offload = true and {option} = true together also wait for", run.errors)
 
     def test_a_driver_that_is_too_old(self):
         run = self.on_gpu(code=BAD_CONFIG, MOCK_CUDA_DRIVER=12040)

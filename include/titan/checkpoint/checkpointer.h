@@ -83,12 +83,14 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  /// Saves `state` as step `step`, after waiting for the previous save. Each name keeps the layout of its first save.
-  /// `now`: this save is synchronous; otherwise the state must not change before `detach`.
+  /// Saves `state` as step `step`, after waiting for the previous save. While names, dtypes and shapes stay the same,
+  /// layouts must too: the plan is reused. `now`: this save is synchronous; otherwise the state must not change before
+  /// `detach`.
   void save(int64_t step, const CheckpointState& state, bool now = false);
   /// Call before the state of the last `save` changes: see StateSnapshot. Costs nothing if nothing must be copied.
   void detach();
-  /// Waits until the last `save` is written or has failed. Rethrows exceptions of the writer thread.
+  /// Waits until the last `save` is written or has failed. Storage failures go to `done`; rethrows other exceptions of
+  /// the writer thread.
   void finish();
 
   /// Of the last asynchronous save; undefined before the first.
@@ -103,7 +105,7 @@ class Saver {
   SaverOptions options_;
   std::function<void(const SaveOutcome&)> done_;
 
-  std::vector<LogicalTensor> planned_;  // the layout that plan_ is for
+  std::vector<LogicalTensor> planned_;  // names, dtypes and shapes of the tensors that plan_ is for
   std::shared_ptr<const SavePlan> plan_;
   std::unique_ptr<StateSnapshot> snapshot_;
   std::thread writer_;

@@ -68,7 +68,7 @@ PickleRef bytes(std::string value);
 PickleRef tuple(std::vector<PickleRef> items);
 PickleRef list(std::vector<PickleRef> items);
 PickleRef dictionary(const std::vector<std::pair<std::string, PickleRef>>& items);
-/// An instance that Python creates by calling "module name" with `arguments`.
+/// An instance that Python creates by calling `name` ("module name") with `arguments`.
 PickleRef call(std::string name, std::vector<PickleRef> arguments);
 /// An instance that Python creates without calling its initialiser, then fills from `state`.
 PickleRef instance(std::string name, PickleRef state);

@@ -28,7 +28,7 @@ struct GroupRequest {
   std::chrono::milliseconds timeout{300'000};
   std::vector<int64_t> members{};         // global rank by group rank; empty: unknown
   std::shared_ptr<WaitForGraph> waits{};  // records the ranks that this one waits for; null: off
-  std::string queue{};  // groups with equal members and queue share a transport: their calls are serialised
+  std::string queue{};  // NCCL: groups with equal members and queue share a transport: their calls are serialised
 };
 
 /// For ranks of one host. Blocks until all members have called it. Null, on all members, if one of them cannot share
@@ -87,7 +87,8 @@ struct TransportOptions {
 /// GLOO_SOCKET_IFNAME, else that of the hostname.
 MakeCommunicator communicator_maker(const World& world, const at::Device& device, TransportOptions options = {});
 
-/// Returns the factory of peer memory for the tensor-parallel group; empty if its ranks are on several hosts.
+/// Returns the factory of peer memory for the tensor-parallel group; empty if its ranks are on several hosts, and for a
+/// single process without a store.
 std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(const World& world,
                                                                                const DeviceMesh& mesh,
                                                                                const at::Device& device,

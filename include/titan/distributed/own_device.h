@@ -28,7 +28,7 @@ auto on_own_device(Work work) {
 
 /// Names and values, as torchtitan sets them: errors end the process without waiting for the GPU. When a collective
 /// times out, the last `remembered` collectives (0: none) are written to `file_prefix` followed by the rank.
-/// `one_gpu_visible`: every rank's GPU has index 0, and symmetric memory must not take equal indices for one GPU.
+/// `one_gpu_visible`: every rank's GPU has index 0; adds the variable that lets symmetric memory accept equal indices.
 std::vector<std::pair<std::string, std::string>> nccl_environment(int64_t remembered, const std::string& file_prefix,
                                                                   bool one_gpu_visible);
 

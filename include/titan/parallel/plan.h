@@ -90,7 +90,7 @@ struct PlanRequest {
   int64_t norm_message_bytes = 0;    // of the all-reduces of the gradient norm and the loss
   int64_t loss_message_bytes = 0;
   std::optional<ValidationShape> validation;  // none: no validation
-  bool on_gpu = false;                        // from here on: affects only memory and time
+  bool on_gpu = false;                        // from here to cuda_graphs: affects only memory and time
   bool fused_kernels = false;                 // this project's kernels, not plain ATen operations
   bool fused_loss = false;                    // losses and gradients of logits are computed in place of the logits
   bool cuda_graphs = false;                   // used where the plan allows; they keep a microbatch's memory allocated
@@ -196,7 +196,7 @@ struct StagePlan {
 struct MemoryPurpose {
   std::string name;
   int64_t bytes = 0;
-  bool on_host = false;  // true if the device is not the host
+  bool on_host = false;  // these bytes are in host memory; without a GPU all bytes are
 };
 
 /// What one step sends through the communicator `group` of `ranks` ranks.

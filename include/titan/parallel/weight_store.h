@@ -102,7 +102,8 @@ class WeightStore {
   void weights_changed();
 
  private:
-  /// Sets each float8 weight's current amax over all ranks. Scales stay at their addresses.
+  /// Sets the float8 scales from `largest`: each float8 weight's current amax, over all ranks. Scales stay at their
+  /// addresses.
   void set_amaxes(const at::Tensor& largest);
   /// The unsharded gradients (bytes) in the dtype of their reduction.
   const at::Tensor& narrowed_gradients();

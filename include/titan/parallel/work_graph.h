@@ -29,7 +29,7 @@ class GraphCapture {
   /// Nothing of `body` is computed before CapturedGraph::run. It must not wait for the device, and the tensors that it
   /// reads and writes must stay at their addresses. Its host code runs once. Throws Error if it cannot be recorded.
   virtual std::unique_ptr<CapturedGraph> record(std::function<HiddenStates()> body) = 0;
-  /// A tensor over the memory of a result that does not own it.
+  /// A tensor that views the memory of a result without owning it.
   virtual at::Tensor unowned(const at::Tensor& tensor) = 0;
 };
 

@@ -55,8 +55,8 @@ struct Simulation {
 /// Simulates a table that has no problems (table.h). A rank computes one action at a time, as early as order and inputs
 /// allow. Transfers, gathers and reductions take no time on the rank that posts them. A transfer begins when both sides
 /// have posted it and the previous one in the same direction between the two ranks has ended; a gather or reduction
-/// begins when the rank's previous one has ended. Messages of a merged transfer are available when all of them have
-/// been received. In a table without transfers every message takes its time, and none waits for another. A merged pair
+/// begins when the rank's previous one has ended. The messages that a merged transfer receives are available when all
+/// have arrived. In a table without transfers every message takes its time, and none waits for another. A merged pair
 /// of forward and backward runs one after the other, and both results are available at its end.
 Simulation simulate(const ScheduleTable& table, const ActionTimes& times);
 

@@ -66,7 +66,7 @@ struct LoweringOptions {
   ActionTimes times{};           ///< the times of add_transfers' simulation
 };
 
-/// Applies all of the above to a table of compute actions without problems.
+/// Lowers a table of compute actions without problems: adds gathers, reductions and transfers, as `options` say.
 ScheduleTable lower(const ScheduleTable& table, const LoweringOptions& options = {});
 
 }  // namespace titan
