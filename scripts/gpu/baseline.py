@@ -1,0 +1,188 @@
+"""The opponent of the benchmarks: a Llama trained in plain PyTorch, as one would write it well. Needs torch 2.11 only.
+
+    scripts/gpu/baseline.py --device cpu --steps 2        the debug model
+    scripts/gpu/baseline.py --mode eager --dim 4096 --layers 16 --heads 32 --kv-heads 8 --hidden 14336 --vocabulary 128256
+                            --length 8192 --steps 16 --warm-up 6
+    torchrun --nproc-per-node 2 scripts/gpu/baseline.py --device cpu     FSDP2, each rank with --batch sequences of its own
+
+Standard output has one JSON object a line. Each step: step, loss, grad_norm, step_seconds. The last line, by which a
+complete run is known: mode, precision, device, parameters, steps, counted (those after --warm-up), tokens_per_second
+(median of the counted steps), max_memory_reserved (bytes; null on a CPU). Out of memory: {"error": …} and exit code 71.
+
+Blocks and loss are compiled (--mode compiled) as torchtitan does, attention is cuDNN's or else FlashAttention, AdamW is
+fused, clipping foreach. --precision: `bfloat16` weights, gradients and moments, rounded to nearest where titan rounds
+stochastically; `mixed` computes in bf16 with fp32 weights (autocast); `float32`. Rotary frequencies are not scaled.
+--dump FILE takes weights, tokens and labels from a step that titan_train wrote (debug.dump_steps): a test compares them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import statistics
+import struct
+import sys
+import time
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+OUT_OF_MEMORY = 71  # exit code, as titan_train's
+
+
+class Block(nn.Module):
+    def __init__(self, dim: int, heads: int, kv_heads: int, hidden: int):
+        super().__init__()
+        self.head_dim = dim // heads
+        kv = kv_heads * self.head_dim
+        self.wq, self.wk, self.wv = (nn.Linear(dim, width, bias=False) for width in (dim, kv, kv))
+        self.wo = nn.Linear(dim, dim, bias=False)
+        self.w1, self.w3 = nn.Linear(dim, hidden, bias=False), nn.Linear(dim, hidden, bias=False)
+        self.w2 = nn.Linear(hidden, dim, bias=False)
+        self.attention_norm, self.ffn_norm = nn.RMSNorm(dim, eps=1e-5), nn.RMSNorm(dim, eps=1e-5)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        normed = self.attention_norm(x)
+        q, k, v = (linear(normed).unflatten(-1, (-1, self.head_dim)) for linear in (self.wq, self.wk, self.wv))
+        q, k, v = (heads.transpose(1, 2) for heads in (rotate(q, cos, sin), rotate(k, cos, sin), v))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+        x = x + self.wo(mixed.transpose(1, 2).flatten(-2))
+        normed = self.ffn_norm(x)
+        return x + self.w2(F.silu(self.w1(normed)) * self.w3(normed))
+
+
+class Llama(nn.Module):
+    """Names are titan's without `attention.` and `feed_forward.`."""
+
+    def __init__(self, a: argparse.Namespace):
+        super().__init__()
+        self.tok_embeddings = nn.Embedding(a.vocabulary, a.dim)
+        self.layers = nn.ModuleList(Block(a.dim, a.heads, a.kv_heads, a.hidden) for _ in range(a.layers))
+        self.norm, self.output = nn.RMSNorm(a.dim, eps=1e-5), nn.Linear(a.dim, a.vocabulary, bias=False)
+        for linear in (module for module in self.modules() if isinstance(module, nn.Linear)):
+            nn.init.normal_(linear.weight, std=0.02)
+        if a.tied:
+            self.output.weight = self.tok_embeddings.weight
+
+    def forward(self, tokens: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = self.tok_embeddings(tokens)
+        for block in self.layers:
+            x = block(x, cos, sin)
+        return self.output(self.norm(x))
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turns adjacent pairs of each head in real arithmetic, which Inductor fuses; complex numbers it does not."""
+    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).to(x.dtype)
+
+
+def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+
+def read_dump(path: pathlib.Path, device: str) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, without its package."""
+    blob = bytearray(path.read_bytes())
+    size = 8 + struct.unpack("<Q", blob[:8])[0]
+    types = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64}
+    tensors = {}
+    for key, told in json.loads(blob[8:size]).items():
+        if key != "__metadata__":
+            begin, end = told["data_offsets"]
+            flat = torch.frombuffer(blob[size + begin : size + end], dtype=types[told["dtype"]])
+            tensors[key] = flat.reshape(told["shape"]).to(device)
+    return tensors
+
+
+def shard(model: Llama, device: str) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group("gloo" if device == "cpu" else "nccl")
+    mesh = torch.distributed.device_mesh.init_device_mesh(device, (torch.distributed.get_world_size(),))
+    for block in model.layers:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def train(a: argparse.Namespace) -> None:
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    torch.manual_seed(1)
+    torch.set_default_dtype(torch.bfloat16 if a.precision == "bfloat16" else torch.float32)
+    with torch.device(a.device):
+        model = Llama(a)
+        exponents = torch.arange(0, a.dim // a.heads, 2, dtype=torch.float32) / (a.dim // a.heads)
+        angles = torch.outer(torch.arange(a.length, dtype=torch.float32), a.theta**-exponents).unsqueeze(1)
+        cos, sin = angles.cos(), angles.sin()
+        chunks = torch.randint(a.vocabulary, (a.steps, ranks, a.batch, a.length + 1))[:, rank]
+    batches = [(chunk[:, :-1].contiguous(), chunk[:, 1:].contiguous()) for chunk in chunks]
+    if a.dump:
+        dump = read_dump(a.dump, a.device)
+        batches = [(dump["tokens"], dump["labels"])] * a.steps
+        weights = {key.removeprefix("param."): value for key, value in dump.items() if key.startswith("param.")}
+        model.load_state_dict({re.sub("(attention|feed_forward)[.]", "", name): weights[name] for name in weights})
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    if ranks > 1:
+        shard(model, a.device)
+    compute_loss = torch.compile(loss_of) if a.mode == "compiled" else loss_of
+    for block in model.layers if a.mode == "compiled" else []:
+        block.compile(fullgraph=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    synchronize = torch.cuda.synchronize if a.device == "cuda" else lambda: None
+    seconds = []
+    for step, (tokens, labels) in enumerate(batches, start=1):
+        synchronize()
+        begin = time.perf_counter()
+        with sdpa_kernel(KERNELS, set_priority=True), torch.autocast(a.device, torch.bfloat16, a.precision == "mixed"):
+            loss = compute_loss(model(tokens, cos, sin), labels)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if ranks > 1:
+            norm = norm.full_tensor()
+            torch.distributed.all_reduce(loss := loss.detach() / ranks)
+        line = {"step": step, "loss": loss.item(), "grad_norm": norm.item()}
+        del loss  # with its graph
+        synchronize()
+        seconds.append(time.perf_counter() - begin)
+        if rank == 0:
+            print(json.dumps(line | {"step_seconds": seconds[-1]}), flush=True)
+    counted = seconds[min(a.warm_up, a.steps - 1) :]
+    last = {"mode": a.mode, "precision": a.precision, "device": a.device, "parameters": parameters, "steps": a.steps}
+    last |= {"counted": len(counted), "tokens_per_second": ranks * tokens.numel() / statistics.median(counted)}
+    last["max_memory_reserved"] = torch.cuda.max_memory_reserved() if a.device == "cuda" else None
+    if rank == 0:
+        print(json.dumps(last), flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A Llama in plain PyTorch; one JSON object a line.")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--mode", choices=["compiled", "eager"], default="compiled")
+    parser.add_argument("--precision", choices=["bfloat16", "mixed", "float32"], default="bfloat16")
+    sizes = {"dim": 256, "layers": 6, "heads": 16, "kv-heads": 16, "hidden": 768, "vocabulary": 2048, "length": 512}
+    for name, value in (sizes | {"batch": 1, "steps": 16, "warm-up": 6, "threads": 0}).items():
+        parser.add_argument(f"--{name}", type=int, default=value, metavar="N")
+    parser.add_argument("--theta", type=float, default=5e5)
+    parser.add_argument("--tied", action="store_true", help="embedding and output share a weight, as in Llama 3.2")
+    parser.add_argument("--dump", type=pathlib.Path, metavar="FILE")
+    a = parser.parse_args()
+    if a.threads > 0:
+        torch.set_num_threads(a.threads)
+    try:
+        train(a)
+    except torch.OutOfMemoryError as error:
+        print(json.dumps({"error": f"out of memory: {str(error).splitlines()[0]}"}), flush=True)
+        return OUT_OF_MEMORY
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
