@@ -8,6 +8,7 @@ import sys
 
 import driver
 import ratios
+import records
 import trainers
 from trainers import Measurement, Workload
 
@@ -18,36 +19,52 @@ WORKLOADS = {
     "short-float32": Workload(1, 64, "float32", warm_up=20, measured=150),
     "short-bfloat16": Workload(1, 64, "bfloat16", warm_up=20, measured=150),
 }
-SPEED_BARS = {512: 1.05, 64: 1.5}
+MODES = ["eager", "compiled"]
+SPEED_BAR = 1.6  # of the faster mode
 MEMORY_BAR = 0.8
 CONFIG_ERROR_SECONDS = 1.0
 DATA_WAIT_PERCENT = 1.0
 
 
-def training_rows(binary: str, work: Workload, pairs: int) -> list[ratios.Row]:
-    """Speed, memory and data wait of one workload."""
-    results: list[tuple[Measurement, Measurement]] = ratios.interleaved(
-        pairs, lambda: trainers.titan(binary, work), lambda: trainers.python(work)
-    )
+def measured(binary: str, work: Workload, pairs: int) -> dict[str, list[Measurement]]:
+    """titan_train and both modes of the baseline, one of each in every pair."""
+
+    def python() -> list[Measurement]:
+        return [trainers.python(work, mode) for mode in MODES]
+
+    results = ratios.interleaved(pairs, lambda: trainers.titan(binary, work), python)
     for ours, theirs in results:
-        if ours.parameters != theirs.parameters:
-            raise SystemExit(f"the models differ: {ours.parameters} and {theirs.parameters} parameters")
+        if ours.parameters != theirs[0].parameters:
+            raise SystemExit(f"the models differ: {ours.parameters} and {theirs[0].parameters} parameters")
+    modes = {mode: [theirs[place] for _, theirs in results] for place, mode in enumerate(MODES)}
+    return {"titan": [ours for ours, _ in results]} | modes
 
-    def rate(which: int) -> str:
-        seconds = statistics.median(pair[which].step_seconds for pair in results)
-        return f"{work.tokens / seconds:,.0f} tokens/s"
 
-    def peak(which: int) -> str:
-        return f"{statistics.median(pair[which].peak_bytes for pair in results) / 2**20:,.0f} MiB"
+def training_rows(work: Workload, runs: dict[str, list[Measurement]]) -> list[tuple[str, ratios.Row]]:
+    """Speed against the faster mode of the baseline, and against the other; memory against the mode that needs less; data
+    wait. With the keys under which the records of the first two are kept."""
 
-    speed = [theirs.step_seconds / ours.step_seconds for ours, theirs in results]
-    memory = [ours.peak_bytes / theirs.peak_bytes for ours, theirs in results]
-    waits = [100 * ours.wait_share for ours, _ in results]
-    rows = [ratios.Row(f"training step, {work.title}", rate(0), rate(1), speed, SPEED_BARS[work.length], True)]
+    def seconds(who: str) -> float:
+        return statistics.median(run.step_seconds for run in runs[who])
+
+    def peak(who: str) -> float:
+        return statistics.median(run.peak_bytes for run in runs[who])
+
+    def speed_row(mode: str) -> ratios.Row:
+        speed = [theirs.step_seconds / ours.step_seconds for ours, theirs in zip(runs["titan"], runs[mode])]
+        shown = [f"{work.tokens / seconds(who):,.0f} tokens/s" for who in ("titan", mode)]
+        return ratios.Row(f"training step, {work.title}", shown[0], f"{shown[1]}, {mode}", speed, SPEED_BAR, True)
+
+    rows = [(f"cpu/step/{work.key}" if place == 0 else "", speed_row(mode)) for place, mode in enumerate(sorted(MODES, key=seconds))]
     if work.length == 512:
-        rows.append(ratios.Row(f"peak memory, {work.title}", peak(0), peak(1), memory, MEMORY_BAR, False))
+        small = min(MODES, key=peak)
+        memory = [ours.peak_bytes / theirs.peak_bytes for ours, theirs in zip(runs["titan"], runs[small])]
+        shown = [f"{peak(who) / 2**20:,.0f} MiB" for who in ("titan", small)]
+        row = ratios.Row(f"peak memory, {work.title}", shown[0], f"{shown[1]}, {small}", memory, MEMORY_BAR, False)
+        rows.append((f"cpu/memory/{work.key}", row))
+    waits = [100 * run.wait_share for run in runs["titan"]]
     waited = f"{statistics.median(waits):.2g} %"
-    rows.append(ratios.Row(f"data wait share, {work.title}", waited, "", waits, DATA_WAIT_PERCENT, False, " %"))
+    rows.append(("", ratios.Row(f"data wait share, {work.title}", waited, "", waits, DATA_WAIT_PERCENT, False, " %")))
     return rows
 
 
@@ -59,7 +76,8 @@ def config_error_row(binary: str, pairs: int) -> ratios.Row:
 
 def main() -> int:
     names = [*WORKLOADS, "config-error"]
-    arguments = driver.parse("scripts/bench/cpu.sh", "Ratios to an eager Python trainer.", names)
+    description = "Ratios to PyTorch, eager and compiled (scripts/gpu/baseline.py)."
+    arguments = driver.parse("scripts/bench/cpu.sh", description, names, driver.add_record_option)
     pairs = 1 if arguments.quick else arguments.pairs
     print(f"{driver.machine()}\n{pairs} interleaved pairs a row, 2 threads", flush=True)
     rows = []
@@ -69,10 +87,16 @@ def main() -> int:
         if arguments.quick:
             work = dataclasses.replace(work, warm_up=1, measured=2)
         print(f"measuring {work.title}", file=sys.stderr, flush=True)
-        rows += training_rows(arguments.binary, work, pairs)
+        for key, row in training_rows(work, measured(arguments.binary, work, pairs)):
+            rows.append(row)
+            if key and arguments.record:
+                mode = row.other.split(", ")[-1]
+                records.append(key, f"{mode} PyTorch 2.11", row.samples, row.median, driver.processor())
     if "config-error" in arguments.rows:
         rows.append(config_error_row(arguments.binary, pairs))
     print(f"\n{ratios.table(rows)}", flush=True)
+    if arguments.record:
+        records.write()
     return driver.verdict(rows, arguments)
 
 

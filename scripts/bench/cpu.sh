@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# CPU benchmark: ratios between titan_train and an eager Python trainer, from one run; method: docs/benchmarks/README.md
-#   scripts/bench/cpu.sh [--pairs 7] [--rows NAME,...] [--quick] [--check] [--binary FILE]
+# CPU benchmark: ratios between titan_train and PyTorch, eager and compiled, from one run; method: docs/benchmarks/README.md
+#   scripts/bench/cpu.sh [--pairs 7] [--rows NAME,...] [--quick] [--check] [--record] [--binary FILE]
 # TITAN_TEST_PYTHON names the Python with torch 2.11.0; without it the tests' own environment is used.
 . "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 

@@ -11,14 +11,21 @@ from collections.abc import Callable
 import ratios
 
 
-def machine() -> str:
+def processor() -> str:
     model = platform.processor() or platform.machine()
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             model = line.split(":", 1)[1].strip()
             break
-    load = os.getloadavg()[0]
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f} at start"
+    return f"{model}, {os.cpu_count()} cores"
+
+
+def machine() -> str:
+    return f"{processor()}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} at start"
+
+
+def add_record_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--record", action="store_true", help="add the results to docs/benchmarks/records.jsonl and its tables")
 
 
 def parse(
@@ -45,6 +52,8 @@ def parse(
     arguments.binary = os.path.abspath(arguments.binary)
     if arguments.pairs < 1:
         parser.error("--pairs must be at least 1")
+    if arguments.quick and getattr(arguments, "record", False):
+        parser.error("--quick measures nothing that --record could keep")
     return arguments
 
 

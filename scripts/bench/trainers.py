@@ -35,6 +35,10 @@ class Workload:
         return f"{self.batch} × {self.length}, {self.precision}"
 
     @property
+    def key(self) -> str:
+        return f"{self.batch}x{self.length}/{self.precision}"
+
+    @property
     def tokens(self) -> int:
         return self.batch * self.length
 
@@ -49,7 +53,8 @@ class Measurement:
 
 def environment(threads: int) -> dict[str, str]:
     """The same for both programs: the libraries under them read these."""
-    return os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    one_compiler = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else compiled PyTorch keeps a pool of processes
+    return os.environ | one_compiler | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
 
 def run(command: list[str], threads: int) -> tuple[str, int, int]:
@@ -63,10 +68,16 @@ def run(command: list[str], threads: int) -> tuple[str, int, int]:
         return output.read().decode(errors="replace"), process.returncode, usage.ru_maxrss * 1024
 
 
-def measure(command: list[str], folder: pathlib.Path, work: Workload) -> Measurement:
-    printed, code, peak = run(command, work.threads)
+def completed(command: list[str], threads: int) -> tuple[str, int]:
+    """Output and peak resident bytes of a process that succeeds."""
+    printed, code, peak = run(command, threads)
     if code != 0:
         raise SystemExit(f"exit {code} from\n{' '.join(command)}\n{printed[-3000:]}")
+    return printed, peak
+
+
+def measure(command: list[str], folder: pathlib.Path, work: Workload) -> Measurement:
+    printed, peak = completed(command, work.threads)
     (metrics,) = folder.rglob("metrics.jsonl")
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     steps = [line for line in lines if "step_seconds" in line][work.warm_up :]
@@ -101,21 +112,28 @@ def titan(binary: str, work: Workload) -> Measurement:
         return measure(command, pathlib.Path(folder), work)
 
 
-def python(work: Workload) -> Measurement:
-    with tempfile.TemporaryDirectory() as folder:
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(work.ranks)]
-        command = [
-            sys.executable,
-            *(launch if work.ranks > 1 else []),
-            str(pathlib.Path(__file__).with_name("python_trainer.py")),
-            f"--folder={folder}",
-            f"--steps={work.warm_up + work.measured}",
-            f"--batch={work.batch // work.ranks}",
-            f"--length={work.length}",
-            f"--precision={work.precision}",
-            f"--threads={work.threads}",
-        ]
-        return measure(command, pathlib.Path(folder), work)
+def python(work: Workload, mode: str = "eager") -> Measurement:
+    """scripts/gpu/baseline.py in the sizes of the debug model; `mode`: eager or compiled."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(work.ranks)]
+    command = [
+        sys.executable,
+        *(launch if work.ranks > 1 else []),
+        str(ROOT / "scripts" / "gpu" / "baseline.py"),
+        "--device=cpu",
+        f"--mode={mode}",
+        f"--steps={work.warm_up + work.measured}",
+        f"--warm-up={work.warm_up}",
+        f"--batch={work.batch // work.ranks}",
+        f"--length={work.length}",
+        f"--precision={'mixed' if work.precision == 'bfloat16' else work.precision}",
+        f"--threads={work.threads}",
+    ]
+    printed, peak = completed(command, work.threads)
+    lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    seconds = [line["step_seconds"] for line in lines if "step" in line][work.warm_up :]
+    if len(seconds) != work.measured:
+        raise SystemExit(f"{' '.join(command)}\nprinted {len(seconds)} measured steps, expected {work.measured}")
+    return Measurement(statistics.median(seconds), 0.0, peak, lines[-1]["parameters"])
 
 
 def seconds_to_first_step(binary: str, ranks: int) -> float:
@@ -140,9 +158,7 @@ def sent_as_planned(binary: str, ranks: int) -> tuple[str, bool]:
     """What a rank of the debug model sends in a step, and whether every rank counted what its plan says."""
     with tempfile.TemporaryDirectory() as folder:
         command = [binary, "launch", "-n", str(ranks), "--log-rank", "all", str(CONFIG), f"--job.dump_folder={folder}"]
-        printed, code, _ = run(command + ["--training.steps=2", "--training.device=cpu"], 1)
-    if code != 0:
-        raise SystemExit(f"exit {code} from\n{' '.join(command)}\n{printed[-3000:]}")
+        printed, _ = completed(command + ["--training.steps=2", "--training.device=cpu"], 1)
     lines = re.findall(r"This rank sent (.*) in (\d+) collectives in step 2, (.*)", printed)
     if len(lines) != ranks:
         raise SystemExit(f"{len(lines)} of {ranks} ranks said what they sent\n{printed[-3000:]}")

@@ -78,8 +78,11 @@ class Llama(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns adjacent pairs of each head in real arithmetic, which Inductor fuses; complex numbers it does not."""
-    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    """Turns adjacent pairs of each head: in complex numbers, one kernel; compiled in real ones, which Inductor fuses."""
+    pairs = x.float().unflatten(-1, (-1, 2))
+    if not torch.compiler.is_compiling():
+        return torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cos, sin)).flatten(-2).to(x.dtype)
+    even, odd = pairs.unbind(-1)
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).to(x.dtype)
 
 

@@ -1,15 +1,12 @@
-"""Tests of the benchmark's arithmetic and of its opponent."""
+"""Tests of the benchmarks' arithmetic. Their opponent's: tests/behaviour/baseline_test.py."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import io
-import json
 import pathlib
-import subprocess
 import sys
-import tempfile
 import unittest
 
 import pytest
@@ -17,8 +14,10 @@ import pytest
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "bench"
 sys.path.insert(0, str(BENCH))
 
+import cpu  # noqa: E402
 import driver  # noqa: E402
 import ratios  # noqa: E402
+import trainers  # noqa: E402
 
 
 pytestmark = pytest.mark.full
@@ -67,19 +66,23 @@ class Ratios(unittest.TestCase):
         self.assertFalse(ratios.Row("memory", "", "", [0.81], 0.8, False).met)
 
 
-class Opponent(unittest.TestCase):
-    def test_trains_in_both_precisions_and_reports_every_step(self):
-        for precision in ("float32", "bfloat16"):
-            with self.subTest(precision=precision), tempfile.TemporaryDirectory() as folder:
-                flags = [f"--folder={folder}", "--steps=4", "--batch=1", "--length=32", f"--precision={precision}"]
-                done = subprocess.run(
-                    [sys.executable, str(BENCH / "python_trainer.py"), *flags], capture_output=True, text=True
-                )
-                self.assertEqual(done.returncode, 0, done.stderr)
-                self.assertIn("6,163,712 total parameters", done.stdout)
-                lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
-                self.assertEqual([line["step"] for line in lines], [1, 2, 3, 4])
-                self.assertTrue(all(line["step_seconds"] > 0 and 6 < line["loss"] < 10 for line in lines))
+class Opponents(unittest.TestCase):
+    """Of two modes of PyTorch the faster one decides, and of the memory the smaller."""
+
+    def measurement(self, seconds: float, mebibytes: int) -> trainers.Measurement:
+        return trainers.Measurement(seconds, 0.0, mebibytes << 20, 10)
+
+    def test_the_faster_mode_is_recorded_and_the_other_shown(self):
+        runs = {
+            "titan": [self.measurement(1.0, 100)] * 3,
+            "eager": [self.measurement(seconds, 200) for seconds in (1.9, 2.0, 2.1)],
+            "compiled": [self.measurement(seconds, 300) for seconds in (1.4, 1.5, 1.6)],
+        }
+        rows = cpu.training_rows(cpu.WORKLOADS["long-float32"], runs)
+        self.assertEqual([key for key, _ in rows], ["cpu/step/8x512/float32", "", "cpu/memory/8x512/float32", ""])
+        self.assertEqual([row.samples for _, row in rows[:2]], [[1.4, 1.5, 1.6], [1.9, 2.0, 2.1]])
+        self.assertEqual([row.other for _, row in rows[:3]], ["2,731 tokens/s, compiled", "2,048 tokens/s, eager", "200 MiB, eager"])
+        self.assertEqual(rows[2][1].samples, [0.5] * 3)
 
 
 if __name__ == "__main__":
