@@ -124,7 +124,9 @@ def python_rows(bench: Bench) -> list[ratios.Row]:
     for what in ("save", "load"):
         ours, theirs = zip(*((count / a[what], count / b[what]) for a, b in pairs))
         title = f"{what} {size(count)} in memory-backed storage, hashed, against Python"
-        rows.append(ratios.Row(title, rate(ours), rate(theirs), [a / b for a, b in zip(ours, theirs)], PYTHON_BAR, True))
+        samples = [a / b for a, b in zip(ours, theirs)]
+        told = {"key": f"checkpoint/{what}", "against": "torch.distributed.checkpoint"}
+        rows.append(ratios.Row(title, rate(ours), rate(theirs), samples, PYTHON_BAR, True, **told))
     return rows
 
 
@@ -139,7 +141,8 @@ def stall_rows(bench: Bench) -> list[ratios.Row]:
         f"({min(slower):.3g} to {max(slower):.3g}) longer beside the write than alone",
         flush=True,
     )
-    return [ratios.Row(what, shown[0], shown[1], samples, STALL_PERCENT, False, " %")]
+    told = {"key": "checkpoint/stall", "against": "a synchronous save"}
+    return [ratios.Row(what, shown[0], shown[1], samples, STALL_PERCENT, False, " %", **told)]
 
 
 def memory_rows(bench: Bench) -> list[ratios.Row]:

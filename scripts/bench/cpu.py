@@ -8,7 +8,6 @@ import sys
 
 import driver
 import ratios
-import records
 import trainers
 from trainers import Measurement, Workload
 
@@ -20,6 +19,7 @@ WORKLOADS = {
     "short-bfloat16": Workload(1, 64, "bfloat16", warm_up=20, measured=150),
 }
 MODES = ["eager", "compiled"]
+AGAINST = "{} PyTorch 2.11"
 SPEED_BAR = 1.6  # of the faster mode
 MEMORY_BAR = 0.8
 CONFIG_ERROR_SECONDS = 1.0
@@ -40,9 +40,9 @@ def measured(binary: str, work: Workload, pairs: int) -> dict[str, list[Measurem
     return {"titan": [ours for ours, _ in results]} | modes
 
 
-def training_rows(work: Workload, runs: dict[str, list[Measurement]]) -> list[tuple[str, ratios.Row]]:
-    """Speed against the faster mode of the baseline, and against the other; memory against the mode that needs less; data
-    wait. With the keys under which the records of the first two are kept."""
+def training_rows(work: Workload, runs: dict[str, list[Measurement]]) -> list[ratios.Row]:
+    """Speed against the faster mode of the baseline, which is recorded, and against the other; memory against the mode that
+    needs less; data wait."""
 
     def seconds(who: str) -> float:
         return statistics.median(run.step_seconds for run in runs[who])
@@ -50,21 +50,23 @@ def training_rows(work: Workload, runs: dict[str, list[Measurement]]) -> list[tu
     def peak(who: str) -> float:
         return statistics.median(run.peak_bytes for run in runs[who])
 
-    def speed_row(mode: str) -> ratios.Row:
+    def speed_row(mode: str, key: str = "") -> ratios.Row:
         speed = [theirs.step_seconds / ours.step_seconds for ours, theirs in zip(runs["titan"], runs[mode])]
         shown = [f"{work.tokens / seconds(who):,.0f} tokens/s" for who in ("titan", mode)]
-        return ratios.Row(f"training step, {work.title}", shown[0], f"{shown[1]}, {mode}", speed, SPEED_BAR, True)
+        told = {"key": key, "against": AGAINST.format(mode)}
+        return ratios.Row(f"training step, {work.title}", shown[0], f"{shown[1]}, {mode}", speed, SPEED_BAR, True, **told)
 
-    rows = [(f"cpu/step/{work.key}" if place == 0 else "", speed_row(mode)) for place, mode in enumerate(sorted(MODES, key=seconds))]
+    fast, slow = sorted(MODES, key=seconds)
+    rows = [speed_row(fast, f"cpu/step/{work.key}"), speed_row(slow)]
     if work.length == 512:
         small = min(MODES, key=peak)
         memory = [ours.peak_bytes / theirs.peak_bytes for ours, theirs in zip(runs["titan"], runs[small])]
         shown = [f"{peak(who) / 2**20:,.0f} MiB" for who in ("titan", small)]
-        row = ratios.Row(f"peak memory, {work.title}", shown[0], f"{shown[1]}, {small}", memory, MEMORY_BAR, False)
-        rows.append((f"cpu/memory/{work.key}", row))
+        told = {"key": f"cpu/memory/{work.key}", "against": AGAINST.format(small)}
+        rows.append(ratios.Row(f"peak memory, {work.title}", shown[0], f"{shown[1]}, {small}", memory, MEMORY_BAR, False, **told))
     waits = [100 * run.wait_share for run in runs["titan"]]
     waited = f"{statistics.median(waits):.2g} %"
-    rows.append(("", ratios.Row(f"data wait share, {work.title}", waited, "", waits, DATA_WAIT_PERCENT, False, " %")))
+    rows.append(ratios.Row(f"data wait share, {work.title}", waited, "", waits, DATA_WAIT_PERCENT, False, " %"))
     return rows
 
 
@@ -77,7 +79,7 @@ def config_error_row(binary: str, pairs: int) -> ratios.Row:
 def main() -> int:
     names = [*WORKLOADS, "config-error"]
     description = "Ratios to PyTorch, eager and compiled (scripts/gpu/baseline.py)."
-    arguments = driver.parse("scripts/bench/cpu.sh", description, names, driver.add_record_option)
+    arguments = driver.parse("scripts/bench/cpu.sh", description, names)
     pairs = 1 if arguments.quick else arguments.pairs
     print(f"{driver.machine()}\n{pairs} interleaved pairs a row, 2 threads", flush=True)
     rows = []
@@ -87,16 +89,10 @@ def main() -> int:
         if arguments.quick:
             work = dataclasses.replace(work, warm_up=1, measured=2)
         print(f"measuring {work.title}", file=sys.stderr, flush=True)
-        for key, row in training_rows(work, measured(arguments.binary, work, pairs)):
-            rows.append(row)
-            if key and arguments.record:
-                mode = row.other.split(", ")[-1]
-                records.append(key, f"{mode} PyTorch 2.11", row.samples, row.median, driver.processor())
+        rows += training_rows(work, measured(arguments.binary, work, pairs))
     if "config-error" in arguments.rows:
         rows.append(config_error_row(arguments.binary, pairs))
     print(f"\n{ratios.table(rows)}", flush=True)
-    if arguments.record:
-        records.write()
     return driver.verdict(rows, arguments)
 
 

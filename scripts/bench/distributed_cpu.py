@@ -30,14 +30,14 @@ def shortened(work: Workload, quick: bool) -> Workload:
     return dataclasses.replace(work, warm_up=1, measured=2) if quick else work
 
 
-def speed_row(what: str, work: Workload, runs: list, bar: float) -> ratios.Row:
-    """Speed of the first run of each pair as a ratio to the second's."""
+def speed_row(what: str, work: Workload, runs: list, bar: float, key: str = "") -> ratios.Row:
+    """Speed of the first run of each pair as a ratio to the second's. `key`: of its record."""
 
     def rate(which: int) -> str:
         return f"{work.tokens / statistics.median(pair[which].step_seconds for pair in runs):,.0f} tokens/s"
 
     samples = [other.step_seconds / ours.step_seconds for ours, other in runs]
-    return ratios.Row(f"{what}, {work.title}", rate(0), rate(1), samples, bar, True)
+    return ratios.Row(f"{what}, {work.title}", rate(0), rate(1), samples, bar, True, key=key, against="PyTorch fully_shard")
 
 
 def one_process_row(binary: str, work: Workload, pairs: int) -> ratios.Row:
@@ -53,7 +53,7 @@ def python_row(binary: str, work: Workload, pairs: int, bar: float) -> ratios.Ro
     for ours, theirs in runs:
         if ours.parameters != theirs.parameters:
             raise SystemExit(f"the models differ: {ours.parameters} and {theirs.parameters} parameters")
-    return speed_row("fsdp 2, against Python fully_shard", work, runs, bar)
+    return speed_row("fsdp 2, against Python fully_shard", work, runs, bar, f"distributed/fsdp/{work.batch}x{work.length}")
 
 
 def first_step_row(binary: str, pairs: int) -> ratios.Row:

@@ -9,6 +9,7 @@ import platform
 from collections.abc import Callable
 
 import ratios
+import records
 
 
 def processor() -> str:
@@ -24,10 +25,6 @@ def machine() -> str:
     return f"{processor()}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} at start"
 
 
-def add_record_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--record", action="store_true", help="add the results to docs/benchmarks/records.jsonl and its tables")
-
-
 def parse(
     program: str,
     description: str,
@@ -41,6 +38,7 @@ def parse(
     parser.add_argument("--default-binary", default=os.environ.get("TITAN_BINARY"), help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="one pair, two measured steps: does it run at all?")
     parser.add_argument("--check", action="store_true", help="exit 1 when a median misses its bar")
+    parser.add_argument("--record", action="store_true", help="add the results to docs/benchmarks/records.jsonl and its tables")
     add_options(parser)
     arguments = parser.parse_args()
     arguments.rows = arguments.rows.split(",")
@@ -52,17 +50,21 @@ def parse(
     arguments.binary = os.path.abspath(arguments.binary)
     if arguments.pairs < 1:
         parser.error("--pairs must be at least 1")
-    if arguments.quick and getattr(arguments, "record", False):
+    if arguments.quick and arguments.record:
         parser.error("--quick measures nothing that --record could keep")
     return arguments
 
 
 def verdict(rows: list[ratios.Row], arguments: argparse.Namespace) -> int:
-    """Says which bars were missed and which are undecided, or that a quick run cannot tell; the exit code, for which the
-    median of an undecided row counts."""
+    """Says which bars were missed and which are undecided, or that a quick run cannot tell, and keeps the records that are
+    asked for; the exit code, for which the median of an undecided row counts."""
     if arguments.quick:
         print("--quick: these numbers mean nothing")
         return 0
+    if arguments.record:
+        for row in filter(lambda row: row.key, rows):
+            records.append(row.key, row.against, row.samples, row.median, processor())
+        records.write()
     met = [row for row in rows if row.met and not row.undecided]
     print(f"\n{len(met)} of {len(rows)} bars met")
     for row in rows:

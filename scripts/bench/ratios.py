@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One line of the table. `samples` are ratios or absolute values, one per pair; the median counts."""
+    """One line of the table. `samples` are ratios or absolute values, one per pair; the median counts. `key` and `against`:
+    of the record that --record makes of it (records.py); empty: none."""
 
     what: str
     titan: str
@@ -18,6 +19,8 @@ class Row:
     bar: float
     higher_is_better: bool
     unit: str = "×"
+    key: str = ""
+    against: str = ""
 
     @property
     def median(self) -> float:

@@ -6,7 +6,7 @@
                                         when there are any
 
 A record is one number of one run: key, against (what it is compared with), value, spread (smallest and largest pair),
-date, commit, processor. Benchmarks add theirs with --record (scripts/bench/cpu.sh). README shows the worst of the last
+date, commit, processor. Most benchmarks add theirs with --record. README shows the worst of the last
 three of each key, pages show all. Needs no package.
 """
 

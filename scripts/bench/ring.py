@@ -34,7 +34,8 @@ def row(binary: str, mode: str, other: str, pairs: int, tokens: int) -> ratios.R
 
     speed = [single / ring for ring, single in results]
     what = f"ring attention cp 2, {mode}, {tokens:,} tokens"
-    return ratios.Row(what, shown(0), f"{shown(1)}, {KERNELS[other]}", speed, BAR, True)
+    told = {"key": f"ring/{mode}", "against": "the same kernel in one process of 2 threads"} if other == "single" else {}
+    return ratios.Row(what, shown(0), f"{shown(1)}, {KERNELS[other]}", speed, BAR, True, **told)
 
 
 def main() -> int:
@@ -43,6 +44,7 @@ def main() -> int:
     parser.add_argument("--binary", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="one pair, few tokens: does it run at all?")
     parser.add_argument("--check", action="store_true", help="exit 1 when the bar is missed")
+    parser.add_argument("--record", action="store_true", help="add the results to docs/benchmarks/records.jsonl and its tables")
     arguments = parser.parse_args()
     pairs, tokens = (1, 1024) if arguments.quick else (arguments.pairs, TOKENS)
     print(f"{driver.machine()}; {pairs} interleaved pairs a row, {THREADS} threads")

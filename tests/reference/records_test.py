@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import io
 import json
 import pathlib
 import shutil
@@ -9,10 +12,13 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "bench"))
 
+import driver  # noqa: E402
+import ratios  # noqa: E402
 import records  # noqa: E402
 
 KEY = "cpu/step/8x512/float32"
@@ -70,6 +76,18 @@ class Records(unittest.TestCase):
         page = (self.folder / "docs" / "benchmarks" / "cpu.md").read_text()
         self.assertRegex(page, rf"\| {KEY} \| compiled PyTorch \| 1.17× \| 1.1 to 1.23 \| a processor, 2 cores \| [\d-]+ \| {commit} \|")
         self.assertRegex((self.folder / "README.md").read_text(), r"8 × 512 tokens, fp32 / bf16 \| compiled PyTorch / .* \| 1.17× / ")
+
+    def test_the_rows_of_a_benchmark_that_have_a_key_are_recorded_when_that_is_asked_for(self):
+        rows = [ratios.Row("speed", "", "", [1.5, 1.7], 1.6, True, key=KEY, against="PyTorch"), ratios.Row("wait", "", "", [1], 2, False)]
+        for record, kept in ((True, [(KEY, "PyTorch", [1.5, 1.7], 1.6)]), (False, [])):
+            appended = []
+            with (
+                unittest.mock.patch.object(records, "append", lambda *words: appended.append(words[:4])),
+                unittest.mock.patch.object(records, "write"),
+                contextlib.redirect_stdout(io.StringIO()),
+            ):
+                driver.verdict(rows, argparse.Namespace(quick=False, check=False, record=record))
+            self.assertEqual(appended, kept)
 
     def test_a_record_is_old_once_what_it_measures_has_changed(self):
         self.git("init", "-q")
