@@ -1,36 +1,194 @@
-"""What bench.py and check.py share: programs that are run with a time limit, and what is shown of what they print."""
+"""What the scripts of this folder share: rows, which are programs with a limit, and where their results go."""
 
 from __future__ import annotations
 
+import argparse
+import ctypes
+import dataclasses
 import json
 import os
 import pathlib
 import re
+import resource
+import shutil
+import signal
 import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHOWN_LINES = 30
 FAILURES, FAILURE_LINES = 3, 12  # of a GoogleTest program, with what they say
+KEPT_BYTES = 2 << 20  # at each end of what a program prints; the log gets a tenth
+FILE_BYTES = 1 << 30  # of a file that a row writes, for the disk is there for all of them
+LEAST_SECONDS = 10  # no row is started with less
+REFUSAL, REFUSED = "Duplicate GPU detected", "refused by NCCL"  # its words for several ranks on one card
+LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
+
+
+def bind() -> None:
+    """In the new process: it dies with this script, and fills no disk."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    most = FILE_BYTES if hard == resource.RLIM_INFINITY else min(hard, FILE_BYTES)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 def execute(command: list[str], limit: float, environment: dict[str, str] | None = None) -> tuple[int | None, str]:
-    """Exit code, none when it did not end within `limit` seconds, and what was printed. `environment`: on top of ours."""
+    """Exit code, none when it did not end within `limit` seconds, and what was printed. `environment`: on top of ours. All
+    that it started ends with it."""
+    with open(os.memfd_create("printed"), "w+b") as printed:  # not on a disk, which may be full
+        try:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, stdout=printed,
+                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=bind,
+            )  # fmt: skip
+        except OSError as error:  # as a shell says that there is no such program
+            return 127, str(error)
+        code = None
+        try:
+            code = process.wait(max(limit, 0.1))
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            end_group(process)
+        size = printed.seek(0, os.SEEK_END)
+        printed.seek(0)
+        text = printed.read(KEPT_BYTES)
+        if size > 2 * KEPT_BYTES:
+            printed.seek(size - KEPT_BYTES)
+            text += b"\n... %d bytes ...\n" % (size - 2 * KEPT_BYTES)
+        return code, (text + printed.read()).decode(errors="replace")
+
+
+def end_group(process: subprocess.Popen) -> None:
     try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=os.environ | (environment or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=limit,
-            check=False,
-        )
-        return done.returncode, done.stdout.decode(errors="replace")
-    except subprocess.TimeoutExpired as late:
-        return None, (late.stdout or b"").decode(errors="replace")
-    except OSError as error:  # as a shell says that there is no such program
-        return 127, str(error)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(5)  # one that a driver holds may not die; the rows after it are run all the same
+    except (ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
+        pass
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Of a row."""
+
+    name: str
+    command: str = ""
+    verdict: str = "left out: no time"
+    seconds: float = 0.0
+    limit: float = 0.0
+    printed: str = ""
+    numbers: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict == "ok"
+
+
+class Session:
+    """Runs rows within a number of seconds; a row that has ended is in the files before the next one starts."""
+
+    def __init__(self, arguments: argparse.Namespace, begin: float, save: Callable[[], None] = lambda: None):
+        self.programs, self.device = arguments.programs.resolve(), arguments.device
+        self.log, self.results = arguments.log, arguments.results
+        self.begin, self.total, self.save = begin, arguments.seconds, save
+        self.only = [name for name in arguments.only.split(",") if name and arguments.script != "bench"]
+        self.outcomes: dict[str, Outcome] = {}
+        self.sentences: list[str] = []  # about the machine, for the page
+        self.hidden: list[pathlib.Path] = [self.programs, ROOT]
+        self.recorded = 0
+
+    def seconds_left(self) -> float:
+        return self.total - (time.monotonic() - self.begin)
+
+    def say(self, sentence: str) -> None:
+        if sentence not in self.sentences:
+            self.sentences.append(sentence)
+            print(sentence, file=sys.stderr, flush=True)
+
+    def without_paths(self, text: str) -> str:
+        """As it reads on every machine."""
+        for folder in self.hidden:
+            text = text.replace(f"{folder}/", "")
+        return text
+
+    def write(self, path: pathlib.Path | None, text: str | bytes, mode: str = "a") -> None:
+        """A file that cannot be written ends no row: all of it is printed in the end, too."""
+        if path is None:
+            return
+        try:
+            with open(path, mode) as file:
+                file.write(text)
+        except OSError as error:
+            self.say(f"{path.name} could not be written: {error.strerror}")
+
+    def note(self, printed: str) -> None:
+        most = KEPT_BYTES // 10
+        self.write(self.log, (printed if len(printed) < most else f"{printed[: most // 2]}\n...\n{printed[-most // 2 :]}") + "\n")
+
+    def verdict(self, name: str) -> str:
+        return self.outcomes[name].verdict if name in self.outcomes else ""
+
+    def unwanted(self, name: str) -> bool:
+        return bool(self.only) and name not in self.only
+
+    def leave_out(self, name: str, why: str) -> Outcome:
+        if self.unwanted(name):
+            return Outcome(name)
+        self.outcomes[name] = Outcome(name, verdict=f"left out: {why}")
+        self.save()
+        return self.outcomes[name]
+
+    def run(self, name: str, words: list[str], limit: float, environment: dict[str, str] | None = None,
+            read: Callable[[Outcome, pathlib.Path], object] = lambda outcome, folder: None, **numbers) -> Outcome:  # fmt: skip
+        """A row. {folder} in its words is a folder that is removed behind it; `read` looks into that where all went well."""
+        outcome = Outcome(name, numbers=numbers)
+        if self.unwanted(name):
+            return outcome
+        self.outcomes[name] = outcome
+        shown = [word for word in words if not word.startswith("--job.dump_folder=")]
+        outcome.command = self.without_paths(" ".join([*(f"{k}={v}" for k, v in (environment or {}).items()), *shown]))
+        if self.seconds_left() < LEAST_SECONDS:
+            self.save()
+            return outcome
+        print(f"{name}: {outcome.command}", file=sys.stderr, flush=True)
+        folder = None
+        try:
+            folder = pathlib.Path(tempfile.mkdtemp(prefix="titan-gpu-"))
+            self.hidden.insert(0, folder)
+            self.run_in(folder, outcome, words, min(limit, self.seconds_left()), environment or {})
+            if outcome.ok:
+                read(outcome, folder)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            outcome.verdict = f"what it wrote could not be read: {type(error).__name__} {self.without_paths(str(error))}"
+        finally:
+            if folder:
+                shutil.rmtree(folder, ignore_errors=True)
+                self.hidden.remove(folder)
+        self.save()
+        return outcome
+
+    def run_in(self, folder: pathlib.Path, outcome: Outcome, words: list[str], limit: float, environment: dict[str, str]) -> None:
+        self.write(self.log, f"$ {outcome.command}\n")  # first: if all is lost, it is seen which row it was
+        begin, outcome.limit = time.monotonic(), limit
+        code, printed = execute([word.replace("{folder}", str(folder)) for word in words], limit, {"TMPDIR": str(folder)} | environment)
+        outcome.seconds = time.monotonic() - begin
+        outcome.printed = self.without_paths(printed)
+        outcome.verdict = "ok" if code == 0 else f"not over after {limit:.0f} s" if code is None else f"exit code {code}"
+        outcome.verdict = REFUSED if code and REFUSAL in printed else outcome.verdict
+        self.note(outcome.printed)
+
+    def record(self, page: pathlib.Path | None, text: str) -> None:
+        """Rows that ended since the last call become lines of the results; the page is written anew."""
+        outcomes = list(self.outcomes.values())
+        for run in outcomes[self.recorded :]:
+            line = {"row": run.name, "verdict": run.verdict, "seconds": round(run.seconds, 2), "limit": round(run.limit, 2)}
+            self.write(self.results, json.dumps(line | {"command": run.command} | run.numbers) + "\n")
+        self.recorded = len(outcomes)
+        self.write(page, text, "w")
 
 
 def left_out(said: str) -> str:
@@ -44,25 +202,40 @@ def left_out(said: str) -> str:
 
 def end_of(printed: str) -> list[str]:
     """The lines that show what went wrong: the last ones; of GoogleTest first what the first failing cases say."""
-    cases = re.findall(r"^(\[ RUN      \] .*\n(?:(?!\[ ).*\n)*\[  FAILED  \] .*)", printed, re.MULTILINE)
     lines = []
-    for case in cases[:FAILURES]:
+    for case in re.findall(r"^(\[ RUN      \] .*\n(?:(?!\[ ).*\n)*\[  FAILED  \] .*)", printed, re.MULTILINE)[:FAILURES]:
         said = case.splitlines()
         left = len(said) - FAILURE_LINES
         lines += said if left <= 1 else [*said[: FAILURE_LINES - 1], f"… {left} lines", said[-1]]
     return [*lines, *(["…"] if lines else []), *printed.splitlines()[-SHOWN_LINES:]]
 
 
-def note(log: pathlib.Path | None, command: str, printed: str) -> None:
-    """Adds all that a program printed to the log, if there is one."""
-    if log:
-        with open(log, "a") as file:
-            file.write(f"$ {command}\n{printed}\n")
+def how_they_ended(outcomes: Iterable[Outcome]) -> list[str]:
+    """For a page, of rows that were started and did not go well."""
+    lines = []
+    for run in (run for run in outcomes if run.command and not run.ok):
+        lines += ["", f"## {run.name}", "", f"    {run.command}", ""]
+        lines += [f"    {line}".rstrip() for line in [*end_of(run.printed), run.verdict]]
+    return lines
+
+
+def table(header: str, rows: list[list[str]]) -> list[str]:
+    return [f"| {header} |", "|---|" + "---:|" * header.count("|"), *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def results_of(printed: str) -> list[dict]:
+    """The JSON objects that a program prints, each beginning on a line of its own; libraries may say more around them."""
+    found, decoder = [], json.JSONDecoder()
+    for start in re.finditer(r"^\{", printed, re.MULTILINE):
+        try:
+            found.append(decoder.raw_decode(printed, start.start())[0])
+        except ValueError:
+            continue
+    return found
 
 
 def result_of(printed: str) -> dict:
-    """The JSON object that a program prints: on the last line that is one, for libraries may say more. Throws ValueError."""
-    for line in reversed(printed.splitlines()):
-        if line.startswith("{"):
-            return json.loads(line)
-    raise ValueError("no line is a JSON object")
+    """The last of them. Throws ValueError."""
+    if not (found := results_of(printed)):
+        raise ValueError("no line is a JSON object")
+    return found[-1]

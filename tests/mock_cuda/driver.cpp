@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <string>
@@ -46,7 +47,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
 
 CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 CUresult cuDriverGetVersion(int* version) {
-  *version = CUDA_VERSION;
+  cudaDriverGetVersion(version);
   return CUDA_SUCCESS;
 }
 CUresult cuGetErrorString(CUresult, const char** text) {
@@ -60,6 +61,19 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 }
 CUresult cuDeviceGetCount(int* count) {
   *count = device_count();
+  return CUDA_SUCCESS;
+}
+// What scripts/gpu/card.py asks where there is no nvidia-smi.
+CUresult cuDeviceGetName(char* name, int bytes, CUdevice device) {
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return CUDA_ERROR_INVALID_DEVICE;
+  std::snprintf(name, static_cast<size_t>(bytes), "%s", properties.name);
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return CUDA_ERROR_INVALID_DEVICE;
+  *bytes = properties.totalGlobalMem;
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {

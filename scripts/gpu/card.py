@@ -1,0 +1,183 @@
+"""The card of this machine: what it is, what stands in the way of measuring it, and which jobs fit it."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from programs import ROOT, Session, bind, execute, result_of
+
+KNOWN = {"H200": "h200", "H100": "h100-sxm", "B200": "b200", "A100": "a100-80"}  # tables of src/tools/hardware.toml
+STAND_IN = "H100"  # whose rates an unknown card gets
+TORCH = "2.11.0"
+CUDA, DRIVER = 13000, 580  # what the programs are built for, and the first driver that runs it
+IDLE_MIB, ASSUMED_MIB = 600, 24 << 10  # used of a card that nobody uses; where nobody says how much it has
+LEAST_DISK = 256 << 20
+# Where containers have it when PATH does not say so.
+TOOL_FOLDERS = ["/usr/local/nvidia/bin", "/usr/bin", "/usr/local/bin", "/opt/nvidia/bin", "/usr/local/cuda/bin"]
+# Asks the driver itself, in a process of its own: a broken one may hang.
+ASK_DRIVER = """
+import ctypes, json
+cuda = ctypes.CDLL("libcuda.so.1")
+name, total, version = ctypes.create_string_buffer(256), ctypes.c_size_t(), ctypes.c_int()
+code = cuda.cuInit(0)
+cuda.cuDriverGetVersion(ctypes.byref(version))
+code = code or cuda.cuDeviceGetName(name, 256, 0) or cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0)
+print(json.dumps({"code": code, "name": name.value.decode(), "mib": total.value / 2**20, "cuda": version.value}))
+"""
+
+
+@dataclasses.dataclass
+class Card:
+    name: str
+    driver: str = ""
+    mib: float = 0.0  # 0: not known
+    used_mib: float = 0.0
+    cuda: int = 0  # that the driver runs; 0: not known
+
+    @property
+    def words(self) -> str:
+        return ", ".join([self.name, *([self.driver] if self.driver else []), f"{self.mib:.0f} MiB"])
+
+    @property
+    def free_mib(self) -> float:
+        return (self.mib or ASSUMED_MIB) - (self.used_mib if self.used_mib > IDLE_MIB else 0)
+
+    def table(self) -> str:
+        """Its table for `titan_train plan --gpu`: the rates of its kind, and the memory that is free here."""
+        name = next((table for kind, table in KNOWN.items() if kind in self.name), KNOWN[STAND_IN])
+        text = (ROOT / "src" / "tools" / "hardware.toml").read_text() + "\n"
+        rates = re.search(rf"^\[{name}\].*\n((?:(?!\[).*\n)*)", text, re.MULTILINE)[1]
+        here = f"memory_gib = {self.free_mib / 1024:.3f}"
+        return f"[{name}-here]\n" + re.sub(r"^memory_gib *=.*$", here, rates, flags=re.MULTILINE)
+
+    def sentences(self) -> list[str]:
+        """What is to be known before its numbers are read."""
+        said = []
+        if not any(kind in self.name for kind in KNOWN):
+            said.append(f"{self.name} is none of {', '.join(KNOWN)}: rows are chosen by its memory, and what is expected of them is an {STAND_IN}'s.")
+        major = int(re.match(r"\d*", self.driver)[0] or 0)
+        if 0 < self.cuda < CUDA or 0 < major < DRIVER:
+            said.append(f"The driver {self.driver} is too old for CUDA {CUDA // 1000} (it takes {DRIVER} or newer): rows on the card will be refused.")
+        if self.used_mib > IDLE_MIB:
+            said.append(f"Another process has {self.used_mib:,.0f} MiB of the card: rows are chosen for the {self.free_mib:,.0f} MiB left, and may be slower than alone.")
+        if self.mib == 0:
+            said.append(f"Nobody says how much memory the card has: rows are chosen for {ASSUMED_MIB >> 10} GiB.")
+        return said
+
+
+def find_tool(name: str) -> str | None:
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *TOOL_FOLDERS]))
+
+
+def find_card() -> Card | None:
+    """From nvidia-smi, or from the driver where that tool is missing."""
+    asked = execute([sys.executable, "-c", ASK_DRIVER], 60)
+    driver = result_of(asked[1]) if asked[0] == 0 else {"code": 1, "name": "", "mib": 0, "cuda": 0}
+    tool = find_tool("nvidia-smi")
+    query = "--query-gpu=name,driver_version,memory.total,memory.used"
+    code, printed = execute([tool, query, "--format=csv,noheader"], 30) if tool else (127, "")
+    cells = [cell.strip() for cell in (printed.splitlines() or [""])[0].split(",")]
+    if code == 0 and len(cells) >= 3:
+        total, used = ([float(re.match(r"[\d.]*", cell)[0] or 0) for cell in [*cells[2:], "0"]])[:2]
+        return Card(cells[0], cells[1], driver["mib"] or total, used, driver["cuda"])
+    if driver["code"] == 0:
+        return Card(driver["name"], "", driver["mib"], 0, driver["cuda"])
+    if driver["cuda"] > 0 or pathlib.Path("/dev/nvidiactl").exists():  # the rows will say more than this script can
+        return Card("an unknown card", "", 0, 0, driver["cuda"])
+    return None
+
+
+def torch_folder() -> pathlib.Path | None:
+    spec = importlib.util.find_spec("torch")
+    return pathlib.Path(spec.origin).parent if spec and spec.origin else None
+
+
+def library_path(programs: pathlib.Path) -> str:
+    """As the start script sets it (cmake/start.sh)."""
+    torch = torch_folder()
+    folders = [torch / "lib", *torch.parent.glob("nvidia/*/lib")] if torch else []
+    return ":".join([str(programs / "lib"), *map(str, folders), os.environ.get("LD_LIBRARY_PATH", "")])
+
+
+def torch_sentence() -> str | None:
+    """Where Python's torch is not the one that the programs need."""
+    if os.environ.get("TITAN_LIBTORCH"):
+        return None
+    folder = torch_folder()
+    told = (folder / "version.py").read_text() if folder else ""
+    version = re.search(r"^__version__ *= *['\"]([^'\"]*)", told, re.MULTILINE)
+    if version and version[1].split("+")[0] == TORCH:
+        return None
+    found = f"torch {version[1]}" if version else "no torch"
+    return f"Python has {found} where {TORCH} is needed: titan_train will not start, and only rows that do without it run."
+
+
+def disk_sentence(folder: pathlib.Path) -> str | None:
+    """Where little can be written to the folder, which is made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return f"The folder {folder.name} could not be made: {error.strerror}; what would go there is printed alone."
+    return f"The disk under {folder.name} has {free >> 20} MiB left: files may be missing there." if free < LEAST_DISK else None
+
+
+def only_one():
+    """A lock that is held while the process lives, or none when another one holds it."""
+    try:
+        tempfile.gettempdir()
+    except OSError:  # the disk is full; this is memory
+        tempfile.tempdir = "/dev/shm"
+    lock = open(pathlib.Path(tempfile.gettempdir()) / "titan-gpu.lock", "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return None
+    return lock
+
+
+def start_recorder(out: pathlib.Path) -> subprocess.Popen | None:
+    """Clocks, power, temperature and memory of every second, into dmon.txt."""
+    command = [find_tool("nvidia-smi"), "dmon", "-s", "pucm", "-d", "1", "-o", "T"]
+    try:
+        with open(out / "dmon.txt", "wb") as file:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, preexec_fn=bind)
+    except (OSError, TypeError):  # there is no such tool, or no room
+        return None
+
+
+class Planner:
+    """Asks titan_train whether a job fits the card."""
+
+    def __init__(self, session: Session, card: Card):
+        self.session, self.card = session, card
+        self.known: dict[tuple[str, ...], dict] = {}
+
+    def plan(self, words: list[str]) -> dict:
+        """What `titan_train plan --json` says, or {"fits": False, "why": …}."""
+        if tuple(words) not in self.known:
+            self.known[tuple(words)] = self.ask(words)
+        return self.known[tuple(words)]
+
+    def ask(self, words: list[str]) -> dict:
+        with tempfile.TemporaryDirectory(prefix="titan-gpu-") as folder:
+            table = pathlib.Path(folder) / "card.toml"
+            table.write_text(self.card.table())
+            code, printed = execute([str(self.session.programs / "titan_train"), "plan", *words, "--gpu", str(table), "--json"], 60)
+        if code != 0:
+            self.session.note(self.session.without_paths(printed))
+            last = (printed.strip().splitlines() or ["nothing was printed"])[-1]
+            return {"fits": False, "why": f"titan_train plan ended with {code}: {self.session.without_paths(last)}"}
+        plan = result_of(printed)
+        if not plan["fits"]:
+            plan["why"] = f"needs {plan['needed_bytes'] / 2**30:.1f} GiB of {self.card.free_mib / 1024:.1f}"
+        return plan

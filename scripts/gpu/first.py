@@ -1,0 +1,356 @@
+"""Driver of first.sh, bench.sh and check.sh: which rows run in which order, the page, and the table at the end. Needs no
+package; only the baseline needs Python's torch."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import bench
+import card as cards
+import check
+import expected
+from programs import REFUSED, ROOT, Outcome, Session, execute, how_they_ended, results_of
+
+HERE = pathlib.Path(__file__).resolve().parent
+SECONDS = {"first": 400, "bench": 480, "check": 420}
+TITLES = {"first": "The first minutes on a card", "bench": "Training on one GPU", "check": "GPU check"}
+PROGRAMS = ["titan_train", "kernels_test", "bench_device_ceiling", "bench_kernel_rates"]
+RANKS = ["fsdp2", "tp2", "fsdp2-fused"]
+REST = ["bf16", "bf16-fused", "float8", "float8-fused", "sync-check-fused", "deterministic", "documents", "one-fused", "offload"]
+GOOD = ("ok", REFUSED, "left out: it is not packed", "left out: needs", "left out: no shape", "left out: there is no")
+TABLE_LINES, TABLE_WIDTH = 60, 150
+BASELINE_BYTES, BASELINE_LAYER_BYTES = 20.3e9, 2.94e9  # of 8B in PyTorch without a layer, and of each
+COMPARE = """
+import sys, pathlib
+sys.path.insert(0, sys.argv[3])
+from baseline import read_dump
+a, b = (read_dump(pathlib.Path(name), "cpu") for name in sys.argv[1:3])
+far = {key: ((a[key].double() - b[key].double()).norm() / max(b[key].double().norm().item(), 1e-30)).item() for key in b if key in a}
+for key in sorted(far, key=far.get, reverse=True)[:25]:
+    print(f"{far[key]:.2e}  {key}")
+"""
+
+
+class Visit:
+    def __init__(self, arguments: argparse.Namespace, card: cards.Card | None, begin: float):
+        self.arguments, self.out, self.card = arguments, arguments.out, card
+        self.session = Session(arguments, begin, self.save)
+        self.bench = bench.Bench(self.session, self.card, self.out)
+        self.checks = check.Checks(self.session)
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="titan-gpu-"))
+        self.session.hidden.append(self.folder)
+
+    # ---- rows
+
+    def speed(self, *rows: str, limit: float = bench.RUN_SECONDS) -> None:
+        for row in rows:
+            self.bench.train(row, limit)
+
+    def debug(self, *names: str, limit: float = check.RUN_SECONDS) -> None:
+        for name in names:
+            (self.checks.unit_tests if name in check.TESTS else self.checks.train)(name, limit)
+
+    def ceilings(self, key: str, limit: float = 60, shapes: list[str] | None = None) -> None:
+        for precision in bench.PRECISIONS:
+            shape = (self.bench.that_fits(f"{key}-{precision}-fused", shapes) or key).split("-")[0]
+            self.bench.ceiling(shape, precision, limit)
+
+    def program(self, name: str, limit: float, words: list[str]) -> None:
+        """One that need not be on the machine."""
+        if tool := cards.find_tool(words[0]):
+            self.session.run(name, [tool, *words[1:]], limit)
+        else:
+            self.session.leave_out(name, f"there is no {words[0]} here")
+
+    def machine(self) -> None:
+        libraries = " ".join(f"'{path}'" for path in sorted((self.session.programs / "lib").glob("*titan*")))
+        script = f"uname -a; {sys.executable} --version; df -h '{self.folder}' /dev/shm; ! ldd {libraries} | grep 'not found'"
+        self.session.run("machine", ["sh", "-c", script], 20, {"LD_LIBRARY_PATH": cards.library_path(self.session.programs)})
+        self.program("clocks and power", 20, ["nvidia-smi", "-q", "-d", "CLOCK,POWER"])
+
+    def baseline(self, mode: str, limit: float) -> None:
+        """The same shape in plain PyTorch, of what fits."""
+        room = self.card.free_mib * 2**20 if self.card else 1e12
+        shapes = [key for key in bench.WHOLE if BASELINE_BYTES + BASELINE_LAYER_BYTES * bench.MODELS[key].layers <= room]
+        if not shapes:
+            self.session.leave_out(f"baseline {mode}", "no shape of 8B fits")
+            return
+        model = self.bench.model(shapes[0])
+        numbers = {"dim": model.dim, "layers": model.layers, "heads": model.heads, "kv-heads": model.kv_heads,
+                   "hidden": model.hidden, "vocabulary": model.vocabulary, "length": model.sequence,
+                   "steps": bench.STEPS, "warm-up": bench.STEPS - bench.COUNTED}  # fmt: skip
+        words = [sys.executable, str(HERE / "baseline.py"), "--device", self.session.device, "--mode", mode]
+        words += [word for option, value in numbers.items() for word in (f"--{option}", str(value))]
+
+        def read(run: Outcome, _: pathlib.Path) -> None:
+            lines = results_of(run.printed)
+            run.numbers = lines[-1] | {"key": shapes[0]}
+            text = "".join(json.dumps({"mode": mode} | line) + "\n" for line in lines)
+            self.session.write(self.out / "baseline.jsonl" if self.out else None, text)
+
+        self.session.run(f"baseline {mode}", words, limit, read=read)
+
+    # ---- the scripts
+
+    def first(self) -> None:
+        self.machine()
+        self.debug("single", "fused", limit=50)
+        failed = [name for name in ("single", "fused") if self.session.verdict(name).startswith(("exit code", "not over"))]
+        if failed:  # other losses are for the second command
+            self.diagnose(failed[0])
+        if "single" in failed:  # what needs no titan_train
+            self.bench.kernel_rates(25)
+            self.baseline("compiled", 100)
+            return self.baseline("eager", 45)
+        self.speed("1b-bf16-traced", limit=30)
+        if self.bench.plan("8b-bf16-traced")["fits"]:
+            self.speed("8b-bf16-traced", "8b-float8-fused", limit=50)
+        else:
+            self.speed("8b_16_layers-bf16-traced", "8b_8_layers-bf16-fused", limit=30)
+            if not self.bench.plan("8b_8_layers-bf16-fused")["fits"]:
+                self.speed("8b_2_layers-bf16-traced", limit=24)
+            self.speed("8b_recomputed-bf16-fused", limit=50)
+            self.speed("8b_16_layers-float8-fused", limit=26)
+            self.speed("8b_recomputed-float8-fused", limit=44)
+        self.ceilings("8b", 50, bench.WHOLE)
+        self.bench.kernel_rates(25)
+        self.baseline("compiled", 100)
+        self.bench.kernel_tests(25)
+        self.debug(*REST, limit=20)
+        self.speed("3b-bf16-fused", "3b-float8-fused", "1b-bf16-fused", limit=30)
+        self.baseline("eager", 45)
+        return self.debug(*RANKS, limit=40)
+
+    def diagnose(self, row: str) -> None:
+        """A row of the debug model that crashed or hung."""
+        self.checks.train(row, 40, f"{row}, each launch waited for", environment={"CUDA_LAUNCH_BLOCKING": "1"})
+        self.bench.kernel_tests(25)
+        words = [*self.checks.words_of(check.BY_NAME[row], self.session.device), "--training.steps=2"]
+        self.program("memcheck", 90, ["compute-sanitizer", "--tool", "memcheck", "--target-processes", "all", *words])
+        gdb = ["cuda-gdb", "-batch", "-ex", "run", "-ex", "bt", "--args", "/bin/sh", "-c", 'exec "$0" "$@"']
+        self.program("backtrace", 60, [*gdb, *words])
+
+    def long_bench(self) -> None:
+        rows = self.arguments.only.split(",") if self.arguments.only else bench.ROWS
+        self.speed(*rows)
+        for key in dict.fromkeys(row.split("-")[0] for row in rows):
+            self.ceilings(key)
+        self.bench.kernel_tests()
+        self.bench.kernel_rates()
+        self.debug(*with_others({"one"}))
+
+    def long_check(self) -> None:
+        self.debug(*check.TESTS, *check.BY_NAME)
+
+    # ---- the second command
+
+    def wrong_numbers(self) -> None:
+        row = check.BY_NAME[self.arguments.row]
+        self.debug(*with_others({row.name}), limit=20)
+        files = {device: self.folder / f"{device}.safetensors" for device in (self.session.device, "cpu")}
+        for device, file in files.items():
+            words = [*self.checks.words_of(row, device), "--debug.dump_steps=1", "--training.steps=1"]
+            keep = lambda _, folder, file=file: shutil.move(folder / "debug" / "step-1" / "step.safetensors", file)
+            self.session.run(f"step 1 on {device}", words, 40, read=keep)
+        self.program("tensors that differ", 40, [sys.executable, "-c", COMPARE, *map(str, files.values()), str(HERE)])
+        cases = f"--gtest_filter={self.arguments.cases or check.TESTS['kernels_test']}"
+        for tool in ("racecheck", "initcheck"):
+            sanitizer = ["compute-sanitizer", "--tool", tool, "--target-processes", "all"]
+            self.program(tool, 45, [*sanitizer, str(self.session.programs / "kernels_test"), cases])
+        for part in ("model", "loss"):
+            self.checks.train(row.name, 20, f"{row.name}, fused {part} alone", (check.FUSED, f"--compile.components={part}"))
+
+    def slow_products(self) -> None:
+        self.ceilings("8b", 60, bench.WHOLE)
+        self.bench.train("8b-bf16-fused", 90, "8b, a minute", ("--training.steps=70",))
+        self.bench.train("8b-bf16-fused", 40, "8b, gradients rounded", ("--training.weight_gradient_dtype=bfloat16",))
+
+    def slow_attention(self) -> None:
+        for kernel in ("cudnn", "flash", "efficient"):
+            self.bench.train("8b-bf16-fused", 40, f"8b, attention by {kernel}", (f"--debug.attention_kernel={kernel}",))
+        self.profile("8b attention", "sdpa|flash|fmha|cudnn", "8b_2_layers-bf16-fused")
+
+    def profile(self, name: str, kernels: str, row: str) -> None:
+        ncu = ["ncu", "--clock-control", "none", "--section", "SpeedOfLight", "--section", "Occupancy", "--target-processes", "all"]
+        ncu += ["--launch-count", "12", "--kernel-name", f"regex:{kernels}", str(self.session.programs / "titan_train")]
+        self.program(name, 60, [*ncu, *self.bench.words_of(row), "--compile.cuda_graphs=false"])
+
+    def all_well(self) -> None:
+        self.profile("kernels of a step", "rms_norm.*backward|adam|squares|cross_entropy|float8", "8b_2_layers-float8-fused")
+        self.speed("8b-bf16-plain", "3b-bf16-plain", limit=50)
+        for chunks in (2, 4):
+            self.bench.train("8b-bf16-fused", 40, f"8b, {chunks} chunks of the loss", (f"--training.loss_chunks={chunks}",))
+        self.debug(*with_others({name for name in check.BY_NAME if name not in [*REST, *RANKS]}), limit=20)
+
+    # ---- what is shown
+
+    def baseline_lines(self) -> list[str]:
+        lines = []
+        for run in self.session.outcomes.values():
+            if run.name.startswith("baseline") and "tokens_per_second" in run.numbers:
+                key, tps = run.numbers["key"], run.numbers["tokens_per_second"]
+                own = [self.session.outcomes.get(f"{key}-bf16-{mode}") for mode in ("fused", "traced")]
+                own = [row.numbers["tokens_per_second"] for row in own if row and "tokens_per_second" in row.numbers]
+                mode = run.name.split()[1]
+                lines.append(f"titan / {mode} PyTorch, {key}: " + (f"{own[0] / tps:.3f}" if own else "titan's row is missing"))
+        return lines
+
+    def page(self) -> str:
+        arguments, session = self.arguments, self.session
+        spent = session.total - session.seconds_left()
+        machine = self.card.words if self.card else f"no GPU, --device {session.device}"
+        lines = [f"# {TITLES[arguments.script]}, {datetime.date.today()}", ""]
+        told = [f"--{key} {value}" for key in ("device", "only", "variant", "cases") if (value := getattr(arguments, key)) not in ("", "cuda", None)]
+        lines += [f"Commit {arguments.commit}; {machine}; {spent:.0f} s. Made by", ""]
+        lines += [f"    scripts/gpu/{arguments.script}.sh {' '.join(told)}".rstrip()]
+        lines += [f"\n{said}" for said in [*session.sentences, *self.baseline_lines()]]
+        lines += [*bench.speed_lines(self.bench), *check.check_lines(session), *bench.other_lines(session), *bench.kernel_lines(session)]
+        return "\n".join([*lines, *how_they_ended(session.outcomes.values())]) + "\n"
+
+    def cell(self, run: Outcome) -> str:
+        numbers = run.numbers
+        if not run.ok or ("tokens_per_second" not in numbers and "later_off" not in numbers):
+            return run.verdict
+        if "later_off" in numbers:
+            return f"ok, off by {numbers['first_off']:.0e} at step 1, {numbers['later_off']:.0e} later"
+        memory = numbers.get("peak_bytes") or numbers.get("max_memory_reserved") or 0
+        cells = [f"{numbers['tokens_per_second']:,.0f} tokens/s", f"{memory / 2**30:.1f} GiB"]
+        cells += [f"MFU {numbers['mfu_percent']:.1f} %"] if "mfu_percent" in numbers else []
+        likely = numbers.get("planned", {}).get("tokens_per_second_per_gpu")
+        return ", ".join(cells + ([f"likely {likely:,.0f}"] if likely else []))
+
+    def next_step(self) -> str:
+        """The second command that this one asks for."""
+        wrong = [run.name for run in self.session.outcomes.values() if run.verdict.startswith("failed:")]
+        if wrong:
+            return f"wrong-numbers --row {wrong[0]}"
+        for run in bench.speed_rows(self.session):
+            if run.name.startswith("8b") and "milliseconds_by_kind" in run.numbers and "good" in run.numbers["planned"]:
+                likely, found = expected.ranges(run.numbers["planned"]), expected.measured(run.numbers["milliseconds_by_kind"])
+                late = {part: found[part] - (1 + expected.SLACK) * likely[part][1] for part in ("products", "attention")}
+                if max(late.values()) > 0:
+                    return f"slow-{max(late, key=late.get)}"
+        return "all-well"
+
+    def table(self) -> str:
+        lines = [*self.session.sentences, *self.baseline_lines()]
+        lines += [f"{run.name:<30} {run.seconds:6.1f} s  {self.cell(run)}" for run in self.session.outcomes.values()]
+        lines = [line[:TABLE_WIDTH] for line in lines]
+        return "\n".join([*lines[: TABLE_LINES - 1], f"next: first.sh --variant {self.next_step()}"])
+
+    def save(self) -> None:
+        self.session.record(self.arguments.page, self.page())
+
+    def go(self) -> int:
+        arguments = self.arguments
+        recorder = cards.start_recorder(self.out) if self.out and self.card else None
+        try:
+            scripts = {"first": self.first, "bench": self.long_bench, "check": self.long_check}
+            (getattr(self, arguments.variant.replace("-", "_")) if arguments.variant else scripts[arguments.script])()
+        except KeyboardInterrupt:
+            self.session.say("Ended from outside: what had run until then is here.")
+        finally:
+            if recorder:
+                recorder.kill()
+            if missing := [name for name in self.session.only if name not in self.session.outcomes]:
+                self.session.say(f"There was no row {', '.join(missing)}.")
+            self.save()
+            shutil.rmtree(self.folder, ignore_errors=True)
+        print(self.table() if arguments.script == "first" else self.page().rstrip(), flush=True)
+        return 0 if all(run.verdict.startswith(GOOD) for run in self.session.outcomes.values()) else 1
+
+
+def with_others(names: set[str]) -> list[str]:
+    """Rows of the debug model, with those that they are compared with."""
+    for row in reversed(check.ROWS):
+        if row.name in names:
+            names.add(row.against)
+    return [name for name in check.BY_NAME if name in names]
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        sys.exit(refuse(message))
+
+
+def parse() -> argparse.Namespace:
+    parser = Parser()
+    parser.add_argument("script", choices=TITLES)
+    for name in ("commit", "only", "cases"):
+        parser.add_argument(f"--{name}", default="")
+    for name in ("packed", "page", "log", "out"):
+        parser.add_argument(f"--{name}", type=pathlib.Path)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--row", choices=[*check.BY_NAME], default="fused")
+    parser.add_argument("--variant", choices=["wrong-numbers", "slow-products", "slow-attention", "all-well"])
+    parser.add_argument("--losses", action="store_true")
+    arguments = parser.parse_args()
+    arguments.seconds = arguments.seconds or (240 if arguments.variant else SECONDS[arguments.script])
+    arguments.results = None
+    known = {"bench": bench.ALL_ROWS, "check": [*check.TESTS, *check.BY_NAME]}.get(arguments.script)
+    if known and (unknown := [name for name in arguments.only.split(",") if name and name not in known]):
+        parser.error(f"there is no row {', '.join(unknown)}; there are {', '.join(known)}")
+    return arguments
+
+
+def refuse(sentence: str, code: int = 64) -> int:
+    print(f"error: {sentence}", file=sys.stderr)
+    return code
+
+
+def find_programs(arguments: argparse.Namespace) -> None:
+    """Sets where they are, and of which commit: packed ones, beside these scripts or elsewhere, or those of a build."""
+    packed = arguments.packed or (ROOT if (ROOT / "lib" / "titan_train").exists() else None)
+    arguments.programs = packed or ROOT / "build" / "release"
+    if packed:
+        for path in [*(packed / name for name in PROGRAMS), *packed.glob("lib/*")]:
+            if not os.access(path, os.X_OK) and path.exists():  # a copy may have lost that
+                path.chmod(0o755)
+        if missing := [name for name in PROGRAMS if not (packed / name).exists()]:
+            sys.exit(refuse(f"{packed} holds no {missing[0]}; --pack makes build/gpu.tar.xz, which unpacks to such a folder"))
+    elif code := subprocess.run(["bash", HERE / "prepare.sh", "build"]).returncode:
+        sys.exit(code)
+    told = packed / "commit" if packed else None
+    git = execute(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], 20) if not arguments.commit else (1, "")
+    arguments.commit = arguments.commit or (told.read_text().strip() if told and told.exists() else git[1].strip() if git[0] == 0 else "unknown")
+
+
+def main() -> int:
+    begin = time.monotonic()
+    arguments = parse()
+    lock = cards.only_one()
+    if lock is None:
+        return refuse("another of these scripts runs on this machine: two would measure each other", 75)
+    arguments.device = "cpu" if arguments.losses else arguments.device
+    card = cards.find_card() if arguments.device == "cuda" else None
+    if arguments.device == "cuda" and not card:
+        return refuse("there is no GPU here: neither nvidia-smi nor the driver sees one; --pack makes what a machine with one needs", 69)
+    find_programs(arguments)
+    told = [*(card.sentences() if card else []), cards.torch_sentence(), cards.disk_sentence(arguments.out) if arguments.out else None]
+    if arguments.out:
+        arguments.results = arguments.out / "results.jsonl"
+        arguments.page, arguments.log = arguments.page or arguments.out / "page.md", arguments.log or arguments.out / "log.txt"
+    arguments.page = arguments.page or ROOT / "docs" / "benchmarks" / f"gpu-{arguments.script}-{datetime.date.today()}.md"
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    visit = Visit(arguments, card, begin)
+    if arguments.losses:
+        return 0 if visit.checks.write_losses() else refuse("the rows of the CPU did not run", 70)
+    for sentence in filter(None, told):
+        visit.session.say(sentence)
+    return visit.go()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
