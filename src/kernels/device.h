@@ -19,6 +19,9 @@
 #define TITAN_KERNEL_SPACE on_host
 #define TITAN_SHARED(type, name, count) static titan::cuda_on_host::Shared<type> name(count, #name)
 #define __forceinline__ inline
+namespace titan {
+inline int multiprocessors() { return 2; }  // of the host: any number will do
+}  // namespace titan
 #else
 #error "kernels are compiled by nvcc, or behind tests/support/cuda_on_host.h"
 #endif

@@ -8,6 +8,8 @@ inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
 constexpr int kThreads = 256;
+// Of 78 registers a thread, which is what the kernel takes: more blocks would wait for these, and end later.
+constexpr int64_t kBlocksAtOnce = 3;
 constexpr int kPerLane = 16;  // elements of a tile that a thread holds in registers
 constexpr int kLog2PerLane = 4;
 constexpr int kTile = 32 * kPerLane;
@@ -194,7 +196,8 @@ __global__ void exact_value_kernel(const int64_t* slots, double* value) { *value
 void run(const ExactSquares& a, CUstream_st* stream) {
   if (a.count == 0) return;
   const int64_t wanted = blocks_for(a.count, kThreads / kWarpSize * kTile);
-  const auto blocks = static_cast<unsigned>(wanted < a.most_blocks ? wanted : a.most_blocks);
+  const int64_t most = a.most_blocks > 0 ? a.most_blocks : kBlocksAtOnce * multiprocessors();
+  const auto blocks = static_cast<unsigned>(wanted < most ? wanted : most);
   const auto kernel =
       in_packs(KernelType::fp32, 0, {a.values}) ? exact_squares_kernel<kPackOf<float>> : exact_squares_kernel<1>;
   launch("exact_squares", kernel, dim3(blocks), dim3(kThreads), stream, a.values, a.count,

@@ -13,4 +13,13 @@ void check_launch(const char* kernel) {
   throw std::runtime_error(std::string("kernel ") + kernel + ": " + cudaGetErrorString(status));
 }
 
+int multiprocessors() {
+  int device = 0, count = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+    check_launch("none: the number of multiprocessors");
+  }
+  return count;
+}
+
 }  // namespace titan

@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_forward_kernel(RmsNormF
 
 // Block b handles rows b, b + blocks, …: with x̂ = x·r and g = dy·w, dx = r·(g − x̂·mean(g·x̂)) + d_residual. The
 // weight's gradient Σ dy·x̂ stays in registers across rows and is written once, for the second kernel. Packs are kept
-// in their storage dtype: four widened packs per thread would exceed the registers.
+// in their storage dtype: four widened packs per thread would exceed the registers. The residual is loaded with the rest
+// of a row: after the block's sum it would be a second wait for memory in each row.
 template <class T, int kWidth, int kPacks>
 __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(RmsNormBackward a) {
   float d_weight[kPacks][kWidth] = {};
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(RmsNorm
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const int64_t first = row * a.columns;
     const float scale = load_shared_word(a.scale + row);
-    Pack<T, kWidth> x[kPacks], dy[kPacks];
+    Pack<T, kWidth> x[kPacks], dy[kPacks], residual[kPacks];
     float projection = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
@@ -101,6 +102,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(RmsNorm
       if (column >= a.columns) continue;
       x[p] = load<kWidth>(static_cast<const T*>(a.x) + first + column);
       dy[p] = load<kWidth>(static_cast<const T*>(a.d_normed) + first + column);
+      if (a.d_residual != nullptr) residual[p] = load<kWidth>(static_cast<const T*>(a.d_residual) + first + column);
       float own_x[kWidth], own_dy[kWidth], own_weight[kWidth];
       unpack(x[p], own_x);
       unpack(dy[p], own_dy);
@@ -118,7 +120,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(RmsNorm
       const int64_t column = column_of<kWidth>(p);
       if (column >= a.columns) continue;
       float dx[kWidth] = {}, own_x[kWidth], own_dy[kWidth], own_weight[kWidth];
-      if (a.d_residual != nullptr) unpack(load<kWidth>(static_cast<const T*>(a.d_residual) + first + column), dx);
+      if (a.d_residual != nullptr) unpack(residual[p], dx);
       unpack(x[p], own_x);
       unpack(dy[p], own_dy);
       unpack(weight[p], own_weight);
@@ -191,7 +193,7 @@ void launch_forward(const RmsNormForward& a, CUstream_st* stream) {
 template <class T, int kWidth>
 void launch_backward(const RmsNormBackward& a, CUstream_st* stream) {
   const RowShape shape = shape_of(a.columns / kWidth);
-  const int64_t blocks = rms_norm_partials(a.rows);
+  const int64_t blocks = rms_norm_partials(a.rows, a.columns);
   with_packs<kWidth>(shape.packs, [&](auto packs) {
     launch("rms_norm_backward", rms_norm_backward_kernel<T, kWidth, packs()>, dim3(static_cast<unsigned>(blocks)),
            dim3(shape.threads), stream, a);

@@ -83,7 +83,7 @@ std::optional<at::Tensor> fused_rms_norm_backward(const at::Tensor& dy, const at
   if (weight.trainable()) {
     d_weight = weight.gradient();
     if (d_weight.scalar_type() != at::kFloat || !d_weight.is_contiguous()) return std::nullopt;
-    partials = at::empty({rms_norm_partials(a.rows), a.columns}, x.options().dtype(at::kFloat));
+    partials = at::empty({rms_norm_partials(a.rows, a.columns), a.columns}, x.options().dtype(at::kFloat));
     a.partials = partials.mutable_data_ptr<float>();
     a.d_weight = d_weight.mutable_data_ptr<float>();
     a.accumulate = weight.gradient_written();

@@ -120,7 +120,7 @@ void norms(Rates& rates, const Shapes& s) {
     b.weight = rates.numbers(kType, s.dim);
     b.scale = static_cast<const float*>(rates.numbers(KernelType::fp32, s.tokens));
     b.dx = rates.memory(stream);
-    b.partials = static_cast<float*>(rates.memory(rms_norm_partials(s.tokens) * s.dim * 4));
+    b.partials = static_cast<float*>(rates.memory(rms_norm_partials(s.tokens, s.dim) * s.dim * 4));
     b.d_weight = static_cast<float*>(rates.memory(s.dim * 4));
     return b;
   });

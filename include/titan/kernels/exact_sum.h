@@ -107,7 +107,7 @@ struct ExactSquares {
   const float* values = nullptr;
   int64_t count = 0;
   int64_t* slots = nullptr;
-  int64_t most_blocks = 1024;  // several per multiprocessor; the number does not change the bits
+  int64_t most_blocks = 0;  // 0: as many as run at once; the number does not change the bits
 };
 
 /// Reads every number once; the slots receive atomic integer additions, whose order does not matter.

@@ -22,8 +22,10 @@ struct RmsNormForward {
   uint32_t* largest_normed = nullptr;  // amax slot of `normed`, raised as fp32 bits; or null
 };
 
-/// Number of partial sums of the weight's gradient: fixed, so that every GPU adds in the same order.
-constexpr int64_t kRmsNormPartials = 256;
+/// Most partial sums of the weight's gradient, one for each block: fixed for a shape, so that every GPU adds in the
+/// same order. Blocks of shorter rows are smaller, so more of them are needed to keep as many bytes in flight: 256 of
+/// 4,096 columns are two for each of an H100's multiprocessors.
+constexpr int64_t most_rms_norm_partials(int64_t columns) { return columns > 2048 ? 256 : columns > 1024 ? 512 : 1024; }
 
 struct RmsNormBackward {
   KernelType type = KernelType::fp32;
@@ -35,13 +37,16 @@ struct RmsNormBackward {
   const void* weight = nullptr;
   const float* scale = nullptr;
   void* dx = nullptr;
-  float* partials = nullptr;       // [rms_norm_partials(rows), columns], scratch; null: no weight gradient
+  float* partials = nullptr;       // [rms_norm_partials(rows, columns), columns], scratch; null: no weight gradient
   float* d_weight = nullptr;       // [columns]
   bool accumulate = false;         // d_weight += instead of =
   uint32_t* largest_dx = nullptr;  // amax slot of dx; or null
 };
 
-constexpr int64_t rms_norm_partials(int64_t rows) { return rows < kRmsNormPartials ? rows : kRmsNormPartials; }
+constexpr int64_t rms_norm_partials(int64_t rows, int64_t columns) {
+  const int64_t most = most_rms_norm_partials(columns);
+  return rows < most ? rows : most;
+}
 
 /// True if a row fits a block's registers: 32,768 bytes in aligned packs, 4,096 elements otherwise.
 inline bool fits_rms_norm(KernelType type, int64_t columns, bool packs) {
@@ -63,11 +68,11 @@ constexpr KernelTraffic traffic(const RmsNormForward& a) {
   return {a.rows * row * streams + row, a.rows * (row * streams + 4), (a.rows - 1) * row};
 }
 
-/// Backward: d_normed, x, d_residual and dx once, a scale per row; the weight once for each of rms_norm_partials(rows)
+/// Backward: d_normed, x, d_residual and dx once, a scale per row; the weight once for each of rms_norm_partials
 /// blocks. Partial sums are written once and read by the second kernel.
 constexpr KernelTraffic traffic(const RmsNormBackward& a) {
   const int64_t row = a.columns * bytes_of(a.type);
-  const int64_t blocks = rms_norm_partials(a.rows);
+  const int64_t blocks = rms_norm_partials(a.rows, a.columns);
   const int64_t partials = a.partials ? blocks * a.columns * 4 : 0;
   const int64_t d_weight = a.partials ? a.columns * 4 : 0;
   return {a.rows * (row * (a.d_residual ? 3 : 2) + 4) + row + partials + (a.accumulate ? d_weight : 0),
