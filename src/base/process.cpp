@@ -17,18 +17,10 @@
 #include <memory>
 #include <vector>
 
+#include "titan/base/control_group.h"
 #include "titan/base/text.h"
 
 namespace titan {
-namespace {
-
-int64_t read_limit(const char* path) {
-  std::ifstream file(path);
-  int64_t bytes = 0;
-  return file >> bytes && bytes > 0 ? bytes : std::numeric_limits<int64_t>::max();
-}
-
-}  // namespace
 
 std::filesystem::path beside_program(std::string_view name) {
   return std::filesystem::read_symlink("/proc/self/exe").replace_filename(name);
@@ -52,7 +44,8 @@ int64_t total_memory_bytes() {
   struct sysinfo info {};
   ::sysinfo(&info);
   const int64_t machine = static_cast<int64_t>(info.totalram) * info.mem_unit;
-  return std::min(machine, read_limit("/sys/fs/cgroup/memory.max"));
+  const std::optional<GroupLimit> group = ControlGroups().memory();
+  return group ? std::min(machine, group->limit) : machine;
 }
 
 namespace {
@@ -66,29 +59,12 @@ int64_t kilobytes_line(const char* path, const std::string& name) {
   return 0;
 }
 
-/// Bytes that this process's control group can still allocate; page cache that can be dropped counts as free.
-int64_t group_left_bytes() {
-  const int64_t limit = read_limit("/sys/fs/cgroup/memory.max");
-  if (limit == std::numeric_limits<int64_t>::max()) return limit;
-  int64_t droppable = 0;
-  std::ifstream statistics("/sys/fs/cgroup/memory.stat");
-  for (std::string name; statistics >> name;) {
-    int64_t bytes = 0;
-    statistics >> bytes;
-    if (name == "inactive_file") droppable = bytes;
-  }
-  std::ifstream file("/sys/fs/cgroup/memory.current");
-  int64_t used = 0;
-  file >> used;
-  return std::max(limit - std::max(used - droppable, int64_t{0}), int64_t{0});
-}
-
 }  // namespace
 
 std::optional<int64_t> memory_left_bytes(int64_t sharers) {
   const int64_t available = kilobytes_line("/proc/meminfo", "MemAvailable");
   if (available == 0) return std::nullopt;
-  int64_t left = std::min(available, group_left_bytes()) / sharers;
+  int64_t left = std::min(available, ControlGroups().memory_left().value_or(available)) / sharers;
   const auto consider = [&](auto resource, const char* taken) {
     struct rlimit limit {};
     if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
@@ -172,6 +148,37 @@ std::vector<int> allowed_cores() {
 
 int machine_cores() { return static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))); }
 
+int64_t usable_processors() {
+  const std::vector<int> cores = allowed_cores();
+  const int64_t allowed = cores.empty() ? machine_cores() : std::ssize(cores);
+  const std::optional<GroupLimit> quota = ControlGroups().processors();
+  return quota ? std::min(allowed, quota->limit) : allowed;
+}
+
+std::optional<int64_t> openmp_threads() {
+  // A list names the threads of nested levels; the first is that of the outermost.
+  const char* const text = std::getenv("OMP_NUM_THREADS");
+  const std::string first = text ? trim(split(text, ',').front()) : "";
+  int64_t threads = 0;
+  const auto [end, problem] = std::from_chars(first.data(), first.data() + first.size(), threads);
+  const bool is_number = problem == std::errc() && end == first.data() + first.size();
+  return is_number && threads > 0 ? std::optional(threads) : std::nullopt;
+}
+
+int64_t default_threads(int64_t processors) { return std::min(processors, openmp_threads().value_or(processors)); }
+
+std::string task_limit() {
+  struct rlimit limit {};
+  std::string words;
+  if (::getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    words = "ulimit -u is " + std::to_string(limit.rlim_cur);
+  }
+  if (const std::optional<GroupLimit> group = ControlGroups().tasks()) {
+    words += (words.empty() ? "" : ", ") + group->file.string() + " is " + std::to_string(group->limit);
+  }
+  return words.empty() ? "see ulimit -u, ulimit -v and pids.max of the control group" : words;
+}
+
 std::string core_list(const std::vector<int>& cores) {
   std::string text;
   for (size_t begin = 0; begin < cores.size();) {
@@ -216,7 +223,8 @@ bool bind_to(const std::vector<int>& cores) {
   if (cores.empty()) return false;
   CoreMask wanted(*std::max_element(cores.begin(), cores.end()) + 1);
   for (const int core : cores) CPU_SET_S(static_cast<size_t>(core), wanted.bytes, wanted.mask.get());
-  return ::sched_setaffinity(0, wanted.bytes, wanted.mask.get()) == 0;
+  if (::sched_setaffinity(0, wanted.bytes, wanted.mask.get()) != 0) return false;
+  return allowed_cores() == cores;  // the kernel leaves out cores that a cpuset forbids without an error
 }
 
 }  // namespace titan

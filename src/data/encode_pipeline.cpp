@@ -1,6 +1,5 @@
 #include "encode_pipeline.h"
 
-#include <sched.h>
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -8,6 +7,8 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+
+#include "titan/base/process.h"
 
 namespace titan {
 namespace {
@@ -26,8 +27,7 @@ using PieceRef = std::shared_ptr<Piece>;
 
 class Pipeline {
  public:
-  Pipeline(TextFileSource& source, const std::string& text_field, const Tokenizer* tokenizer)
-      : source_(source), text_field_(text_field), tokenizer_(tokenizer) {}
+  Pipeline(TextFileSource& source, const Tokenizer* tokenizer) : source_(source), tokenizer_(tokenizer) {}
 
   ~Pipeline() {
     {
@@ -135,7 +135,7 @@ class Pipeline {
       document.first_token = std::ssize(result.ids);
       if (tokenizer_ && !tokenizer_->reads_text()) {
         read_given_ids(raw, document, result.ids);
-      } else if (document.read = read_text(std::move(raw), text_field_); document.read.text) {
+      } else if (document.read = read_text(std::move(raw), source_.rules()); document.read.text) {
         std::string text = std::move(*document.read.text);
         document.text_bytes = std::ssize(text);
         if (tokenizer_) tokenizer_->encode_framed(text, true, true, result.ids);
@@ -150,10 +150,10 @@ class Pipeline {
   void read_given_ids(RawDocument& raw, EncodedDocuments::Document& document, std::vector<int32_t>& ids) const {
     document.text_bytes = std::ssize(raw.bytes);
     RecordText& read = document.read;
-    if (raw.too_long) {
-      read = read_text(std::move(raw), text_field_);
+    if (raw.too_long || !raw.problem.empty()) {
+      read = read_text(std::move(raw), source_.rules());
     } else if (raw.form == TextForm::records) {
-      read.problem = read_ids(raw.bytes, text_field_, *tokenizer_, ids);
+      read.problem = read_ids(raw.bytes, source_.rules().text_field, *tokenizer_, ids);
     } else {
       read.problem = "ids are read from the records of .jsonl files alone";
     }
@@ -161,7 +161,6 @@ class Pipeline {
   }
 
   TextFileSource& source_;
-  const std::string& text_field_;
   const Tokenizer* tokenizer_;
 
   std::mutex mutex_;
@@ -176,16 +175,11 @@ class Pipeline {
 
 }  // namespace
 
-int64_t default_encode_threads() {
-  cpu_set_t processors;
-  CPU_ZERO(&processors);
-  if (::sched_getaffinity(0, sizeof processors, &processors) == 0) return std::max(1, CPU_COUNT(&processors));
-  return std::max(1u, std::thread::hardware_concurrency());
-}
+int64_t default_encode_threads() { return default_threads(); }
 
-void encode_all(TextFileSource& source, const std::string& text_field, const Tokenizer* tokenizer, int64_t threads,
+void encode_all(TextFileSource& source, const Tokenizer* tokenizer, int64_t threads,
                 const std::function<void(const EncodedDocuments&)>& take) {
-  Pipeline pipeline(source, text_field, tokenizer);
+  Pipeline pipeline(source, tokenizer);
   pipeline.start(threads);
   while (const PieceRef piece = pipeline.take()) take(piece->result);
 }

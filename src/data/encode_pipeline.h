@@ -32,12 +32,12 @@ struct EncodedDocuments {
 };
 
 /// Calls `take` with all documents from `source`'s position to the end of its pass. `tokenizer` may be null: documents
-/// are then only read. If the tokenizer cannot encode text, `text_field` is a list of ids (see read_ids). A thread's
+/// are then only read. If the tokenizer cannot encode text, the text field is a list of ids (see read_ids). A thread's
 /// exception is rethrown here after all earlier documents have been taken.
-void encode_all(TextFileSource& source, const std::string& text_field, const Tokenizer* tokenizer, int64_t threads,
+void encode_all(TextFileSource& source, const Tokenizer* tokenizer, int64_t threads,
                 const std::function<void(const EncodedDocuments&)>& take);
 
-/// The number of processors available to this process.
+/// One per processor that this process may use, at most OMP_NUM_THREADS.
 int64_t default_encode_threads();
 
 // A buffer in front of a vector of ids: a few ids at a time are copied with a fixed size, which is much faster than

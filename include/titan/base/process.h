@@ -14,7 +14,7 @@ namespace titan {
 /// Current and peak resident memory of this process, in bytes.
 int64_t resident_bytes();
 int64_t peak_resident_bytes();
-/// Memory of the machine, or of this process's control group if that is smaller.
+/// Memory of the machine, or of this process's control groups if that is smaller (control_group.h).
 int64_t total_memory_bytes();
 /// Bytes that this process can still allocate within the limits of the machine, its control group and itself, if
 /// `sharers` processes share the first two evenly. None if the system reports no limit.
@@ -43,6 +43,15 @@ std::vector<int> allowed_cores();
 /// Number of online cores of this machine, including those that this process may not use.
 int machine_cores();
 
+/// Processors that this process may use: its cores, or the CPU quota of its control groups if that is smaller.
+int64_t usable_processors();
+/// OMP_NUM_THREADS; none if it is not set or not a positive number.
+std::optional<int64_t> openmp_threads();
+/// Threads of a computation that are not configured: one per processor, at most OMP_NUM_THREADS.
+int64_t default_threads(int64_t processors = usable_processors());
+/// What limits the number of threads, in words: "ulimit -u is 64".
+std::string task_limit();
+
 /// {0, 1, 2, 5} ↔ "0-2,5", the format of taskset, /proc and /sys. Malformed text gives an empty list.
 std::string core_list(const std::vector<int>& cores);
 std::vector<int> parse_core_list(std::string_view text);
@@ -56,7 +65,7 @@ std::vector<int> cores_near(const std::filesystem::path& sys, const std::string&
 /// near ones among them. A single core, or only cores of other nodes: all near ones.
 std::vector<int> better_cores(const std::vector<int>& allowed, const std::vector<int>& near);
 
-/// Binds this thread, and threads that it starts later, to `cores`; false if the system refuses.
+/// Binds this thread, and threads that it starts later, to `cores` (ascending); false if the system refuses one.
 bool bind_to(const std::vector<int>& cores);
 
 }  // namespace titan
