@@ -40,7 +40,13 @@ constexpr std::chrono::seconds kTerminateLimit{25};
 // Part of the limit reserved for the closing lines.
 constexpr std::chrono::seconds kClosingTime{3};
 
-constexpr std::array kSignals{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+constexpr std::array kSignals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
+/// nohup ignores SIGHUP, so that a run outlives its terminal. A shell ignores SIGINT for background commands, which
+/// only keeps Ctrl-C from them: a SIGINT that is sent to one is meant.
+bool stays_ignored(int signal, const struct sigaction& before) {
+  return signal == SIGHUP && before.sa_handler == SIG_IGN;
+}
 
 /// Replaces the status line, if the terminal shows one.
 void print_line(std::string_view line) {
@@ -71,7 +77,13 @@ int milliseconds_until(const std::optional<Clock::time_point>& limit) {
 StopSignals::StopSignals(std::function<void()> before_end) : before_end_(std::move(before_end)) {
   sigset_t wanted;
   ::sigemptyset(&wanted);
-  for (const int signal : kSignals) ::sigaddset(&wanted, signal);
+  for (const int signal : kSignals) {
+    struct sigaction before {};
+    ::sigaction(signal, nullptr, &before);
+    if (stays_ignored(signal, before)) continue;
+    before_.emplace_back(signal, before);
+    ::sigaddset(&wanted, signal);
+  }
   ::pthread_sigmask(SIG_BLOCK, &wanted, &mask_before_);
   signals_ = ::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
   end_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -81,15 +93,15 @@ StopSignals::StopSignals(std::function<void()> before_end) : before_end_(std::mo
   struct sigaction action {};
   action.sa_handler = pass_on;
   action.sa_flags = SA_RESTART;
-  for (const int signal : kSignals) ::sigaction(signal, &action, nullptr);
+  for (const auto& [signal, before] : before_) ::sigaction(signal, &action, nullptr);
 }
 
 StopSignals::~StopSignals() {
   ::eventfd_write(end_, 1);
   thread_.join();
-  for (const int signal : kSignals) ::signal(signal, SIG_DFL);
   while (next_signal(signals_) != 0) {  // discard pending signals: they were meant for this object
   }
+  for (const auto& [signal, before] : before_) ::sigaction(signal, &before, nullptr);
   ::close(signals_);
   ::close(end_);
   ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
@@ -100,7 +112,7 @@ StopSignals::~StopSignals() {
 
 std::optional<std::chrono::seconds> StopSignals::limit(int signal) {
   if (signal == SIGINT) return kInterruptLimit;
-  if (signal == SIGTERM) return kTerminateLimit;
+  if (signal == SIGTERM || signal == SIGHUP) return kTerminateLimit;
   return std::nullopt;
 }
 

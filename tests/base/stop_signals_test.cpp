@@ -58,6 +58,29 @@ TEST(StopSignals, ARequestToSaveAndStopIsRememberedAsAnyOther) {
   EXPECT_EQ(StopSignals::received(), SIGUSR1);
 }
 
+TEST(StopSignals, AHangupIsAStopWithTheLimitOfATermination) {
+  EXPECT_EQ(StopSignals::limit(SIGHUP), StopSignals::limit(SIGTERM));
+  const StopSignals stop;
+  ::kill(::getpid(), SIGHUP);
+  await_stop_signal();
+  EXPECT_EQ(StopSignals::received(), SIGHUP);
+}
+
+TEST(StopSignals, AHangupThatNohupIgnoresStaysIgnoredAndAnInterruptThatAShellIgnoresDoesNot) {
+  ::signal(SIGHUP, SIG_IGN);
+  ::signal(SIGINT, SIG_IGN);
+  {
+    const StopSignals stop;
+    ::kill(::getpid(), SIGHUP);
+    ::kill(::getpid(), SIGINT);
+    await_stop_signal();
+    EXPECT_EQ(StopSignals::received(), SIGINT);
+  }
+  for (const int signal : {SIGHUP, SIGINT}) {
+    EXPECT_EQ(::signal(signal, SIG_DFL), SIG_IGN) << "as before, signal " << signal;
+  }
+}
+
 TEST(StopSignals, ARequestToSaveStopsNothingAndIsTakenOnce) {
   const StopSignals stop;
   EXPECT_FALSE(StopSignals::take_save_request());
@@ -124,7 +147,8 @@ TEST(StopSignals, TheyAreBlockedInThisThreadAndInThoseThatItStarts) {
   std::thread([] {
     sigset_t blocked;
     ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
-    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) EXPECT_TRUE(::sigismember(&blocked, signal)) << signal;
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2})
+      EXPECT_TRUE(::sigismember(&blocked, signal)) << signal;
   }).join();
 }
 

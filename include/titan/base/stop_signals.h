@@ -10,12 +10,15 @@
 #include <optional>
 #include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace titan {
 
-/// Stores the first SIGINT, SIGTERM or SIGUSR1 for loops to poll. If the process is still running 4 s after a SIGINT (a
-/// person waits) or 25 s after a SIGTERM (a scheduler kills after 30 s), it is ended with exit code 130 and a message;
-/// SIGUSR1 has no limit. A SIGINT after the first signal ends it at once; on a terminal, the first one prints a hint
+/// Stores the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 for loops to poll. If the process is still running 4 s after a
+/// SIGINT (a person waits) or 25 s after a SIGTERM (a scheduler kills after 30 s) or a SIGHUP (the terminal is gone),
+/// it is ended with exit code 130 and a message; SIGUSR1 has no limit. A SIGHUP that is ignored when the object is made
+/// (nohup) stays ignored. A SIGINT after the first signal ends it at once; on a terminal, the first one prints a hint
 /// about this. SIGUSR2 only requests a checkpoint. The main thread creates the single object before other threads: the
 /// signals are blocked in this thread and in those that it starts. A thread that existed before forwards a signal. The
 /// destructor restores the previous state.
@@ -36,7 +39,7 @@ class StopSignals {
   static bool was_sent();
   /// Whether SIGUSR2 has arrived since the last call.
   static bool take_save_request();
-  /// Extends a SIGINT's limit to a SIGTERM's, for the final checkpoint.
+  /// From now on there is something to save: extends a SIGINT's limit to a SIGTERM's.
   static void allow_for_saving();
   /// `requested`, reduced to leave the process time to exit normally before the limit.
   static std::chrono::milliseconds time_for(std::chrono::milliseconds requested);
@@ -47,8 +50,9 @@ class StopSignals {
 
   std::function<void()> before_end_;
   sigset_t mask_before_{};
-  int signals_ = -1;  // a signalfd, read by the thread
-  int end_ = -1;      // an eventfd that stops the thread
+  std::vector<std::pair<int, struct sigaction>> before_;  // what each handled signal did
+  int signals_ = -1;                                      // a signalfd, read by the thread
+  int end_ = -1;                                          // an eventfd that stops the thread
   std::thread thread_;
 };
 
