@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import gzip
 import json
 import pathlib
 import re
 import statistics
-import typing
+from collections.abc import Callable
 
 import expected
 from card import Card, Planner
-from check import BY_NAME, TESTS, none_left_out
+from check import TESTS, none_left_out
 from programs import Outcome, Session, execute, result_of, results_of, table
 
 RUN_SECONDS = 120
@@ -21,44 +22,19 @@ WARM_UP, AFTER = 3, 3  # of the profiler, in mode traced: then one step is trace
 TRACED = STEPS + WARM_UP + 1
 KERNEL_BAR = 85  # % of the copy's bandwidth, for each fused kernel that moves memory
 NOTES = ["Attention by", "CUDA graphs", "[Ff]loat8"]  # of a row: the first two lines of each kind
+CEILING = ("product_seconds", "attention_seconds", "copy_bytes_per_second")
 HOST_KERNEL_TESTS = "OnHost/*"  # without a GPU, to try the script
 MOST_TRACES, TRACE_BYTES = 2, 16 << 20  # kept, and of one packed
 
 
-class Model(typing.NamedTuple):
-    family: str
-    flavor: str
-    dim: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    layers: int
-    vocabulary: int = 128256
-    sequence: int = 8192
-    config: str = "configs/llama3_8b.toml"
-    words: tuple[str, ...] = ("--activation_checkpoint.mode=none",)
-
-    def of_layers(self, layers: int) -> Model:
-        return self._replace(layers=layers, words=(*self.words, f"--model.override.n_layers={layers}"))
-
-    @property
-    def bytes_moved(self) -> float:
-        """Of a step in bf16, by kernels that read and write each operand once. Forward: two norms with the residual (4 of D
-        each), rotation of q and k (2), SwiGLU (3 of H). Backward: norms 5 of D each, rotation 2, SwiGLU 5 of H. The head: 3 of
-        V. The optimizer: weight and two moments read and written, the fp32 gradient read, and once more for the norm."""
-        kv = self.dim // self.heads * self.kv_heads
-        block = 2 * (4 * self.dim) + 2 * (5 * self.dim) + 2 * 2 * (self.dim + kv) + 8 * self.hidden
-        weights = self.layers * (2 * self.dim * (self.dim + kv) + 3 * self.dim * self.hidden)
-        weights += self.dim * self.vocabulary * (1 if self.family == "llama3_2" else 2)
-        return 2.0 * self.sequence * (self.layers * block + 3 * self.vocabulary) + weights * (3 * 2 * 2 + 2 * 4)
-
-
+Model = collections.namedtuple("Model", "family flavor dim hidden heads kv_heads layers vocabulary sequence config words", defaults=(
+    128256, 8192, "configs/llama3_8b.toml", ("--activation_checkpoint.mode=none",)))  # fmt: skip
 EIGHT = Model("llama3_1", "8B", 4096, 14336, 32, 8, 32)
 RECOMPUTED = ("--activation_checkpoint.mode=selective", "--activation_checkpoint.selective_ac_option=norm,swiglu")
 MODELS = {
     "8b": EIGHT,
     "8b_recomputed": EIGHT._replace(words=(*RECOMPUTED, "--optimizer.early_step_in_backward")),
-    **{f"8b_{layers}_layers": EIGHT.of_layers(layers) for layers in (16, 8, 2)},
+    **{f"8b_{few}_layers": EIGHT._replace(layers=few, words=(*EIGHT.words, f"--model.override.n_layers={few}")) for few in (16, 8, 2)},
     "3b": Model("llama3_2", "3B", 3072, 8192, 24, 8, 28),
     "1b": Model("llama3_2", "1B", 2048, 8192, 32, 8, 16),
 }
@@ -164,25 +140,13 @@ class Bench:
         model = self.model("8b")
         numbers = [model.dim, model.hidden, model.heads, model.kv_heads, model.vocabulary, model.sequence]
         words = [self.program("bench_kernel_rates"), self.session.device, *map(str, numbers)]
-
-        def read(run: Outcome, _: pathlib.Path) -> None:
-            result = result_of(run.printed)
-            kernels = [{name: kernel[name] for name in ("name", "bytes", "seconds")} for kernel in result["kernels"]]
-            run.numbers = {"copy_bytes_per_second": result["copy_bytes_per_second"], "kernels": kernels}
-
-        return self.session.run("kernel rates", words, limit, read=read)
+        return self.session.run("kernel rates", words, limit, read=keep("copy_bytes_per_second", "kernels"))
 
     def ceiling(self, key: str, precision: str, limit: float = 60) -> Outcome:
         model = self.model(key)
         numbers = [model.dim, model.hidden, model.heads, model.kv_heads, model.layers, model.vocabulary, model.sequence, model.sequence]
         words = [self.program("bench_device_ceiling"), self.session.device, *map(str, numbers), precision]
-
-        def read(run: Outcome, _: pathlib.Path) -> None:
-            result = result_of(run.printed)
-            run.numbers = {part: result[part] for part in ("product_seconds", "attention_seconds", "copy_bytes_per_second")}
-            run.numbers["calls"] = [line for line in results_of(run.printed) if "tflops" in line]
-
-        return self.session.run(f"{key}-{precision}-ceiling", words, limit, read=read)
+        return self.session.run(f"{key}-{precision}-ceiling", words, limit, read=keep(*CEILING))
 
     def ceiling_tps(self, row: str) -> float | None:
         """Products and attention as measured alone; the rest as bytes that fused kernels move, at the rate of a copy."""
@@ -191,8 +155,19 @@ class Bench:
         if not ceiling or not ceiling.numbers.get("attention_seconds"):
             return None
         parts, model = ceiling.numbers, self.model(key)
-        moving = model.bytes_moved / parts["copy_bytes_per_second"]
-        return model.sequence / (parts["product_seconds"] + parts["attention_seconds"] + moving)
+        seconds = parts["product_seconds"] + parts["attention_seconds"] + bytes_moved(model) / parts["copy_bytes_per_second"]
+        return model.sequence / seconds
+
+
+def bytes_moved(model: Model) -> float:
+    """Of a step in bf16, by kernels that read and write each operand once. Forward: two norms with the residual (4 of D each),
+    rotation of q and k (2), SwiGLU (3 of H). Backward: norms 5 of D each, rotation 2, SwiGLU 5 of H. The head: 3 of V. The
+    optimizer: weight and two moments read and written, the fp32 gradient read, and once more for the norm."""
+    kv = model.dim // model.heads * model.kv_heads
+    block = 2 * (4 * model.dim) + 2 * (5 * model.dim) + 2 * 2 * (model.dim + kv) + 8 * model.hidden
+    weights = model.layers * (2 * model.dim * (model.dim + kv) + 3 * model.dim * model.hidden)
+    weights += model.dim * model.vocabulary * (1 if model.family == "llama3_2" else 2)
+    return 2.0 * model.sequence * (model.layers * block + 3 * model.vocabulary) + weights * (3 * 2 * 2 + 2 * 4)
 
 
 def kinds_of(summary: str) -> dict[str, float]:
@@ -202,73 +177,66 @@ def kinds_of(summary: str) -> dict[str, float]:
     return {name: float(milliseconds) for name, milliseconds in rows}
 
 
-def number(value: float | None, form: str = ",.0f") -> str:
-    return "" if value is None else format(value, form)
+def keep(*keys: str) -> Callable[[Outcome, object], None]:
+    """Of the last JSON object that is printed, these; and the lines before it that tell a rate."""
+
+    def read(run: Outcome, _: object) -> None:
+        result = result_of(run.printed)
+        run.numbers |= {key: result[key] for key in keys} | {"calls": [line for line in results_of(run.printed) if "tflops" in line]}
+
+    return read
 
 
 def speed_rows(session: Session) -> list[Outcome]:
     return [run for run in session.outcomes.values() if run.name in ALL_ROWS]
 
 
-def row_cells(bench: Bench, run: Outcome) -> list[str]:
-    numbers = run.numbers
-    if "tokens_per_second" not in numbers:
-        return [run.name, run.verdict, *[""] * 7]
-    tps, ceiling, plan = numbers["tokens_per_second"], bench.ceiling_tps(run.name), numbers["planned"]
-    cells = [run.name, f"**{tps:,.0f}**", f"{numbers['least']:,.0f} – {numbers['most']:,.0f}", number(numbers.get("mfu_percent"), ".1f")]
-    cells += [number(numbers["peak_bytes"] / 2**30, ".1f"), number(plan.get("tokens_per_second_per_gpu"))]
-    cells += [number(plan.get("good", {}).get("tokens_per_second_per_gpu"))]
-    return [*cells, number(ceiling), number(100 * tps / ceiling if ceiling else None, ".1f")]
+def told(bench: Bench, run: Outcome) -> str:
+    """In a line, what a row of speed measured."""
+    numbers, plan = run.numbers, run.numbers.get("planned", {})
+    words = [f"{numbers['tokens_per_second']:,.0f} tokens/s" + (f" ({numbers['least']:,.0f} – {numbers['most']:,.0f})" if "least" in numbers else "")]
+    words += [f"{(numbers.get('peak_bytes') or numbers.get('max_memory_reserved') or 0) / 2**30:.1f} GiB"]
+    words += [f"MFU {numbers['mfu_percent']:.1f} %"] if "mfu_percent" in numbers else []
+    expectations = {"likely": plan, "good": plan.get("good", {})}
+    words += [f"{name} {of[key]:,.0f}" for name, of in expectations.items() if (key := "tokens_per_second_per_gpu") in of]
+    if run.name in ALL_ROWS and (ceiling := bench.ceiling_tps(run.name)):
+        words.append(f"{100 * numbers['tokens_per_second'] / ceiling:.1f} % of the ceiling's {ceiling:,.0f}")
+    return ", ".join(words)
 
 
 def speed_lines(bench: Bench) -> list[str]:
-    rows = speed_rows(bench.session)
-    if not rows:
-        return []
-    lines = ["", f"{STEPS} steps of one sequence, parameters and optimizer states in bf16 with stochastic rounding; the median of the last"]
-    lines += [f"{COUNTED}. \"traced\" is fused without CUDA graphs, and then one step under the profiler. MFU by torchtitan's formula against the"]
-    lines += ["card's bf16 peak, whatever the precision; likely and good: what `titan_train plan` expects. The ceiling takes matrix products,"]
-    lines += ["attention and a copy as measured in the same run, each alone.", ""]
-    lines += table("row | tokens/s | least – most | MFU % | peak GiB | likely | good | ceiling | share %", [row_cells(bench, row) for row in rows])
-    tps = {row.name: row.numbers["tokens_per_second"] for row in rows if "tokens_per_second" in row.numbers}
-    ratios = [[key, what, f"{tps[f'{key}-{upper}'] / tps[f'{key}-{lower}']:.3f}"] for key in MODELS
+    """For a page: ratios of rows, what they said, and their traced steps."""
+    rows = [run for run in speed_rows(bench.session) if "tokens_per_second" in run.numbers]
+    lines = ["", f"Speeds: {STEPS} steps of one sequence, parameters and optimizer states in bf16 with stochastic rounding; the median of the"]
+    lines += [f"last {COUNTED} (least – most). \"traced\" is fused without CUDA graphs, and then one step under the profiler. MFU by torchtitan's"]
+    lines += ["formula against the card's bf16 peak, whatever the precision; likely and good are what `titan_train plan` expects. The ceiling"]
+    lines += ["takes products, attention and a copy as measured in this run, each alone. Adam and the exact norm are fused in plain rows, too.", ""]
+    tps = {row.name: row.numbers["tokens_per_second"] for row in rows}
+    lines += [f"* {key}, {what}: {tps[f'{key}-{upper}'] / tps[f'{key}-{lower}']:.3f}" for key in MODELS
               for what, upper, lower in RATIOS if f"{key}-{upper}" in tps and f"{key}-{lower}" in tps]  # fmt: skip
-    if ratios:
-        lines += ["", *table("model | ratio | ", ratios), "", "Adam and the exact gradient norm are fused kernels in the plain rows, too."]
-    lines += ["", *(f"    {row.name}: {note}".rstrip() for row in rows for note in row.numbers.get("notes", []))]
-    by_kind = {row.name: row.numbers["milliseconds_by_kind"] for row in rows if row.numbers.get("milliseconds_by_kind")}
-    kinds = sorted({kind for row in by_kind.values() for kind in row}, key=lambda kind: ("gaps" in kind, kind))
-    if kinds:
-        cells = [[row, *(number(own.get(kind), ".1f") for kind in kinds)] for row, own in by_kind.items()]
-        lines += ["", *table(f"one step under the profiler, ms by kind | {' | '.join(kinds)}", cells)]
-    for row in (row for row in rows if row.name in by_kind and "good" in row.numbers["planned"]):
-        lines += expected.lines(row.name, row.numbers["planned"], by_kind[row.name])
-    return lines
+    lines += ["", *(f"    {row.name}: {note}".rstrip() for row in rows for note in row.numbers["notes"])]
+    for row in (row for row in rows if row.numbers.get("milliseconds_by_kind")):
+        kinds = row.numbers["milliseconds_by_kind"]
+        lines += ["", f"{row.name}, one step under the profiler, ms: {', '.join(f'{kind} {part:.1f}' for kind, part in kinds.items())}"]
+        lines += expected.lines(row.name, row.numbers["planned"], kinds) if "good" in row.numbers["planned"] else []
+    return lines if rows else []
 
 
 def kernel_lines(session: Session) -> list[str]:
-    rates = session.outcomes.get("kernel rates")
-    if not rates or not rates.numbers:
-        return []
-    copy, rows = rates.numbers["copy_bytes_per_second"], []
-    for kernel in rates.numbers["kernels"]:
-        rate = kernel["bytes"] / kernel["seconds"]
-        rows.append([kernel["name"], f"{kernel['bytes'] / 1e9:.3f}", f"{1e3 * kernel['seconds']:.3f}", f"{rate / 1e12:.2f}"])
-        rows[-1] += [f"{100 * rate / copy:.1f}", "met" if 100 * rate / copy >= KERNEL_BAR else "missed"]
-    lines = ["", f"Kernels that move memory, each alone in 8B's shapes, against a copy's {copy / 1e12:.2f} TB/s:", ""]
-    return [*lines, *table(f"kernel | GB | ms | TB/s | % of the copy | at least {KERNEL_BAR}", rows)]
-
-
-def other_lines(session: Session) -> list[str]:
-    """Of rows that are none of speed or losses: how they ended; what products and attention reach alone."""
-    rows = [run for run in session.outcomes.values() if run.name not in ALL_ROWS and run.name not in BY_NAME]
-    lines = ["", *table("check | seconds | ", [[row.name, f"{row.seconds:.1f}", row.verdict] for row in rows])]
-    for row in (row for row in rows if "product_seconds" in row.numbers):
-        numbers, attention = row.numbers, number(1e3 * (row.numbers["attention_seconds"] or 0), ".1f")
-        lines += ["", f"{row.name}: a step's products {1e3 * numbers['product_seconds']:.1f} ms, attention {attention} ms, a copy "
-                  f"{numbers['copy_bytes_per_second'] / 1e12:.2f} TB/s", ""]  # fmt: skip
-        cells = [[call.get("product") or call["attention"], call["pass"], f"{call['m']} × {call['k']} × {call['n']}" if "m" in call else "",
-                  call.get("result", ""), "yes" if call.get("in_training", True) else "no", f"{1e3 * call['seconds']:.3f}",
-                  f"{call['tflops']:.0f}"] for call in numbers["calls"]]  # fmt: skip
-        lines += table("call | pass | m × k × n | result | training's own | ms | TFLOP/s", cells) if cells else []
+    rates, lines = session.outcomes.get("kernel rates"), []
+    if rates and rates.numbers:
+        copy, rows = rates.numbers["copy_bytes_per_second"], []
+        for kernel in rates.numbers["kernels"]:
+            rate = kernel["bytes"] / kernel["seconds"]
+            rows.append([kernel["name"], f"{kernel['bytes'] / 1e9:.3f}", f"{1e3 * kernel['seconds']:.3f}", f"{rate / 1e12:.2f}"])
+            rows[-1] += [f"{100 * rate / copy:.1f}", "met" if 100 * rate / copy >= KERNEL_BAR else "missed"]
+        lines += ["", f"Kernels that move memory, each alone in 8B's shapes, against a copy's {copy / 1e12:.2f} TB/s:", ""]
+        lines += table(f"kernel | GB | ms | TB/s | % of the copy | at least {KERNEL_BAR}", rows)
+    for run in (run for run in session.outcomes.values() if "product_seconds" in run.numbers):
+        products, attention, copy = (run.numbers[key] or 0 for key in CEILING)
+        lines += ["", f"{run.name}: a step's products {1e3 * products:.1f} ms, attention {1e3 * attention:.1f} ms, a copy {copy / 1e12:.2f} TB/s", ""]
+        rows = [[call.get("product") or call["attention"], call["pass"], f"{call['m']} × {call['k']} × {call['n']}" if "m" in call else "",
+                 call.get("result", ""), "yes" if call.get("in_training", True) else "no", f"{1e3 * call['seconds']:.3f}",
+                 f"{call['tflops']:.0f}"] for call in run.numbers["calls"]]  # fmt: skip
+        lines += table("call | pass | m × k × n | result | training's own | ms | TFLOP/s", rows) if rows else []
     return lines

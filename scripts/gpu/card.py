@@ -61,17 +61,16 @@ class Card:
 
     def sentences(self) -> list[str]:
         """What is to be known before its numbers are read."""
-        said = []
-        if not any(kind in self.name for kind in KNOWN):
-            said.append(f"{self.name} is none of {', '.join(KNOWN)}: rows are chosen by its memory, and what is expected of them is an {STAND_IN}'s.")
-        major = int(re.match(r"\d*", self.driver)[0] or 0)
-        if 0 < self.cuda < CUDA or 0 < major < DRIVER:
-            said.append(f"The driver {self.driver} is too old for CUDA {CUDA // 1000} (it takes {DRIVER} or newer): rows on the card will be refused.")
-        if self.used_mib > IDLE_MIB:
-            said.append(f"Another process has {self.used_mib:,.0f} MiB of the card: rows are chosen for the {self.free_mib:,.0f} MiB left, and may be slower than alone.")
-        if self.mib == 0:
-            said.append(f"Nobody says how much memory the card has: rows are chosen for {ASSUMED_MIB >> 10} GiB.")
-        return said
+        old = 0 < self.cuda < CUDA or 0 < int(re.match(r"\d*", self.driver)[0] or 0) < DRIVER
+        said = {
+            f"{self.name} is none of {', '.join(KNOWN)}: rows are chosen by its memory, and what is expected of them is an {STAND_IN}'s.":
+                not any(kind in self.name for kind in KNOWN),
+            f"The driver {self.driver} is too old for CUDA {CUDA // 1000} (it takes {DRIVER} or newer): rows on the card will be refused.": old,
+            f"Another process has {self.used_mib:,.0f} MiB of the card: rows are chosen for the {self.free_mib:,.0f} MiB left, and may be "
+            "slower than alone.": self.used_mib > IDLE_MIB,
+            f"Nobody says how much memory the card has: rows are chosen for {ASSUMED_MIB >> 10} GiB.": self.mib == 0,
+        }  # fmt: skip
+        return [sentence for sentence, holds in said.items() if holds]
 
 
 def find_tool(name: str) -> str | None:

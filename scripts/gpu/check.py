@@ -9,7 +9,7 @@ import math
 import pathlib
 import statistics
 
-from programs import Outcome, Session, left_out, table
+from programs import Outcome, Session, left_out
 
 CONFIG = "configs/debug_model.toml"
 STEPS = 20
@@ -158,20 +158,19 @@ def read_losses(folder: pathlib.Path) -> list[float]:
     return [float(line["loss"]) for line in lines if "loss" in line]
 
 
+def told(run: Outcome) -> str:
+    """In a line, how far off the losses of a row are, and may be."""
+    row = BY_NAME.get(run.name)
+    if "later_off" not in run.numbers or not row:
+        return run.verdict
+    first, later = run.numbers["first_off"], run.numbers["later_off"]
+    return f"{run.verdict}: {first:.1e} off {row.against} at step 1 (bar {row.bars[0]:.0e}), {later:.1e} later ({row.bars[1]:.0e})"
+
+
 def check_lines(session: Session) -> list[str]:
-    """For a page, of rows that compare losses."""
-    rows = [(run, BY_NAME[run.name]) for run in session.outcomes.values() if run.name in BY_NAME]
-    if not rows:
-        return []
-    lines = ["", f"Losses of the debug model, float32 where nothing else is said, {STEPS} steps of {GLOBAL_BATCH} sequences, seed 1. Compared"]
-    lines += ["with the row that is named (cpu: computed in advance), relative; in bf16 and float8 \"later\" is the median.", ""]
-    cells = []
-    for run, row in rows:
-        off = [f"{run.numbers[key]:.1e}" if key in run.numbers else "" for key in ("first_off", "later_off")]
-        bars = [f"{bar:.0e}" for bar in row.bars] if row.against else ["", ""]
-        cells.append([row.name, row.what, f"{run.seconds:.1f}", row.against, off[0], bars[0], off[1], bars[1], run.verdict])
-    lines += table("row | what | seconds | compared with | step 1 off by | bar | later off by | bar | ", cells)
-    for run, row in rows:
-        if run.numbers.get("losses") and row.against in ("", *ON_CPU):
-            lines += ["", f"Losses of {run.name}: {' '.join(f'{loss:.5f}' for loss in run.numbers['losses'])}"]
-    return lines
+    rows = [run for run in session.outcomes.values() if run.name in BY_NAME and run.numbers.get("losses")]
+    lines = ["", f"Losses: of the debug model, float32 where nothing else is said, {STEPS} steps of {GLOBAL_BATCH} sequences, seed 1. How far off"]
+    lines += ["the row that is named (cpu: computed in advance) is relative; in bf16 and float8 \"later\" is the median.", ""]
+    for run in (run for run in rows if BY_NAME[run.name].against in ("", *ON_CPU)):
+        lines.append(f"* {run.name}, {BY_NAME[run.name].what}: {' '.join(f'{loss:.5f}' for loss in run.numbers['losses'])}")
+    return lines if rows else []

@@ -19,7 +19,7 @@ import bench
 import card as cards
 import check
 import expected
-from programs import REFUSED, ROOT, Outcome, Session, execute, how_they_ended, results_of
+from programs import REFUSED, ROOT, Outcome, Session, execute, how_they_ended, results_of, table
 
 HERE = pathlib.Path(__file__).resolve().parent
 SECONDS = {"first": 400, "bench": 480, "check": 420}
@@ -86,19 +86,14 @@ class Visit:
             self.session.leave_out(f"baseline {mode}", "no shape of 8B fits")
             return
         model = self.bench.model(shapes[0])
-        numbers = {"dim": model.dim, "layers": model.layers, "heads": model.heads, "kv-heads": model.kv_heads,
-                   "hidden": model.hidden, "vocabulary": model.vocabulary, "length": model.sequence,
-                   "steps": bench.STEPS, "warm-up": bench.STEPS - bench.COUNTED}  # fmt: skip
-        words = [sys.executable, str(HERE / "baseline.py"), "--device", self.session.device, "--mode", mode]
-        words += [word for option, value in numbers.items() for word in (f"--{option}", str(value))]
+        words = [sys.executable, str(HERE / "baseline.py"), f"--device={self.session.device}", f"--mode={mode}", f"--length={model.sequence}"]
+        words += [f"--{size}={getattr(model, size.replace('-', '_'))}" for size in ("dim", "layers", "heads", "kv-heads", "hidden", "vocabulary")]
+        words += [f"--steps={bench.STEPS}", f"--warm-up={bench.STEPS - bench.COUNTED}"]
 
-        def read(run: Outcome, _: pathlib.Path) -> None:
-            lines = results_of(run.printed)
-            run.numbers = lines[-1] | {"key": shapes[0]}
-            text = "".join(json.dumps({"mode": mode} | line) + "\n" for line in lines)
-            self.session.write(self.out / "baseline.jsonl" if self.out else None, text)
-
-        self.session.run(f"baseline {mode}", words, limit, read=read)
+        read = bench.keep("tokens_per_second", "max_memory_reserved")
+        run = self.session.run(f"baseline {mode}", words, limit, read=read, key=shapes[0])
+        lines = [json.dumps({"mode": mode} | line) + "\n" for line in results_of(run.printed)]  # also of one that was not over
+        self.session.write(self.out / "baseline.jsonl" if self.out else None, "".join(lines))
 
     # ---- the scripts
 
@@ -195,39 +190,30 @@ class Visit:
     # ---- what is shown
 
     def baseline_lines(self) -> list[str]:
-        lines = []
-        for run in self.session.outcomes.values():
-            if run.name.startswith("baseline") and "tokens_per_second" in run.numbers:
-                key, tps = run.numbers["key"], run.numbers["tokens_per_second"]
-                own = [self.session.outcomes.get(f"{key}-bf16-{mode}") for mode in ("fused", "traced")]
-                own = [row.numbers["tokens_per_second"] for row in own if row and "tokens_per_second" in row.numbers]
-                mode = run.name.split()[1]
-                lines.append(f"titan / {mode} PyTorch, {key}: " + (f"{own[0] / tps:.3f}" if own else "titan's row is missing"))
+        lines, speeds = [], {run.name: run.numbers["tokens_per_second"] for run in self.session.outcomes.values() if "tokens_per_second" in run.numbers}
+        for mode in ("compiled", "eager"):
+            if other := speeds.get(f"baseline {mode}"):
+                key = self.session.outcomes[f"baseline {mode}"].numbers["key"]
+                own = speeds.get(f"{key}-bf16-fused", speeds.get(f"{key}-bf16-traced"))
+                lines.append(f"titan / {mode} PyTorch, {key}: " + (f"{own / other:.3f}" if own else "titan's row is missing"))
         return lines
 
     def page(self) -> str:
         arguments, session = self.arguments, self.session
-        spent = session.total - session.seconds_left()
         machine = self.card.words if self.card else f"no GPU, --device {session.device}"
+        given = {key: value for key in ("device", "only", "variant", "cases") if (value := getattr(arguments, key)) not in ("", "cuda", None)}
+        command = " ".join([f"scripts/gpu/{arguments.script}.sh", *(f"--{key} {value}" for key, value in given.items())])
         lines = [f"# {TITLES[arguments.script]}, {datetime.date.today()}", ""]
-        told = [f"--{key} {value}" for key in ("device", "only", "variant", "cases") if (value := getattr(arguments, key)) not in ("", "cuda", None)]
-        lines += [f"Commit {arguments.commit}; {machine}; {spent:.0f} s. Made by", ""]
-        lines += [f"    scripts/gpu/{arguments.script}.sh {' '.join(told)}".rstrip()]
+        lines += [f"Commit {arguments.commit}; {machine}; {session.total - session.seconds_left():.0f} s. Made by", "", f"    {command}"]
         lines += [f"\n{said}" for said in [*session.sentences, *self.baseline_lines()]]
-        lines += [*bench.speed_lines(self.bench), *check.check_lines(session), *bench.other_lines(session), *bench.kernel_lines(session)]
-        return "\n".join([*lines, *how_they_ended(session.outcomes.values())]) + "\n"
+        rows = [[run.name, f"{run.seconds:.1f}", self.told(run)] for run in session.outcomes.values()]
+        lines += ["", *table("row | seconds | ", rows), *bench.speed_lines(self.bench), *check.check_lines(session)]
+        return "\n".join([*lines, *bench.kernel_lines(session), *how_they_ended(session.outcomes.values())]) + "\n"
 
-    def cell(self, run: Outcome) -> str:
-        numbers = run.numbers
-        if not run.ok or ("tokens_per_second" not in numbers and "later_off" not in numbers):
-            return run.verdict
-        if "later_off" in numbers:
-            return f"ok, off by {numbers['first_off']:.0e} at step 1, {numbers['later_off']:.0e} later"
-        memory = numbers.get("peak_bytes") or numbers.get("max_memory_reserved") or 0
-        cells = [f"{numbers['tokens_per_second']:,.0f} tokens/s", f"{memory / 2**30:.1f} GiB"]
-        cells += [f"MFU {numbers['mfu_percent']:.1f} %"] if "mfu_percent" in numbers else []
-        likely = numbers.get("planned", {}).get("tokens_per_second_per_gpu")
-        return ", ".join(cells + ([f"likely {likely:,.0f}"] if likely else []))
+    def told(self, run: Outcome) -> str:
+        if "tokens_per_second" in run.numbers:
+            return bench.told(self.bench, run) + ("" if run.ok else f"; {run.verdict}")
+        return check.told(run)
 
     def next_step(self) -> str:
         """The second command that this one asks for."""
@@ -244,7 +230,7 @@ class Visit:
 
     def table(self) -> str:
         lines = [*self.session.sentences, *self.baseline_lines()]
-        lines += [f"{run.name:<30} {run.seconds:6.1f} s  {self.cell(run)}" for run in self.session.outcomes.values()]
+        lines += [f"{run.name:<30} {run.seconds:6.1f} s  {self.told(run)}" for run in self.session.outcomes.values()]
         lines = [line[:TABLE_WIDTH] for line in lines]
         return "\n".join([*lines[: TABLE_LINES - 1], f"next: first.sh --variant {self.next_step()}"])
 
@@ -285,16 +271,17 @@ class Parser(argparse.ArgumentParser):
 
 def parse() -> argparse.Namespace:
     parser = Parser()
-    parser.add_argument("script", choices=TITLES)
+    add = parser.add_argument
+    add("script", choices=TITLES)
     for name in ("commit", "only", "cases"):
-        parser.add_argument(f"--{name}", default="")
+        add(f"--{name}", default="")
     for name in ("packed", "page", "log", "out"):
-        parser.add_argument(f"--{name}", type=pathlib.Path)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--seconds", type=float)
-    parser.add_argument("--row", choices=[*check.BY_NAME], default="fused")
-    parser.add_argument("--variant", choices=["wrong-numbers", "slow-products", "slow-attention", "all-well"])
-    parser.add_argument("--losses", action="store_true")
+        add(f"--{name}", type=pathlib.Path)
+    add("--device", choices=["cuda", "cpu"], default="cuda")
+    add("--seconds", type=float)
+    add("--row", choices=[*check.BY_NAME], default="fused")
+    add("--variant", choices=["wrong-numbers", "slow-products", "slow-attention", "all-well"])
+    add("--losses", action="store_true")
     arguments = parser.parse_args()
     arguments.seconds = arguments.seconds or (240 if arguments.variant else SECONDS[arguments.script])
     arguments.results = None

@@ -183,7 +183,7 @@ class EveryRow(Machine):
                 self.assertIn("--compile.cuda_graphs=false", call)
         page = (self.out / "page.md").read_text()
         self.assertNotIn(str(self.folder), page)
-        self.assertRegex(page, r"\| 8b_16_layers-bf16-traced \| \*\*10,240\*\* \| .* \| 50.5 \| 100.0 \| 10,000 \|")
+        self.assertRegex(page, r"\| 8b_16_layers-bf16-traced \| [\d.]+ \| 10,240 tokens/s .*, 100.0 GiB, MFU 50.5 %, likely 10,000")
 
     def test_an_h200_runs_the_whole_8b(self):
         self.card(H200)
@@ -245,11 +245,17 @@ class Trouble(Machine):
     def test_a_full_disk_under_the_output_folder(self):
         self.out.mkdir()
         (self.out / "results.jsonl").symlink_to("/dev/full")
-        printed = self.driver(code=0)
+        (self.out / "trace-1b-bf16-traced.json.gz").symlink_to("/dev/full")
+        printed = self.driver("--only", "single,1b-bf16-traced,tp2", code=0)
         self.assertIn("results.jsonl could not be written: No space left on device", printed)
-        self.assertIn("fsdp2-fused ", printed)
+        self.assertIn("trace-1b-bf16-traced.json.gz could not be written: No space left on device", printed)
+        self.assertIn("tp2 ", printed)
+        (self.folder / "file").write_text("")
+        self.out = self.folder / "file" / "out"
+        self.assertIn("The folder out could not be made: Not a directory", self.driver("--only", "single", code=0))
+        self.out = self.folder / "another"
         with unittest.mock.patch.object(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(1, 1, 9 << 20)):
-            self.assertIn("The disk under out has 9 MiB left", self.driver("--only", "single", code=0))
+            self.assertIn("The disk under another has 9 MiB left", self.driver("--only", "single", code=0))
 
     def test_a_debug_model_that_crashes_is_diagnosed_and_no_other_job_is_started(self):
         self.behave('case "$*" in plan*) ;; *) exit 70 ;; esac\n')
