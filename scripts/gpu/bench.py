@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import expected
 from card import Card, Planner
-from check import TESTS, none_left_out
 from programs import Outcome, Session, execute, result_of, results_of, table
 
 RUN_SECONDS = 120
@@ -23,7 +22,6 @@ TRACED = STEPS + WARM_UP + 1
 KERNEL_BAR = 85  # % of the copy's bandwidth, for each fused kernel that moves memory
 NOTES = ["Attention by", "CUDA graphs", "[Ff]loat8"]  # of a row: the first two lines of each kind
 CEILING = ("product_seconds", "attention_seconds", "copy_bytes_per_second")
-HOST_KERNEL_TESTS = "OnHost/*"  # without a GPU, to try the script
 MOST_TRACES, TRACE_BYTES = 2, 16 << 20  # kept, and of one packed
 
 
@@ -56,9 +54,6 @@ class Bench:
         self.session, self.out = session, out
         self.planner = Planner(session, card) if card else None
         self.traces: list[str] = []
-
-    def program(self, name: str) -> str:
-        return str(self.session.programs / name)
 
     def model(self, key: str) -> Model:
         return MODELS[key] if self.session.device == "cuda" else TINY
@@ -95,7 +90,7 @@ class Bench:
         fits = self.that_fits(row)
         if not fits:
             return self.session.leave_out(name or row, self.plan(row)["why"])
-        command = [self.program("titan_train"), *self.words_of(fits), *extra]
+        command = [str(self.session.programs / "titan_train"), *self.words_of(fits), *extra]
         planned = {key: part for key, part in self.plan(fits).items() if key not in ("memory", "traffic")}
         return self.session.run(name or fits, command, limit, read=functools.partial(self.read, fits), planned=planned)
 
@@ -111,15 +106,14 @@ class Bench:
         rates = sorted(sequence / step["step_seconds"] for step in steps)
         run.numbers |= {"tokens_per_second": statistics.median(rates), "least": rates[0], "most": rates[-1]}
         run.numbers["peak_bytes"] = max(line["memory_peak_bytes"] for line in steps)
-        if "mfu_percent" in steps[0]:
-            run.numbers["mfu_percent"] = statistics.median(line["mfu_percent"] for line in steps)
+        run.numbers |= {"mfu_percent": line["mfu_percent"] for line in steps if "mfu_percent" in line}
         told = [line.split(" - INFO - ")[-1] for line in run.printed.splitlines()]
         run.numbers["notes"] = [line for pattern in NOTES for line in [line for line in told if re.search(pattern, line)][:2]]
         if row.endswith("-traced"):
             self.look_into_a_step(row, run, folder / "profile_traces" / f"iteration_{TRACED}" / "rank0_trace.json")
 
     def look_into_a_step(self, row: str, run: Outcome, trace: pathlib.Path) -> None:
-        code, printed = execute([self.program("titan_train"), "profile", "summarize", str(trace)], 60)
+        code, printed = execute([str(self.session.programs / "titan_train"), "profile", "summarize", str(trace)], 60)
         self.session.note(printed)
         run.numbers["milliseconds_by_kind"] = kinds_of(printed) if code == 0 else {}
         if not run.numbers["milliseconds_by_kind"]:
@@ -132,20 +126,16 @@ class Bench:
             if len(packed) > TRACE_BYTES:
                 self.session.say(f"{self.traces[-1]} has {len(packed) >> 20} MiB, more than may come back.")
 
-    def kernel_tests(self, limit: float = 90) -> Outcome:
-        names = TESTS["kernels_test"] if self.session.device == "cuda" else HOST_KERNEL_TESTS
-        return self.session.run("kernels_test", [self.program("kernels_test"), f"--gtest_filter={names}"], limit, read=none_left_out)
-
     def kernel_rates(self, limit: float = 60) -> Outcome:
         model = self.model("8b")
         numbers = [model.dim, model.hidden, model.heads, model.kv_heads, model.vocabulary, model.sequence]
-        words = [self.program("bench_kernel_rates"), self.session.device, *map(str, numbers)]
+        words = [str(self.session.programs / "bench_kernel_rates"), self.session.device, *map(str, numbers)]
         return self.session.run("kernel rates", words, limit, read=keep("copy_bytes_per_second", "kernels"))
 
     def ceiling(self, key: str, precision: str, limit: float = 60) -> Outcome:
         model = self.model(key)
         numbers = [model.dim, model.hidden, model.heads, model.kv_heads, model.layers, model.vocabulary, model.sequence, model.sequence]
-        words = [self.program("bench_device_ceiling"), self.session.device, *map(str, numbers), precision]
+        words = [str(self.session.programs / "bench_device_ceiling"), self.session.device, *map(str, numbers), precision]
         return self.session.run(f"{key}-{precision}-ceiling", words, limit, read=keep(*CEILING))
 
     def ceiling_tps(self, row: str) -> float | None:

@@ -95,24 +95,24 @@ def find_card() -> Card | None:
     return None
 
 
-def torch_folder() -> pathlib.Path | None:
+def torch_folder() -> pathlib.Path:
+    """Python's torch, or a folder that is not there."""
     spec = importlib.util.find_spec("torch")
-    return pathlib.Path(spec.origin).parent if spec and spec.origin else None
+    return pathlib.Path(spec.origin if spec and spec.origin else "/no/torch").parent
 
 
 def library_path(programs: pathlib.Path) -> str:
     """As the start script sets it (cmake/start.sh)."""
-    torch = torch_folder()
-    folders = [torch / "lib", *torch.parent.glob("nvidia/*/lib")] if torch else []
-    return ":".join([str(programs / "lib"), *map(str, folders), os.environ.get("LD_LIBRARY_PATH", "")])
+    folders = [programs / "lib", torch_folder() / "lib", *torch_folder().parent.glob("nvidia/*/lib")]
+    return ":".join([*map(str, folders), os.environ.get("LD_LIBRARY_PATH", "")])
 
 
 def torch_sentence() -> str | None:
     """Where Python's torch is not the one that the programs need."""
     if os.environ.get("TITAN_LIBTORCH"):
         return None
-    folder = torch_folder()
-    told = (folder / "version.py").read_text() if folder else ""
+    file = torch_folder() / "version.py"
+    told = file.read_text() if file.exists() else ""
     version = re.search(r"^__version__ *= *['\"]([^'\"]*)", told, re.MULTILINE)
     if version and version[1].split("+")[0] == TORCH:
         return None

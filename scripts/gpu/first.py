@@ -8,6 +8,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -120,7 +121,7 @@ class Visit:
         self.ceilings("8b", 50, bench.WHOLE)
         self.bench.kernel_rates(25)
         self.baseline("compiled", 100)
-        self.bench.kernel_tests(25)
+        self.checks.unit_tests("kernels_test", 25)
         self.debug(*REST, limit=20)
         self.speed("3b-bf16-fused", "3b-float8-fused", "1b-bf16-fused", limit=30)
         self.baseline("eager", 45)
@@ -129,7 +130,7 @@ class Visit:
     def diagnose(self, row: str) -> None:
         """A row of the debug model that crashed or hung."""
         self.checks.train(row, 40, f"{row}, each launch waited for", environment={"CUDA_LAUNCH_BLOCKING": "1"})
-        self.bench.kernel_tests(25)
+        self.checks.unit_tests("kernels_test", 25)
         words = [*self.checks.words_of(check.BY_NAME[row], self.session.device), "--training.steps=2"]
         self.program("memcheck", 90, ["compute-sanitizer", "--tool", "memcheck", "--target-processes", "all", *words])
         gdb = ["cuda-gdb", "-batch", "-ex", "run", "-ex", "bt", "--args", "/bin/sh", "-c", 'exec "$0" "$@"']
@@ -140,7 +141,7 @@ class Visit:
         self.speed(*rows)
         for key in dict.fromkeys(row.split("-")[0] for row in rows):
             self.ceilings(key)
-        self.bench.kernel_tests()
+        self.checks.unit_tests("kernels_test")
         self.bench.kernel_rates()
         self.debug(*with_others({"one"}))
 
@@ -221,11 +222,10 @@ class Visit:
         if wrong:
             return f"wrong-numbers --row {wrong[0]}"
         for run in bench.speed_rows(self.session):
-            if run.name.startswith("8b") and "milliseconds_by_kind" in run.numbers and "good" in run.numbers["planned"]:
-                likely, found = expected.ranges(run.numbers["planned"]), expected.measured(run.numbers["milliseconds_by_kind"])
-                late = {part: found[part] - (1 + expected.SLACK) * likely[part][1] for part in ("products", "attention")}
-                if max(late.values()) > 0:
-                    return f"slow-{max(late, key=late.get)}"
+            kinds, plan = run.numbers.get("milliseconds_by_kind"), run.numbers.get("planned", {})
+            lines = expected.lines(run.name, plan, kinds) if kinds and "good" in plan and run.name.startswith("8b") else []
+            if late := [found[1] for line in lines if (found := re.search(r"more than expected.*--variant ([a-z-]+)", line))]:
+                return late[0]
         return "all-well"
 
     def table(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import dataclasses
 import json
@@ -49,11 +50,12 @@ def execute(command: list[str], limit: float, environment: dict[str, str] | None
             return 127, str(error)
         code = None
         try:
-            code = process.wait(max(limit, 0.1))
-        except subprocess.TimeoutExpired:
-            pass
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(max(limit, 0.1))
         finally:
-            end_group(process)
+            with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(5)  # one that a driver holds may not die; the rows after it are run all the same
         size = printed.seek(0, os.SEEK_END)
         printed.seek(0)
         text = printed.read(KEPT_BYTES)
@@ -61,14 +63,6 @@ def execute(command: list[str], limit: float, environment: dict[str, str] | None
             printed.seek(size - KEPT_BYTES)
             text += b"\n... %d bytes ...\n" % (size - 2 * KEPT_BYTES)
         return code, (text + printed.read()).decode(errors="replace")
-
-
-def end_group(process: subprocess.Popen) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(5)  # one that a driver holds may not die; the rows after it are run all the same
-    except (ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
-        pass
 
 
 @dataclasses.dataclass

@@ -78,9 +78,9 @@ class Rows(BehaviourTest):
         self.assertEqual([line.split(" | ")[0][2:] for line in lines[-13:]], list(kernels))
 
     def test_kernels_are_tested_and_a_test_that_nothing_takes_part_in_is_none(self):
-        made = self.made("cuda")
+        checks = check.Checks(self.session("cuda"))
         with unittest.mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):  # there is none
-            self.assertEqual(made.kernel_tests().verdict, "failed: no test ran")
+            self.assertEqual(checks.unit_tests("kernels_test").verdict, "failed: no test ran")
 
     def test_the_losses_computed_in_advance_are_those_of_a_cpu(self):
         checks = check.Checks(self.session("cpu"))
