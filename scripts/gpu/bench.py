@@ -9,11 +9,11 @@ import json
 import pathlib
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import expected
 from card import Card, Planner
-from programs import Outcome, Session, execute, result_of, results_of, table
+from programs import Outcome, Session, execute, result_of, results_of, table, with_options
 
 RUN_SECONDS = 120
 STEPS, COUNTED = 16, 10  # the last of them; before, attention is chosen, two steps run eagerly, one is captured
@@ -75,23 +75,24 @@ class Bench:
             words += [f"--profiling.profile_freq={TRACED}", f"--profiling.profiler_warmup={WARM_UP}"]
         return words
 
-    def plan(self, row: str) -> dict:
-        return self.planner.plan(self.words_of(row)) if self.planner else {"fits": True}
+    def plan(self, row: str, extra: Iterable[str] = ()) -> dict:
+        return self.planner.plan(with_options(self.words_of(row), extra)) if self.planner else {"fits": True}
 
-    def that_fits(self, row: str, shapes: list[str] | None = None) -> str | None:
+    def that_fits(self, row: str, shapes: list[str] | None = None, extra: Iterable[str] = ()) -> str | None:
         """The row in the first shape that stands for its model and fits the card."""
         key, rest = row.split("-", 1)
-        return next((f"{shape}-{rest}" for shape in shapes or SHAPES.get(key, [key]) if self.plan(f"{shape}-{rest}")["fits"]), None)
+        rows = [f"{shape}-{rest}" for shape in shapes or SHAPES.get(key, [key])]
+        return next((each for each in rows if self.plan(each, extra)["fits"]), None)
 
-    def train(self, row: str, limit: float = RUN_SECONDS, name: str = "", extra: tuple[str, ...] = ()) -> Outcome:
-        """`extra`: options on top, of a row that is called `name`."""
+    def train(self, row: str, limit: float = RUN_SECONDS, name: str = "", extra: Iterable[str] = ()) -> Outcome:
+        """`extra`: options instead of the row's or beside them, of a row of 8B that is called `name`."""
         if self.session.unwanted(name or row):
             return Outcome(name)
-        fits = self.that_fits(row)
+        fits = self.that_fits(row, WHOLE if name else None, extra)
         if not fits:
-            return self.session.leave_out(name or row, self.plan(row)["why"])
-        command = [str(self.session.programs / "titan_train"), *self.words_of(fits), *extra]
-        planned = {key: part for key, part in self.plan(fits).items() if key not in ("memory", "traffic")}
+            return self.session.leave_out(name or row, self.plan(row, extra)["why"])
+        command = [str(self.session.programs / "titan_train"), *with_options(self.words_of(fits), extra)]
+        planned = {key: part for key, part in self.plan(fits, extra).items() if key not in ("memory", "traffic")}
         return self.session.run(name or fits, command, limit, read=functools.partial(self.read, fits), planned=planned)
 
     def read(self, row: str, run: Outcome, folder: pathlib.Path) -> None:

@@ -9,7 +9,7 @@ import math
 import pathlib
 import statistics
 
-from programs import Outcome, Session, left_out
+from programs import Outcome, Session, left_out, with_options
 
 CONFIG = "configs/debug_model.toml"
 STEPS = 20
@@ -114,7 +114,7 @@ class Checks:
               environment: dict[str, str] | None = None) -> Outcome:  # fmt: skip
         """`extra`: options on top, of a row that is called `label`."""
         row = BY_NAME[name]
-        words = [*self.words_of(row, self.session.device), *extra]
+        words = with_options(self.words_of(row, self.session.device), extra)
         variables = (ONE_CARD if row.ranks > 1 else {}) | (environment or {})
         return self.session.run(label or name, words, limit, variables, functools.partial(self.compare, row))
 

@@ -20,7 +20,7 @@ import bench
 import card as cards
 import check
 import expected
-from programs import REFUSED, ROOT, Outcome, Session, execute, how_they_ended, results_of, table
+from programs import REFUSED, ROOT, Outcome, Session, execute, how_they_ended, results_of, table, with_options
 
 HERE = pathlib.Path(__file__).resolve().parent
 SECONDS = {"first": 400, "bench": 480, "check": 420}
@@ -131,7 +131,7 @@ class Visit:
         """A row of the debug model that crashed or hung."""
         self.checks.train(row, 40, f"{row}, each launch waited for", environment={"CUDA_LAUNCH_BLOCKING": "1"})
         self.checks.unit_tests("kernels_test", 25)
-        words = [*self.checks.words_of(check.BY_NAME[row], self.session.device), "--training.steps=2"]
+        words = with_options(self.checks.words_of(check.BY_NAME[row], self.session.device), ["--training.steps=2"])
         self.program("memcheck", 90, ["compute-sanitizer", "--tool", "memcheck", "--target-processes", "all", *words])
         gdb = ["cuda-gdb", "-batch", "-ex", "run", "-ex", "bt", "--args", "/bin/sh", "-c", 'exec "$0" "$@"']
         self.program("backtrace", 60, [*gdb, *words])
@@ -155,7 +155,7 @@ class Visit:
         self.debug(*with_others({row.name}), limit=20)
         files = {device: self.folder / f"{device}.safetensors" for device in (self.session.device, "cpu")}
         for device, file in files.items():
-            words = [*self.checks.words_of(row, device), "--debug.dump_steps=1", "--training.steps=1"]
+            words = with_options(self.checks.words_of(row, device), ["--debug.dump_steps=1", "--training.steps=1"])
             keep = lambda _, folder, file=file: shutil.move(folder / "debug" / "step-1" / "step.safetensors", file)
             self.session.run(f"step 1 on {device}", words, 40, read=keep)
         self.program("tensors that differ", 40, [sys.executable, "-c", COMPARE, *map(str, files.values()), str(HERE)])

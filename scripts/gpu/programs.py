@@ -185,6 +185,12 @@ class Session:
         self.write(page, text, "w")
 
 
+def with_options(words: list[str], extra: Iterable[str]) -> list[str]:
+    """`extra` in place of what the words say of the same options."""
+    names = {word.split("=")[0] for word in extra}
+    return [word for word in words if word.split("=")[0] not in names] + [*extra]
+
+
 def left_out(said: str) -> str:
     """What GoogleTest did not run, or nothing. It calls it a success when nothing runs."""
     passed = re.search(r"^\[  PASSED  \] (\d+) test", said, re.MULTILINE)

@@ -218,6 +218,9 @@ class EveryRow(Machine):
                 self.assertEqual([row for row in wanted if row not in found], [])
                 wrong = {row: line for row, line in found.items() if line["verdict"] != "ok" and row != "tensors that differ"}
                 self.assertEqual({line["verdict"].split(":")[0] for line in wrong.values()}, {"left out"} if wrong else set())
+                for words in (line["command"].split() for line in found.values()):
+                    options = [word.split("=")[0] for word in words if word.startswith("--") and "=" in word]
+                    self.assertEqual(sorted(options), sorted(set(options)))  # none twice
 
 
 class Trouble(Machine):
