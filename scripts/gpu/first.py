@@ -46,7 +46,7 @@ class Visit:
     def __init__(self, arguments: argparse.Namespace, card: cards.Card | None, begin: float):
         self.arguments, self.out, self.card = arguments, arguments.out, card
         self.session = Session(arguments, begin, self.save)
-        self.bench = bench.Bench(self.session, self.card, self.out)
+        self.speeds = bench.Bench(self.session, self.card, self.out)
         self.checks = check.Checks(self.session)
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="titan-gpu-"))
         self.session.hidden.append(self.folder)
@@ -55,7 +55,7 @@ class Visit:
 
     def speed(self, *rows: str, limit: float = bench.RUN_SECONDS) -> None:
         for row in rows:
-            self.bench.train(row, limit)
+            self.speeds.train(row, limit)
 
     def debug(self, *names: str, limit: float = check.RUN_SECONDS) -> None:
         for name in names:
@@ -63,8 +63,8 @@ class Visit:
 
     def ceilings(self, key: str, limit: float = 60, shapes: list[str] | None = None) -> None:
         for precision in bench.PRECISIONS:
-            shape = (self.bench.that_fits(f"{key}-{precision}-fused", shapes) or key).split("-")[0]
-            self.bench.ceiling(shape, precision, limit)
+            shape = (self.speeds.that_fits(f"{key}-{precision}-fused", shapes) or key).split("-")[0]
+            self.speeds.ceiling(shape, precision, limit)
 
     def program(self, name: str, limit: float, words: list[str]) -> None:
         """One that need not be on the machine."""
@@ -86,7 +86,7 @@ class Visit:
         if not shapes:
             self.session.leave_out(f"baseline {mode}", "no shape of 8B fits")
             return
-        model = self.bench.model(shapes[0])
+        model = self.speeds.model(shapes[0])
         words = [sys.executable, str(HERE / "baseline.py"), f"--device={self.session.device}", f"--mode={mode}", f"--length={model.sequence}"]
         words += [f"--{size}={getattr(model, size.replace('-', '_'))}" for size in ("dim", "layers", "heads", "kv-heads", "hidden", "vocabulary")]
         words += [f"--steps={bench.STEPS}", f"--warm-up={bench.STEPS - bench.COUNTED}"]
@@ -105,21 +105,21 @@ class Visit:
         if failed:  # other losses are for the second command
             self.diagnose(failed[0])
         if "single" in failed:  # what needs no titan_train
-            self.bench.kernel_rates(25)
+            self.speeds.kernel_rates(25)
             self.baseline("compiled", 100)
             return self.baseline("eager", 45)
         self.speed("1b-bf16-traced", limit=30)
-        if self.bench.plan("8b-bf16-traced")["fits"]:
+        if self.speeds.plan("8b-bf16-traced")["fits"]:
             self.speed("8b-bf16-traced", "8b-float8-fused", limit=50)
         else:
             self.speed("8b_16_layers-bf16-traced", "8b_8_layers-bf16-fused", limit=30)
-            if not self.bench.plan("8b_8_layers-bf16-fused")["fits"]:
+            if not self.speeds.plan("8b_8_layers-bf16-fused")["fits"]:
                 self.speed("8b_2_layers-bf16-traced", limit=24)
             self.speed("8b_recomputed-bf16-fused", limit=50)
             self.speed("8b_16_layers-float8-fused", limit=26)
             self.speed("8b_recomputed-float8-fused", limit=44)
         self.ceilings("8b", 50, bench.WHOLE)
-        self.bench.kernel_rates(25)
+        self.speeds.kernel_rates(25)
         self.baseline("compiled", 100)
         self.checks.unit_tests("kernels_test", 25)
         self.debug(*REST, limit=20)
@@ -136,16 +136,16 @@ class Visit:
         gdb = ["cuda-gdb", "-batch", "-ex", "run", "-ex", "bt", "--args", "/bin/sh", "-c", 'exec "$0" "$@"']
         self.program("backtrace", 60, [*gdb, *words])
 
-    def long_bench(self) -> None:
+    def bench(self) -> None:
         rows = self.arguments.only.split(",") if self.arguments.only else bench.ROWS
         self.speed(*rows)
         for key in dict.fromkeys(row.split("-")[0] for row in rows):
             self.ceilings(key)
         self.checks.unit_tests("kernels_test")
-        self.bench.kernel_rates()
+        self.speeds.kernel_rates()
         self.debug(*with_others({"one"}))
 
-    def long_check(self) -> None:
+    def check(self) -> None:
         self.debug(*check.TESTS, *check.BY_NAME)
 
     # ---- the second command
@@ -168,24 +168,24 @@ class Visit:
 
     def slow_products(self) -> None:
         self.ceilings("8b", 60, bench.WHOLE)
-        self.bench.train("8b-bf16-fused", 90, "8b, a minute", ("--training.steps=70",))
-        self.bench.train("8b-bf16-fused", 40, "8b, gradients rounded", ("--training.weight_gradient_dtype=bfloat16",))
+        self.speeds.train("8b-bf16-fused", 90, "8b, a minute", ("--training.steps=70",))
+        self.speeds.train("8b-bf16-fused", 40, "8b, gradients rounded", ("--training.weight_gradient_dtype=bfloat16",))
 
     def slow_attention(self) -> None:
         for kernel in ("cudnn", "flash", "efficient"):
-            self.bench.train("8b-bf16-fused", 40, f"8b, attention by {kernel}", (f"--debug.attention_kernel={kernel}",))
+            self.speeds.train("8b-bf16-fused", 40, f"8b, attention by {kernel}", (f"--debug.attention_kernel={kernel}",))
         self.profile("8b attention", "sdpa|flash|fmha|cudnn", "8b_2_layers-bf16-fused")
 
     def profile(self, name: str, kernels: str, row: str) -> None:
         ncu = ["ncu", "--clock-control", "none", "--section", "SpeedOfLight", "--section", "Occupancy", "--target-processes", "all"]
         ncu += ["--launch-count", "12", "--kernel-name", f"regex:{kernels}", str(self.session.programs / "titan_train")]
-        self.program(name, 60, [*ncu, *self.bench.words_of(row), "--compile.cuda_graphs=false"])
+        self.program(name, 60, [*ncu, *self.speeds.words_of(row), "--compile.cuda_graphs=false"])
 
     def all_well(self) -> None:
         self.profile("kernels of a step", "rms_norm.*backward|adam|squares|cross_entropy|float8", "8b_2_layers-float8-fused")
         self.speed("8b-bf16-plain", "3b-bf16-plain", limit=50)
         for chunks in (2, 4):
-            self.bench.train("8b-bf16-fused", 40, f"8b, {chunks} chunks of the loss", (f"--training.loss_chunks={chunks}",))
+            self.speeds.train("8b-bf16-fused", 40, f"8b, {chunks} chunks of the loss", (f"--training.loss_chunks={chunks}",))
         self.debug(*with_others({name for name in check.BY_NAME if name not in [*REST, *RANKS]}), limit=20)
 
     # ---- what is shown
@@ -208,18 +208,18 @@ class Visit:
         lines += [f"Commit {arguments.commit}; {machine}; {session.total - session.seconds_left():.0f} s. Made by", "", f"    {command}"]
         lines += [f"\n{said}" for said in [*session.sentences, *self.baseline_lines()]]
         rows = [[run.name, f"{run.seconds:.1f}", self.told(run)] for run in session.outcomes.values()]
-        lines += ["", *table("row | seconds | ", rows), *bench.speed_lines(self.bench), *check.check_lines(session)]
+        lines += ["", *table("row | seconds | ", rows), *bench.speed_lines(self.speeds), *check.check_lines(session)]
         return "\n".join([*lines, *bench.kernel_lines(session), *how_they_ended(session.outcomes.values())]) + "\n"
 
     def told(self, run: Outcome) -> str:
         if "tokens_per_second" in run.numbers:
-            return bench.told(self.bench, run) + ("" if run.ok else f"; {run.verdict}")
+            return bench.told(self.speeds, run) + ("" if run.ok else f"; {run.verdict}")
         return check.told(run)
 
     def next_step(self) -> str:
         """The second command that this one asks for."""
-        wrong = [run.name for run in self.session.outcomes.values() if run.verdict.startswith("failed:")]
-        if wrong:
+        bad = ("failed", "exit code", "not over", "what it wrote")
+        if wrong := [run.name for run in self.session.outcomes.values() if run.name in check.BY_NAME and run.verdict.startswith(bad)]:
             return f"wrong-numbers --row {wrong[0]}"
         for run in bench.speed_rows(self.session):
             kinds, plan = run.numbers.get("milliseconds_by_kind"), run.numbers.get("planned", {})
@@ -241,8 +241,7 @@ class Visit:
         arguments = self.arguments
         recorder = cards.start_recorder(self.out) if self.out and self.card else None
         try:
-            scripts = {"first": self.first, "bench": self.long_bench, "check": self.long_check}
-            (getattr(self, arguments.variant.replace("-", "_")) if arguments.variant else scripts[arguments.script])()
+            getattr(self, (arguments.variant or arguments.script).replace("-", "_"))()
         except KeyboardInterrupt:
             self.session.say("Ended from outside: what had run until then is here.")
         finally:
