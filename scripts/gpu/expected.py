@@ -1,55 +1,37 @@
-"""Which measured part of a step departs from what `titan_train plan --gpu --json` expects of it, and where to look then."""
+"""Which part of a traced step leaves the range that `titan_train plan --gpu --json` expects, and where to look then."""
 
 from __future__ import annotations
 
-# Of the profiler's kinds and the plan's purposes, as named there; the plan's other purposes move memory.
-PRODUCTS, ATTENTION = ("matrix products",), ("attention",)
-MEMORY = ("elementwise and reductions", "optimizer", "copies")
-PLANNED_PRODUCTS = ("products", "float8 products")
-SLACK = 0.03  # of a range, which a step's spread alone may leave
+SLACK = 0.03  # of a range: what a step's spread alone may leave
+KINDS = {"matrix products": "products", "attention": "attention", "elementwise and reductions": "memory", "optimizer": "memory",
+         "copies": "memory"}  # fmt: skip # of `titan_train profile summarize`, the rest are gaps
+PURPOSES = {"products": "products", "float8 products": "products", "attention": "attention"}  # of the plan, the rest is memory
 WHERE = {
-    "products": "the table of products by shape: one below 90 % of the others is cuBLAS's choice of a kernel, all of them "
-    "low are the clock (dmon.txt); then --variant slow-products",
-    "attention": "the log's line `Attention by`, and attention alone in the ceilings; then --variant slow-attention",
-    "memory": "the kernel rates: what is below the bar; B3, B4 and B6 of docs/kernels.md are the suspects; then --variant all-well",
-    "gaps": "launches: the row with graphs against the one without; host waits: sync-check-fused",
+    "products": "the products by shape: one far below the others is cuBLAS's choice, all of them are the clock (dmon.txt); --variant slow-products",
+    "attention": "the line `Attention by` of the log, and attention alone in the ceilings; --variant slow-attention",
+    "memory": "the kernel rates, what is below the bar; cross-entropy and AdamW are open (docs/kernels.md); --variant all-well",
+    "gaps": "launches and host waits: the row without graphs, and sync-check-fused",
 }
 
 
-def ranges(plan: dict) -> dict[str, tuple[float, float]]:
-    """Milliseconds of each part: at good rates, and at likely ones."""
-
-    def parts(seconds: dict[str, float]) -> dict[str, float]:
-        found = {"products": 0.0, "attention": 0.0, "memory": 0.0, "gaps": 0.0}
-        for purpose, part in seconds.items():
-            kind = "products" if purpose in PLANNED_PRODUCTS else purpose if purpose == "attention" else "memory"
-            found["gaps" if purpose.startswith("waiting") else kind] += 1e3 * part
-        return found
-
-    good, likely = parts(plan["good"]["seconds"]), parts(plan["seconds"])
-    return {part: (good[part], likely[part]) for part in likely}
-
-
-def measured(kinds: dict[str, float]) -> dict[str, float]:
-    """Milliseconds of the same parts of a traced step, from what `titan_train profile summarize` tells by kind."""
-    total = lambda names: sum(kinds.get(name, 0.0) for name in names)
-    found = {"products": total(PRODUCTS), "attention": total(ATTENTION), "memory": total(MEMORY)}
-    return found | {"gaps": sum(kinds.values()) - sum(found.values())}
+def parts_of(named: dict[str, float], parts: dict[str, str], rest: str, scale: float) -> dict[str, float]:
+    found = dict.fromkeys(WHERE, 0.0)
+    for name, amount in named.items():
+        found["gaps" if name.startswith("waiting") else parts.get(name, rest)] += scale * amount
+    return found
 
 
 def lines(row: str, plan: dict, kinds: dict[str, float]) -> list[str]:
-    """A table of the parts, and a sentence for each that leaves its range."""
-    expected, found = ranges(plan), measured(kinds)
-    table = ["", f"| {row}, one traced step | ms | good | likely | |", "|---|---:|---:|---:|---|"]
-    said = []
-    for part, milliseconds in found.items():
-        good, likely = expected[part]
-        whole = sum(found.values())
-        slower, faster = milliseconds - (1 + SLACK) * likely, (1 - SLACK) * good - milliseconds
-        verdict = "as expected" if max(slower, faster) <= (0.01 * whole if part == "gaps" else 0) else ""
-        verdict = verdict or (f"{milliseconds - likely:.1f} ms more" if slower > 0 else f"{good - milliseconds:.1f} ms less")
-        table.append(f"| {part} | {milliseconds:.1f} | {good:.1f} | {likely:.1f} | {verdict} |")
-        if verdict != "as expected":
-            share = 100 * (milliseconds - (likely if slower > 0 else good)) / whole
-            said.append(f"* {part}: {verdict} than expected, {abs(share):.1f} % of the step; look at {WHERE[part]}.")
+    """A table of the parts, from the plan's JSON and milliseconds by kind; a sentence for each that leaves its range."""
+    likely, good = (parts_of(step["seconds"], PURPOSES, "memory", 1e3) for step in (plan, plan["good"]))
+    table, said = ["", f"| {row}, one traced step | ms | good | likely | |", "|---|---:|---:|---:|---|"], []
+    whole = sum(kinds.values())
+    for part, found in parts_of(kinds, KINDS, "gaps", 1).items():
+        room = 0.01 * whole if part == "gaps" else SLACK * likely[part]
+        slower, faster = found - likely[part], good[part] - found
+        verdict = f"{slower:.1f} ms more" if slower > room else f"{faster:.1f} ms less" if faster > room else ""
+        table.append(f"| {part} | {found:.1f} | {good[part]:.1f} | {likely[part]:.1f} | {verdict or 'as expected'} |")
+        if verdict:
+            share = 100 * max(slower, faster) / whole
+            said.append(f"* {part}: {verdict} than expected, {share:.1f} % of the step; look at {WHERE[part]}.")
     return [*table, *([""] + said if said else [])]
