@@ -17,7 +17,7 @@
 namespace titan {
 namespace {
 
-constexpr std::array<Rewording, 8> kDataWords{
+constexpr std::array<Rewording, 9> kDataWords{
     {{"data.bad_record = \"skip\"", "--bad-record skip"},
      {"data.text_field", "--text-field"},
      {"Give .bin files alone, for validation too, or name the tokenizer itself", "Name the tokenizer itself"},
@@ -25,6 +25,7 @@ constexpr std::array<Rewording, 8> kDataWords{
      {", and mix them with data.mixture if you want both", ""},
      {"needs dataset_path:", "needs --dataset-path:"},
      {"training.dataset = \"chat\"", "data peek and data stats read it with --chat-template"},
+     {"data.ignore_fields", "--ignore-fields"},
      {"data.chat_template", "--chat-template"}}};
 
 struct DataOptions {
@@ -81,6 +82,10 @@ void declare(CLI::App& app, DataOptions& options) {
                      "Read conversations, written with this template; auto: that of the tokenizer's folder")
         ->check(CLI::IsMember(templates))
         ->needs(tokenizer);
+    command
+        ->add_option("--ignore-fields", options.inspection.dataset.ignore_fields,
+                     "Fields of conversations and of their messages that are read as if they were not there")
+        ->delimiter(',');
   }
   peek->add_option("--documents", options.inspection.documents, "How many")->check(at_least(1))->capture_default_str();
 }
@@ -113,6 +118,7 @@ void run_data_command(const std::vector<std::string>& arguments, std::ostream& o
   declare(app, options);
   if (!parse_words(app, arguments, out)) return;
   options.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
+  options.dataset.ignore_fields = options.inspection.dataset.ignore_fields;
   options.tokenization.dataset = options.inspection.dataset = options.dataset;
   in_words_of_command(kDataWords, [&] {
     if (app.got_subcommand("tokenize")) run_tokenize(options, out);

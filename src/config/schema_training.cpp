@@ -207,6 +207,10 @@ void describe_chat(DataFields& data) {
       .choices({"cut", "drop"})
       .only_when(reads_chat())
       .help("what becomes of a conversation that is longer than a sequence; either is counted");
+  data.add("ignore_fields", &S::ignore_fields, {})
+      .own()
+      .only_when(reads_chat())
+      .help("fields of conversations and of their messages that are read as if they were not there");
 }
 
 void describe_custom_chat(Schema& schema) {

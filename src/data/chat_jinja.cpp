@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace titan::jinja {
@@ -218,17 +219,62 @@ class Run {
   int nested_ = 0;
 };
 
+Value value_of(const nlohmann::json& json, size_t from) {
+  switch (json.type()) {
+    case nlohmann::json::value_t::boolean:
+      return boolean(json.get<bool>());
+    case nlohmann::json::value_t::string:
+      return text_value(TracedText(json.get_ref<const std::string&>(), from));
+    case nlohmann::json::value_t::number_unsigned:
+      if (json.get<uint64_t>() > INT64_MAX) unsupported(fmt::format("the number {}", json.dump()));
+      return number(json.get<int64_t>());
+    case nlohmann::json::value_t::number_integer:
+      return number(json.get<int64_t>());
+    case nlohmann::json::value_t::array: {
+      Items items;
+      for (const nlohmann::json& item : json) items.push_back(value_of(item, from));
+      return list(std::move(items));
+    }
+    case nlohmann::json::value_t::object: {
+      Members members;
+      for (const auto& [name, member] : json.items()) members[name] = value_of(member, from);
+      return object(std::move(members));
+    }
+    case nlohmann::json::value_t::null:
+      return {Kind::none};
+    default:
+      unsupported(fmt::format("the value {}", json.dump()));
+  }
+}
+
+Value value_of(const ChatField& field, size_t from) { return value_of(nlohmann::json::parse(field.json), from); }
+
+/// The content as the template gets it: a text, or a list of parts.
+Value content_of(const ChatMessage& message, size_t from) {
+  if (message.parts.empty()) return text_value(TracedText(message.content, from));
+  Items parts;
+  for (const std::string& part : message.parts) {
+    parts.push_back(object({{"type", text_value(TracedText("text"))}, {"text", text_value(TracedText(part, from))}}));
+  }
+  return list(std::move(parts));
+}
+
 }  // namespace
 
 TracedText Template::write(const std::vector<ChatMessage>& messages, bool generate,
-                           const std::map<std::string, std::string>& names) const {
+                           const std::map<std::string, std::string>& names,
+                           const std::vector<ChatField>& variables) const {
   Members all{{"tools", {Kind::none}}, {"documents", {Kind::none}}, {"add_generation_prompt", boolean(generate)}};
+  const size_t of_fields = messages.size() + 1;
+  for (const ChatField& variable : variables) all[variable.name] = value_of(variable, of_fields);
   for (const auto& [name, text] : names) all[name] = text_value(TracedText(text));
   Items conversation;
   size_t from = 0;
   for (const ChatMessage& message : messages) {
-    conversation.push_back(object({{"role", text_value(TracedText(message.role))},
-                                   {"content", text_value(TracedText(message.content, ++from))}}));
+    Members members{{"role", text_value(TracedText(message.role))}, {"content", content_of(message, from + 1)}};
+    for (const ChatField& field : message.fields) members[field.name] = value_of(field, of_fields + from);
+    ++from;
+    conversation.push_back(object(std::move(members)));
   }
   all["messages"] = list(std::move(conversation));
   Run run(std::move(all));

@@ -21,9 +21,11 @@ class Template {
   explicit Template(std::string_view source) : statements_(parse_template(source)) {}
 
   /// The output of `apply_chat_template` for these messages (valid UTF-8), without tools and with the variables `names`
-  /// (bos_token). strftime_now is undefined; if called anyway, it returns a fixed day. Throws TemplateError.
+  /// (bos_token) and `variables`. strftime_now is undefined; if called anyway, it returns a fixed day. The origin of a
+  /// message's content is its index + 1; that of its other fields, the same plus the number of messages. Throws
+  /// TemplateError.
   TracedText write(const std::vector<ChatMessage>& messages, bool generate,
-                   const std::map<std::string, std::string>& names) const;
+                   const std::map<std::string, std::string>& names, const std::vector<ChatField>& variables = {}) const;
 
  private:
   std::vector<Statement> statements_;

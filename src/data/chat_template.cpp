@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -19,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using Messages = std::vector<ChatMessage>;
+using Variables = std::vector<ChatField>;
 
 constexpr char kStandIn = '\1';
 
@@ -185,7 +187,7 @@ Written cut(const jinja::TracedText& traced, const std::vector<bool>& blank) {
     Written::Run run{written.text.size(), 0, from};
     written.text.append(traced.text, at, end - at);
     at = end;
-    if (from > 0) {
+    if (from > 0 && from <= blank.size()) {
       if (blank[from - 1] && written.text.ends_with(kStandIn)) written.text.pop_back();
       Written::Extent& extent = written.extents[from - 1];
       if (!extent.found) extent.first_run = written.runs.size();
@@ -211,15 +213,18 @@ struct ChatTemplate::Form {
     if (eos != Tokenizer::kNoId) names["eos_token"] = tokenizer->token_name(eos);
   }
 
-  jinja::TracedText run(const Messages& messages, bool generate) const {
-    return jinja.write(messages, generate, names);
+  jinja::TracedText run(const Messages& messages, bool generate, const Variables& variables = {}) const {
+    return jinja.write(messages, generate, names, variables);
   }
-  std::string problem_of(const Messages& messages, bool generate, const jinja::TemplateError& error) const;
+  void find_whether_parts_are_read();
+  std::string problem_of(const Messages& messages, bool generate, const Variables& variables,
+                         const jinja::TemplateError& error) const;
   std::string about(size_t message, const Messages& messages, const char* what) const {
     return fmt::format("the chat template {} {} message {} (of the {})", name, what, message + 1,
                        messages[message].role);
   }
-  Written write(Messages messages, bool generate) const;
+  Written write(Messages messages, bool generate, const Variables& variables = {}) const;
+  std::pair<size_t, size_t> turn_of(size_t i, const Messages& messages, const Written& written) const;
   void mark_labels(const Messages& messages, Written& written) const;
   void encode_text(const Written& written, size_t begin, size_t end, EncodedChat& chat) const;
   EncodedChat encode(const Written& written) const;
@@ -229,6 +234,7 @@ struct ChatTemplate::Form {
   AddedTokenFinder special;
   std::shared_ptr<const Tokenizer> tokenizer;
   bool all_count;
+  bool reads_parts = false;  // whether it takes a content that is a list of parts
   std::map<std::string, std::string> names = {};
   std::string prompt_end = {};  // what a prompt writes after the user's content
   std::string turn_end = {};    // label text after the content of the assistant
@@ -253,6 +259,7 @@ ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<c
         if (!error.raised) throw;
       }
     }
+    form_->find_whether_parts_are_read();
     const Written whole = form_->write({user, assistant}, false), prompt = form_->write({user}, true);
     for (const Written* each : {&whole, &prompt}) {
       if (!each->problem.empty()) fail(each->problem);
@@ -280,13 +287,25 @@ ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<c
 
 ChatTemplate::~ChatTemplate() = default;
 
+/// `transformers` passes a list of parts to every template, and one that does not loop over them prints the list or
+/// fails. Such a template gets the text of the parts.
+void ChatTemplate::Form::find_whether_parts_are_read() {
+  try {
+    const jinja::TracedText as_text = run({{"user", "question"}, {"assistant", "answer"}}, false);
+    const Messages parts{{"user", "question", {"question"}}, {"assistant", "answer", {"answer"}}};
+    reads_parts = run(parts, false).text == as_text.text;
+  } catch (const jinja::TemplateError&) {
+    reads_parts = false;
+  }
+}
+
 /// Finds the message that causes the template's error: the last one of the shortest prefix with the same error.
-std::string ChatTemplate::Form::problem_of(const Messages& messages, bool generate,
+std::string ChatTemplate::Form::problem_of(const Messages& messages, bool generate, const Variables& variables,
                                            const jinja::TemplateError& error) const {
   if (!error.raised) return fmt::format("the chat template {} cannot write it: {}", name, error.what());
   for (size_t i = 0; i < messages.size(); ++i) {
     try {
-      run({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(i) + 1}, generate);
+      run({messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(i) + 1}, generate, variables);
     } catch (const jinja::TemplateError& other) {
       if (other.what() == std::string_view(error.what())) {
         return fmt::format("{}: {}", about(i, messages, "refuses"), error.what());
@@ -296,25 +315,26 @@ std::string ChatTemplate::Form::problem_of(const Messages& messages, bool genera
   return fmt::format("the chat template {} refuses it: {}", name, error.what());
 }
 
-Written ChatTemplate::Form::write(Messages messages, bool generate) const {
+Written ChatTemplate::Form::write(Messages messages, bool generate, const Variables& variables) const {
   // Blank content gets a stand-in character to make its position visible, unless the template tests for blank content.
   Messages marked;
   std::vector<bool> blank;
   for (ChatMessage& message : messages) {
     repair_utf8(message.content);
+    if (!reads_parts) message.parts.clear();
     marked.push_back(message);
     blank.push_back(strip_characters(message.content).empty());
-    if (blank.back()) marked.back().content += kStandIn;
+    if (blank.back()) (message.parts.empty() ? marked.back().content : marked.back().parts.back()) += kStandIn;
   }
   Written written;
   try {
-    written = cut(run(marked, generate), blank);
+    written = cut(run(marked, generate, variables), blank);
     if (std::find(blank.begin(), blank.end(), true) != blank.end()) {
-      Written plain = cut(run(messages, generate), std::vector<bool>(messages.size()));
+      Written plain = cut(run(messages, generate, variables), std::vector<bool>(messages.size()));
       if (plain.text != written.text) written = std::move(plain);
     }
   } catch (const jinja::TemplateError& error) {
-    written.problem = problem_of(messages, generate, error);
+    written.problem = problem_of(messages, generate, variables, error);
     return written;
   }
   for (size_t i = 0; i < messages.size() && written.problem.empty(); ++i) {
@@ -326,20 +346,31 @@ Written ChatTemplate::Form::write(Messages messages, bool generate) const {
   return written;
 }
 
+/// The bytes [first, second) of message `i`: of the assistant its turn, from the end of the prompt to the end of the
+/// turn; of others their content. The extent of the message must be found.
+std::pair<size_t, size_t> ChatTemplate::Form::turn_of(size_t i, const Messages& messages,
+                                                      const Written& written) const {
+  const Written::Extent& extent = written.extents[i];
+  size_t begin = written.runs[extent.first_run].begin, end = written.runs[extent.last_run].end;
+  if (messages[i].role != "assistant") return {begin, end};
+  if (i > 0 && messages[i - 1].role == "user" && written.extents[i - 1].found) {
+    // What stands between the prompt and the content, such as the assistant's reasoning, is a part of the turn.
+    const size_t asked = written.runs[written.extents[i - 1].last_run].end;
+    const bool prompted = std::string_view(written.text).substr(asked).starts_with(prompt_end);
+    if (prompted && asked + prompt_end.size() <= begin) begin = asked + prompt_end.size();
+  }
+  if (written.template_text(extent.last_run + 1).starts_with(turn_end)) end += turn_end.size();
+  return {begin, end};
+}
+
 void ChatTemplate::Form::mark_labels(const Messages& messages, Written& written) const {
-  written.counts.resize(written.text.size());
+  written.counts.assign(written.text.size(), all_count ? 1 : 0);
   for (size_t i = 0; i < messages.size(); ++i) {
-    const Written::Extent& extent = written.extents[i];
-    if (messages[i].role != "assistant" || !extent.found) continue;
-    size_t begin = written.runs[extent.first_run].begin, end = written.runs[extent.last_run].end;
-    const size_t lead = extent.first_run - 1;
-    if (i > 0 && messages[i - 1].role == "user" && written.extents[i - 1].found &&
-        written.extents[i - 1].last_run + 1 == lead && written.template_text(lead).starts_with(prompt_end)) {
-      begin = written.runs[lead].begin + prompt_end.size();
-    }
-    if (written.template_text(extent.last_run + 1).starts_with(turn_end)) end += turn_end.size();
+    if (!written.extents[i].found || (messages[i].role != "assistant" && !messages[i].is_label)) continue;
+    const auto [begin, end] = turn_of(i, messages, written);
     std::fill(written.counts.begin() + static_cast<std::ptrdiff_t>(begin),
-              written.counts.begin() + static_cast<std::ptrdiff_t>(end), uint8_t{1});
+              written.counts.begin() + static_cast<std::ptrdiff_t>(end),
+              messages[i].is_label.value_or(true) ? uint8_t{1} : uint8_t{0});
   }
 }
 
@@ -395,7 +426,6 @@ EncodedChat ChatTemplate::Form::encode(const Written& written) const {
     }
   }
   encode_text(written, begin, written.text.size(), chat);
-  if (all_count) std::fill(chat.counts.begin(), chat.counts.end(), uint8_t{1});
   return chat;
 }
 
@@ -414,13 +444,24 @@ std::string problem_of_roles(const Messages& messages) {
 
 }  // namespace
 
-EncodedChat ChatTemplate::encode(const Messages& messages) const {
+EncodedChat ChatTemplate::encode(const Messages& messages, const Variables& variables) const {
   std::string problem = problem_of_roles(messages);
   const auto answers = [](const ChatMessage& message) { return message.role == "assistant"; };
   if (problem.empty() && std::none_of(messages.begin(), messages.end(), answers)) {
     problem = "this conversation has no turn of the assistant";
   }
-  return problem.empty() ? form_->encode(form_->write(messages, /*generate=*/false)) : EncodedChat{{}, {}, problem};
+  if (!problem.empty()) return {{}, {}, problem};
+  return form_->encode(form_->write(messages, /*generate=*/false, variables));
+}
+
+bool ChatTemplate::mentions(std::string_view field) const {
+  const auto in_a_word = [this](size_t at) {
+    return at < source_.size() && (std::isalnum(static_cast<unsigned char>(source_[at])) || source_[at] == '_');
+  };
+  for (size_t at = source_.find(field); at != std::string::npos; at = source_.find(field, at + 1)) {
+    if (!(at > 0 && in_a_word(at - 1)) && !in_a_word(at + field.size())) return true;
+  }
+  return false;
 }
 
 EncodedChat ChatTemplate::prompt(const Messages& messages) const {

@@ -45,8 +45,9 @@ std::unique_ptr<DocumentSource> open_files(const DatasetOptions& options, TextFi
   } else if (text_form(files.files.front()) == TextForm::ids) {
     return std::make_unique<TokenFileSource>(options.path, files.files);
   }
-  return std::make_unique<TextFileSource>(options.path, std::move(files), options.text_field, options.bad_record,
-                                          TextFileSource::kLargestDocument, options.chat);
+  return std::make_unique<TextFileSource>(options.path, std::move(files),
+                                          RecordRules{options.text_field, options.chat, options.ignore_fields},
+                                          options.bad_record);
 }
 
 /// As in torchtitan, c4_test is an in-memory dataset; all others are streamed.

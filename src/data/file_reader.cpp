@@ -99,10 +99,13 @@ void ByteReader::skip(int64_t bytes) {
 }
 
 FileReader::FileReader(const std::filesystem::path& path) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would block
   if (descriptor_ < 0) fail(path, errno);
   struct stat facts {};
   if (::fstat(descriptor_, &facts) == 0) size_ = facts.st_size;
+  if (S_ISREG(facts.st_mode)) return;
+  ::close(descriptor_);
+  fail_reading(path, "this is not a file but a pipe, a device or a folder. Name a file.");
 }
 
 FileReader::~FileReader() { ::close(descriptor_); }

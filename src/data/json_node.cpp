@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/data/utf8.h"
@@ -19,6 +20,7 @@ constexpr std::string_view kDamagedJson = "The file may be damaged or cut short:
 
 nlohmann::json read_json_file(const std::filesystem::path& path) {
   const std::string bytes = read_file(path, ExitCode::bad_data);
+  refuse_kind(kind_of(bytes), path, ExitCode::bad_data);
   if (valid_utf8_length(bytes) != bytes.size()) {
     throw Error(ExitCode::bad_data, fmt::format("{}: byte {} is not UTF-8, so this is not JSON. {}.", path.string(),
                                                 valid_utf8_length(bytes) + 1, kDamagedJson));
@@ -26,8 +28,8 @@ nlohmann::json read_json_file(const std::filesystem::path& path) {
   try {
     return parse_json(bytes);
   } catch (const nlohmann::json::parse_error& error) {
-    throw Error(ExitCode::bad_data,
-                fmt::format("{}: this is not JSON from byte {} on. {}.", path.string(), error.byte, kDamagedJson));
+    throw Error(ExitCode::bad_data, fmt::format("{}:{}: this is not JSON from here on. {}.", path.string(),
+                                                json_place(bytes, error.byte > 0 ? error.byte - 1 : 0), kDamagedJson));
   } catch (const nlohmann::json::exception& error) {
     throw Error(ExitCode::bad_data, fmt::format("{}: {}. {}.", path.string(), error.what(), kDamagedJson));
   }

@@ -42,10 +42,15 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& name) override {
     const bool is_ours = depth_ == 1 && outermost_ == "object";
     at_field_ = is_ours && name == field_;
-    is_conversation_ = is_conversation_ || (is_ours && (name == "messages" || name == "completion"));
+    is_conversation_ = is_conversation_ || (is_ours && is_of_conversation(name));
     return true;
   }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    failed_at_ = position > 0 ? position - 1 : 0;
+    return false;
+  }
+  /// Where the text is no JSON.
+  size_t failed_at() const { return failed_at_; }
 
   /// Call after a whole record.
   RecordText result() {
@@ -74,17 +79,23 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
+  static bool is_of_conversation(const std::string& name) {
+    return name == "messages" || name == "conversations" || name == "completion" || name == "instruction";
+  }
+
   const std::string& field_;
   int64_t depth_ = 0;
+  size_t failed_at_ = 0;
   bool at_field_ = false;  // the next value is the field's
   bool is_conversation_ = false;
   std::string outermost_, type_, text_;
 };
 
-std::optional<RecordText> parse(const std::string& json, const std::string& field) {
+std::optional<RecordText> parse(const std::string& json, const std::string& field, size_t& failed_at) {
   FieldReader reader(field);
-  if (!nlohmann::json::sax_parse(json, &reader)) return std::nullopt;
-  return reader.result();
+  if (nlohmann::json::sax_parse(json, &reader)) return reader.result();
+  failed_at = reader.failed_at();
+  return std::nullopt;
 }
 
 /// Whether a carriage return is at a place other than the end of the line.
@@ -95,107 +106,32 @@ bool has_lone_carriage_return(std::string_view line) {
 
 }  // namespace
 
-std::string describe_no_json(std::string_view line) {
+std::string describe_no_json(std::string_view line, size_t offset) {
   if (line.find('\0') != line.npos) {
     return "this line is not JSON (it holds NUL bytes, as UTF-16 does: convert the file with iconv -f UTF-16 -t UTF-8)";
   }
-  return has_lone_carriage_return(line)
-             ? "this line is not JSON (it holds carriage returns without a line feed: records must end in a line feed)"
-             : "this line is not JSON";
+  if (has_lone_carriage_return(line)) {
+    return "this line is not JSON (it holds carriage returns without a line feed: records must end in a line feed)";
+  }
+  const std::string_view record = line.substr(0, line.find_last_not_of(" \t\r\n") + 1);
+  const std::string place = json_place(record, offset);
+  return place.starts_with("1:") ? fmt::format("this line is not JSON from column {} on", place.substr(2))
+                                 : fmt::format("this record is not JSON from its line {} on", place);
 }
 
 RecordText read_record(std::string_view line, const std::string& field) {
   std::string mended(line);
   int64_t repaired = repair_utf8(mended);
-  std::optional<RecordText> read = parse(mended, field);
+  size_t failed_at = 0;
+  std::optional<RecordText> read = parse(mended, field, failed_at);
   if (!read) {
     const int64_t escapes = repair_surrogate_escapes(mended);
-    if (escapes > 0) read = parse(mended, field);
+    if (replace_odd_numbers(mended) || escapes > 0) read = parse(mended, field, failed_at);
     if (read) repaired += escapes;
   }
-  if (!read) read = RecordText{{}, describe_no_json(line), 0};
+  if (!read) read = RecordText{{}, describe_no_json(mended, failed_at), 0};
   read->invalid_utf8 = repaired;
   return std::move(*read);
-}
-
-// Parses the conversation in one line of a .jsonl file.
-
-namespace {
-
-/// Appends the text of message `number`; returns the problem, or empty.
-std::string read_content(const nlohmann::json& content, size_t number, std::string& text) {
-  std::string no_text = fmt::format("the \"content\" of message {} is not text", number);
-  if (content.is_string()) text = content.get<std::string>();
-  if (content.is_string()) return {};
-  if (!content.is_array()) return no_text;
-  for (const nlohmann::json& part : content) {
-    if (!part.is_object()) return no_text;
-    const nlohmann::json type = part.value("type", nlohmann::json("text"));
-    if (type != "text") return fmt::format("{} alone: it has a part of type {}", no_text, type.dump());
-    if (!part.contains("text") || !part["text"].is_string()) return no_text;
-    text += part["text"].get<std::string>();
-  }
-  return {};
-}
-
-/// Whether the key has a value other than null or an empty array.
-bool has_any(const nlohmann::json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && !found->is_null() && !(found->is_array() && found->empty());
-}
-
-/// Fills `messages`; returns the record's problem, or empty.
-std::string read_messages(const nlohmann::json& record, std::vector<ChatMessage>& messages) {
-  const auto text = [&](const char* key) {
-    return record.is_object() && record.contains(key) && record[key].is_string();
-  };
-  if (record.is_object() && has_any(record, "tools")) {
-    return "this record has \"tools\", which no template here writes";
-  }
-  if (text("prompt") && text("completion")) {
-    messages = {{"user", record["prompt"].get<std::string>()}, {"assistant", record["completion"].get<std::string>()}};
-    return {};
-  }
-  if (!record.is_object() || !record.contains("messages")) {
-    return "this record has neither the field \"messages\" nor the strings \"prompt\" and \"completion\"";
-  }
-  const nlohmann::json& list = record["messages"];
-  if (!list.is_array()) return "the field \"messages\" of this record is not a list of messages";
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (!list[i].is_object() || !list[i].contains("role") || !list[i]["role"].is_string()) {
-      return fmt::format("message {} has no \"role\"", i + 1);
-    }
-    if (has_any(list[i], "tool_calls")) {
-      return fmt::format("message {} has \"tool_calls\", which no template here writes", i + 1);
-    }
-    messages.push_back({list[i]["role"].get<std::string>(), ""});
-    std::string problem = read_content(list[i].value("content", nlohmann::json()), i + 1, messages.back().content);
-    if (!problem.empty()) return problem;
-  }
-  return {};
-}
-
-}  // namespace
-
-RecordText read_conversation(std::string_view line, const ChatTemplate& chat) {
-  RecordText read;
-  std::string mended(line);
-  read.invalid_utf8 = repair_utf8(mended);
-  nlohmann::json record = parse_json(mended, /*allow_exceptions=*/false);
-  if (record.is_discarded()) {
-    const int64_t escapes = repair_surrogate_escapes(mended);
-    if (escapes > 0) record = parse_json(mended, /*allow_exceptions=*/false);
-    read.invalid_utf8 += escapes;
-  }
-  std::vector<ChatMessage> messages;
-  read.problem = record.is_discarded() ? describe_no_json(line) : read_messages(record, messages);
-  if (!read.problem.empty()) return read;
-  EncodedChat encoded = chat.encode(messages);
-  read.problem = std::move(encoded.problem);
-  if (!read.problem.empty()) return read;
-  read.text.emplace();
-  read.chat = std::move(encoded);
-  return read;
 }
 
 // Parses the list of ids in one line of a .jsonl file.
@@ -240,7 +176,12 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
     if (at_field_) problem_.clear();  // of an earlier list with the same key
     return true;
   }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    failed_at_ = position > 0 ? position - 1 : 0;
+    return false;
+  }
+  /// Where the text is no JSON.
+  size_t failed_at() const { return failed_at_; }
 
   /// Call after a whole record. Returns its problem, or empty.
   std::string problem() const {
@@ -282,7 +223,7 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
   const std::string& field_;
   int64_t vocabulary_;
   std::vector<int32_t>& ids_;
-  size_t before_;
+  size_t before_, failed_at_ = 0;
   int64_t depth_ = 0;
   bool at_field_ = false;  // the next value is the field's
   bool in_list_ = false, found_ = false;
@@ -291,10 +232,11 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
 
 /// Appends the record's ids and returns its problem; for invalid JSON returns nothing and may have appended some ids.
 std::optional<std::string> parse(std::string_view json, const std::string& field, const Tokenizer& vocabulary,
-                                 std::vector<int32_t>& ids) {
+                                 std::vector<int32_t>& ids, size_t& failed_at) {
   IdsReader reader(field, vocabulary.vocabulary_size(), ids);
-  if (!nlohmann::json::sax_parse(json, &reader)) return std::nullopt;
-  return reader.problem();
+  if (nlohmann::json::sax_parse(json, &reader)) return reader.problem();
+  failed_at = reader.failed_at();
+  return std::nullopt;
 }
 
 }  // namespace
@@ -302,13 +244,15 @@ std::optional<std::string> parse(std::string_view json, const std::string& field
 std::string read_ids(std::string_view line, const std::string& field, const Tokenizer& vocabulary,
                      std::vector<int32_t>& ids) {
   const size_t before = ids.size();
-  std::optional<std::string> read = parse(line, field, vocabulary, ids);
-  if (!read) {  // repair invalid text in other fields, as for records of text
+  size_t failed_at = 0;
+  std::string mended(line);
+  std::optional<std::string> read = parse(line, field, vocabulary, ids, failed_at);
+  if (!read) {  // repair invalid text and numbers in other fields, as for records of text
     ids.resize(before);
-    std::string mended(line);
-    if (repair_utf8(mended) + repair_surrogate_escapes(mended) > 0) read = parse(mended, field, vocabulary, ids);
+    const int64_t repaired = repair_utf8(mended) + repair_surrogate_escapes(mended);
+    if (replace_odd_numbers(mended) || repaired > 0) read = parse(mended, field, vocabulary, ids, failed_at);
   }
-  const std::string problem = read ? *read : describe_no_json(line);
+  const std::string problem = read ? *read : describe_no_json(mended, failed_at);
   if (!problem.empty()) {
     ids.resize(before);
     return problem;

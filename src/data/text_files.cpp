@@ -1,11 +1,11 @@
 #include "text_files.h"
 
 #include <fmt/format.h>
-#include <glob.h>
 #include <algorithm>
 #include <numeric>
 
 #include "file_reader.h"
+#include "json_array.h"
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/base/text.h"
@@ -38,6 +38,7 @@ std::unique_ptr<BufferedFile> open_file(const std::filesystem::path& path, int64
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
   auto file = std::make_unique<BufferedFile>(path, byte);
   if (byte > 0) return file;
+  if (packing_of(path) != Packing::none) refuse_text_kind(kind_of(file->peek(kKindBytes)), path);
   const std::string_view head = file->peek(kMark.size());
   if (head.starts_with(kMark)) file->consume(kMark.size());
   if (head.starts_with("\xFF\xFE") || head.starts_with("\xFE\xFF")) {
@@ -68,16 +69,13 @@ int64_t line_at(const std::filesystem::path& path, int64_t byte) {
 
 TextFileSource::TextFileSource(const std::string& path, std::string text_field, BadRecord bad_record,
                                size_t largest_document)
-    : TextFileSource(path, find_text_files(path), std::move(text_field), bad_record, largest_document) {}
+    : TextFileSource(path, find_text_files(path), RecordRules{std::move(text_field)}, bad_record, largest_document) {}
 
-TextFileSource::TextFileSource(std::string path, TextFiles found, std::string text_field, BadRecord bad_record,
-                               size_t largest_document, std::shared_ptr<const ChatTemplate> chat)
-    : path_(std::move(path)),
-      text_field_(std::move(text_field)),
-      bad_record_(bad_record),
-      largest_document_(largest_document),
-      chat_(std::move(chat)) {
+TextFileSource::TextFileSource(std::string path, TextFiles found, RecordRules rules, BadRecord bad_record,
+                               size_t largest_document)
+    : path_(std::move(path)), rules_(std::move(rules)), bad_record_(bad_record), largest_document_(largest_document) {
   files_ = std::move(found.files);
+  for (std::string& text : found.notices) notice(std::move(text));
   if (found.left_out > 0) {
     notice(fmt::format(
         "corpus {}: {} left out, such as {}", path_,
@@ -94,12 +92,13 @@ TextFileSource::TextFileSource(std::string path, TextFiles found, std::string te
 
 TextFileSource::~TextFileSource() = default;
 
-RecordText read_text(RawDocument&& raw, const std::string& text_field, const ChatTemplate* chat) {
+RecordText read_text(RawDocument&& raw, const RecordRules& rules) {
   if (raw.too_long) {
     return {{}, fmt::format("this line is longer than {}", human_bytes(TextFileSource::kLongestLine)), 0};
   }
-  if (chat) return read_conversation(raw.bytes, *chat);
-  if (raw.form == TextForm::records) return read_record(raw.bytes, text_field);
+  if (!raw.problem.empty()) return {{}, std::move(raw.problem), 0};
+  if (rules.chat) return read_conversation(raw.bytes, *rules.chat, rules.ignored);
+  if (raw.form == TextForm::records) return read_record(raw.bytes, rules.text_field);
   RecordText read{std::move(raw.bytes), {}, 0};
   read.invalid_utf8 = repair_utf8(*read.text);
   return read;
@@ -115,7 +114,7 @@ bool TextFileSource::next(Document& document) {
 bool TextFileSource::take(RawDocument&& raw, Document& document) {
   document.start = raw.start;
   document.tokens.reset();
-  RecordText read = read_text(std::move(raw), text_field_, chat_.get());
+  RecordText read = read_text(std::move(raw), rules_);
   if (!accept(document.start, read)) return false;
   document.text = std::move(*read.text);
   document.chat = std::move(read.chat);
@@ -126,13 +125,14 @@ bool TextFileSource::next_raw(RawDocument& raw) {
   while (position_.file < static_cast<int64_t>(files_.size())) {
     const auto& path = files_[static_cast<size_t>(position_.file)];
     reading_file_ = position_.file;
-    if (!current_) {
-      check_size(static_cast<size_t>(position_.file));
-      current_ = open_file(path, position_.byte);
-    }
+    if (!current_) open_current();
     raw.form = text_form(path);
     raw.too_long = false;
-    if (raw.form == TextForm::whole ? next_section(raw) : next_record(raw)) {
+    raw.problem.clear();
+    const bool found = raw.form == TextForm::whole ? next_section(raw)
+                       : is_array_                 ? next_element(raw)
+                                                   : next_record(raw);
+    if (found) {
       ++position_.document;
       return true;
     }
@@ -140,6 +140,15 @@ bool TextFileSource::next_raw(RawDocument& raw) {
     position_ = {position_.document, position_.file + 1, 0, 1};
   }
   return false;
+}
+
+void TextFileSource::open_current() {
+  const auto file = static_cast<size_t>(position_.file);
+  check_size(file);
+  current_ = open_file(files_[file], position_.byte);
+  is_array_ = text_form(files_[file]) == TextForm::records &&
+              begins_with_array(position_.byte == 0 ? *current_ : *open_file(files_[file], 0));
+  if (is_array_ && position_.byte == 0) position_.line += enter_array(*current_);
 }
 
 /// A file that shrank after the start is as bad as one that shrinks during reading. A file that grew is read in its new
@@ -180,28 +189,63 @@ bool TextFileSource::next_record(RawDocument& raw) {
   }
 }
 
+bool TextFileSource::next_element(RawDocument& raw) {
+  int64_t lines_after = 0;
+  ArrayElement element = read_element(*current_, kLongestLine, lines_after);
+  if (element.state == ArrayElement::State::end) return false;
+  raw.start = {position_.document, position_.file, element.offset, position_.line + element.lines};
+  raw.too_long = element.state == ArrayElement::State::too_long;
+  raw.bytes = std::move(element.bytes);
+  raw.problem = std::move(element.problem);
+  position_.byte = current_->offset();
+  position_.line = raw.start.line + lines_after;
+  if (!raw.problem.empty()) {  // what follows in this file is no array
+    current_.reset();
+    position_ = {position_.document, position_.file + 1, 0, 1};
+  }
+  return true;
+}
+
 bool TextFileSource::accept(const SourcePosition& start, const RecordText& read) {
   counters_.invalid_utf8 += read.invalid_utf8;
   if (read.text) {
     ++counters_.documents;
+    if (!read.unused.empty()) note_unused(start, read.unused);
     return true;
   }
-  const std::filesystem::path& file = files_[static_cast<size_t>(start.file)];
-  const int64_t line = start.line > 0 ? start.line : line_at(file, start.byte);
-  const std::string place = fmt::format("{}:{}", file.string(), line);
+  const std::string place = place_of(start);
   std::string what = read.problem;
-  if (to_lower(unpacked_name(file).extension().string()) == ".json") {
-    what += " (a .json file is read as one record per line)";
+  if (to_lower(unpacked_name(files_[static_cast<size_t>(start.file)]).extension().string()) == ".json") {
+    what += " (a .json file is read as one record per line, or as one array of records)";
   }
   if (bad_record_ == BadRecord::error) {
     throw Error(
         ExitCode::bad_data,
         fmt::format("{}: {}. Mend or remove the line, {}or leave such records out with data.bad_record = \"skip\".",
-                    place, what, chat_ ? "" : "name another field with data.text_field, "));
+                    place, what, rules_.chat ? "" : "name another field with data.text_field, "));
   }
   if (counters_.bad_records == 0) notice(fmt::format("{}: {}; such records are skipped and counted", place, what));
   ++counters_.bad_records;
   return false;
+}
+
+std::string TextFileSource::place_of(const SourcePosition& start) const {
+  const std::filesystem::path& file = files_[static_cast<size_t>(start.file)];
+  return fmt::format("{}:{}", file.string(), start.line > 0 ? start.line : line_at(file, start.byte));
+}
+
+/// Reports each field once.
+void TextFileSource::note_unused(const SourcePosition& start, const std::vector<std::string>& fields) {
+  constexpr size_t kMost = 50;  // keys that are data, such as names, must not fill the memory
+  std::vector<std::string> fresh;
+  for (const std::string& field : fields) {
+    if (unused_.size() < kMost && unused_.insert(field).second) fresh.push_back(fmt::format("\"{}\"", field));
+  }
+  if (fresh.empty()) return;
+  notice(fmt::format(
+      "{}: this conversation has {}, which {} not used; if that is right, name {} in data.ignore_fields{}",
+      place_of(start), join(fresh, ", "), fresh.size() == 1 ? "is" : "are", fresh.size() == 1 ? "it" : "them",
+      unused_.size() == kMost ? " (more of such fields are not reported)" : ""));
 }
 
 std::optional<int64_t> TextFileSource::count_documents() {
@@ -210,6 +254,7 @@ std::optional<int64_t> TextFileSource::count_documents() {
       std::any_of(files_.begin(), files_.end(), [](const auto& file) { return packing_of(file) != Packing::none; });
   if (packed) return std::nullopt;
   begins_.resize(files_.size());
+  arrays_.resize(files_.size());
   documents_ = 0;
   for (size_t file = 0; file < files_.size(); ++file) {
     find_documents(file);
@@ -225,6 +270,7 @@ void TextFileSource::find_documents(size_t file) {
   const std::unique_ptr<BufferedFile> opened = open_file(files_[file], 0);
   BufferedFile& bytes = *opened;
   const bool whole = text_form(files_[file]) == TextForm::whole;
+  if (!whole && begins_with_array(bytes)) return find_elements(file, bytes);
   while (true) {
     const int64_t at = bytes.offset();
     if (whole) {
@@ -241,6 +287,18 @@ void TextFileSource::find_documents(size_t file) {
   }
 }
 
+void TextFileSource::find_elements(size_t file, BufferedFile& bytes) {
+  arrays_[file] = true;
+  enter_array(bytes);
+  int64_t lines = 0;
+  while (true) {
+    const ArrayElement element = read_element(bytes, kLongestLine, lines);
+    if (element.state == ArrayElement::State::end) return;
+    begins_[file].push_back(element.offset);
+    if (!element.problem.empty()) return;
+  }
+}
+
 bool TextFileSource::read(int64_t index, Document& document) {
   TITAN_CHECK(documents_ && index >= 0 && index < *documents_, index);
   const auto file = static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), index) - first_.begin()) - 1;
@@ -249,11 +307,20 @@ bool TextFileSource::read(int64_t index, Document& document) {
   const int64_t begin = begins[inside];
   const int64_t end = inside + 1 < begins.size() ? begins[inside + 1] : sizes_[file];
   reading_file_ = static_cast<int64_t>(file);
-  if (!random_ || random_file_ != file) random_ = std::make_unique<FileReader>(files_[file]);
-  random_file_ = file;
   RawDocument raw;
   raw.form = text_form(files_[file]);
   raw.start = {index, static_cast<int64_t>(file), begin, /*line=*/0};
+  if (arrays_[file]) {
+    BufferedFile bytes(files_[file], begin);
+    int64_t lines = 0;
+    ArrayElement element = read_element(bytes, kLongestLine, lines);
+    raw.too_long = element.state == ArrayElement::State::too_long;
+    raw.bytes = std::move(element.bytes);
+    raw.problem = std::move(element.problem);
+    return take(std::move(raw), document);
+  }
+  if (!random_ || random_file_ != file) random_ = std::make_unique<FileReader>(files_[file]);
+  random_file_ = file;
   raw.too_long = raw.form == TextForm::records && end - begin > static_cast<int64_t>(kLongestLine);
   if (!raw.too_long) {
     random_->skip(begin - random_->offset());
@@ -288,8 +355,8 @@ CorpusFiles TextFileSource::file_sizes() const {
 }
 
 std::string TextFileSource::order() const {
-  if (chat_) return "conversations";
-  return fmt::format("text (field {}, documents of up to {} bytes)", text_field_, largest_document_);
+  if (rules_.chat) return "conversations";
+  return fmt::format("text (field {}, documents of up to {} bytes)", rules_.text_field, largest_document_);
 }
 
 std::string TextFileSource::growth_obstacle(const CorpusGrowth& growth, const SourcePosition& at) const {
@@ -313,146 +380,9 @@ std::string TextFileSource::growth_obstacle(const CorpusGrowth& growth, const So
 int64_t TextFileSource::file_bytes() const { return std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0}); }
 
 uint64_t TextFileSource::fingerprint() const {
-  std::string facts = fmt::format("{}\n{}\n", chat_ ? "conversations" : text_field_, largest_document_);
+  std::string facts = fmt::format("{}\n{}\n", rules_.chat ? "conversations" : rules_.text_field, largest_document_);
   for (size_t i = 0; i < files_.size(); ++i) facts += fmt::format("{} {}\n", files_[i].filename().string(), sizes_[i]);
   return name_key(facts);
-}
-
-namespace {
-
-namespace fs = std::filesystem;
-
-constexpr std::string_view kWhatWorks =
-    "Give a .txt, .jsonl or .json (one record per line) file, packed as .gz or .zst or not, a .bin file of titan_train "
-    "data tokenize, a folder of them, or a glob";
-
-[[noreturn]] void fail(const std::string& path, std::string_view what, std::string_view remedy = kWhatWorks) {
-  throw Error(ExitCode::bad_data, fmt::format("corpus {}: {}. {}.", path, what, remedy));
-}
-
-/// Walks a folder and its subfolders, following links.
-class FolderWalk {
- public:
-  explicit FolderWalk(std::string top) : top_(std::move(top)) {}
-
-  TextFiles run() {
-    try {
-      walk(top_);
-    } catch (const fs::filesystem_error& problem) {
-      fail(top_, fmt::format("{}: {}", problem.path1().string(), problem.code().message()));
-    }
-    if (!found_.files.empty()) return std::move(found_);
-    if (found_.left_out == 0) fail(top_, "the folder holds no files");
-    fail(top_, fmt::format("the folder holds no supported file, only such as {}", found_.left_out_example));
-  }
-
- private:
-  void walk(const fs::path& folder) {
-    const fs::path real = fs::canonical(folder);
-    for (size_t level = 0; level < above_.size(); ++level) {
-      if (above_[level].second != real) continue;
-      fail(top_, fmt::format("{} is a link that leads back to {}", folder.string(), above_[level].first.string()),
-           "Remove the link, or name the folders below it with a glob");
-    }
-    above_.emplace_back(folder, real);
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-      const std::string name = entry.path().filename().string();
-      if (name.starts_with('.')) continue;
-      if (entry.is_directory()) {
-        walk(entry.path());
-      } else if (entry.is_regular_file()) {
-        add(entry.path(), name);
-      } else if (entry.is_symlink() && text_form(entry.path()) != TextForm::none) {
-        fail(top_, fmt::format("{} is a link to nothing", entry.path().string()), "Mend the link or remove it");
-      }
-    }
-    above_.pop_back();
-  }
-
-  void add(const fs::path& file, const std::string& name) {
-    if (name.ends_with(".bin.idx")) return;  // belongs to its .bin file
-    if (text_form(file) != TextForm::none) {
-      found_.files.push_back(file);
-    } else if (found_.left_out++ == 0 || name < found_.left_out_example) {
-      found_.left_out_example = name;
-    }
-  }
-
-  std::string top_;
-  std::vector<std::pair<fs::path, fs::path>> above_;  // the folders from the top to here: as named, and resolved
-  TextFiles found_;
-};
-
-/// Throws the reason why a file with this name is not supported, for a user who named it.
-[[noreturn]] void refuse_form(const std::string& path, const fs::path& file) {
-  const std::string name = file.filename().string();
-  const std::string extension = to_lower(unpacked_name(file).extension().string());
-  if (extension == ".parquet") {
-    fail(path, fmt::format("Parquet files are not read here ({})", name),
-         fmt::format("Convert it with: python scripts/parquet_to_jsonl.py {} {}", file.string(),
-                     fs::path(file).replace_extension(".jsonl").string()));
-  }
-  if (extension == ".bin")
-    fail(path, fmt::format("{} is packed, and a .bin file is mapped into memory", name), "Unpack it");
-  if (extension.empty()) fail(path, fmt::format("the name {} does not say what kind of text the file holds", name));
-  fail(path, fmt::format("{} files are not read here ({})", file.extension().string(), name));
-}
-
-std::vector<fs::path> files_matching(const std::string& pattern) {
-  glob_t matches{};
-  int result = ::glob(pattern.c_str(), 0, nullptr, &matches);
-  std::vector<fs::path> files;
-  for (size_t i = 0; result == 0 && i < matches.gl_pathc; ++i) files.emplace_back(matches.gl_pathv[i]);
-  ::globfree(&matches);
-  std::erase_if(files, [](const fs::path& file) { return !fs::is_regular_file(file); });
-  if (files.empty()) fail(pattern, "no file matches");
-  return files;
-}
-
-}  // namespace
-
-TextForm text_form(const fs::path& path) {
-  const std::string extension = to_lower(unpacked_name(path).extension().string());
-  if (extension == ".txt") return TextForm::whole;
-  if (extension == ".bin" && packing_of(path) == Packing::none) return TextForm::ids;
-  return extension == ".jsonl" || extension == ".json" ? TextForm::records : TextForm::none;
-}
-
-TextFiles find_text_files(const std::string& path) {
-  std::error_code problem;
-  fs::file_status status = fs::status(path, problem);
-  TextFiles found;
-  if (fs::is_directory(status)) {
-    found = FolderWalk(path).run();
-  } else if (fs::is_regular_file(status)) {
-    found.files = {path};
-  } else if (fs::exists(status)) {
-    fail(path, "this is neither a file nor a folder, and text is read more than once");
-  } else if (path.find_first_of("*?[") != path.npos) {
-    found.files = files_matching(path);
-  } else {
-    const bool loop = problem == std::errc::too_many_symbolic_link_levels;
-    fail(path, loop      ? "this is a link that leads back to itself"
-               : problem ? problem.message()
-                         : "there is no such file");
-  }
-  std::vector<fs::path>& files = found.files;
-  for (const fs::path& file : files) {
-    if (text_form(file) == TextForm::none) refuse_form(path, file);
-  }
-  std::sort(files.begin(), files.end());
-  const auto holds_ids = [](const fs::path& file) { return text_form(file) == TextForm::ids; };
-  const auto of_ids = std::find_if(files.begin(), files.end(), holds_ids);
-  const auto of_text = std::find_if_not(files.begin(), files.end(), holds_ids);
-  if (of_ids != files.end() && of_text != files.end()) {
-    fail(path, fmt::format("{} holds ids and {} holds text", of_ids->filename().string(), of_text->filename().string()),
-         "Keep the two kinds in folders of their own, and mix them with data.mixture if you want both");
-  }
-  bool all_empty =
-      std::all_of(files.begin(), files.end(), [](const fs::path& file) { return fs::file_size(file) == 0; });
-  if (all_empty)
-    fail(path, files.size() == 1 ? "the file is empty" : fmt::format("all {} files are empty", files.size()));
-  return found;
 }
 
 }  // namespace titan

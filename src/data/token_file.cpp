@@ -17,6 +17,7 @@
 
 #include "file_reader.h"
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/text.h"
 
 #define XXH_INLINE_ALL
@@ -27,6 +28,8 @@ namespace titan {
 namespace {
 
 const std::string kMakeAgain = "Make it again with: titan_train data tokenize";
+constexpr std::string_view kLeaveAlone =
+    "Leave the corpus alone while a run reads it; put the file back and start again";
 
 }  // namespace
 
@@ -47,9 +50,15 @@ TokenFileFacts facts_of(const Tokenizer& tokenizer) {
 class TokenFile::Map {
  public:
   explicit Map(const std::filesystem::path& path) {
-    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would block
     if (descriptor_ < 0) fail_reading(path, fmt::format("{}. Check the file.", std::strerror(errno)));
-    size_ = size_now();
+    const struct stat facts = facts_now();
+    if (!S_ISREG(facts.st_mode)) {
+      ::close(descriptor_);
+      fail_reading(path, "this is not a file but a pipe, a device or a folder. Name a file.");
+    }
+    size_ = static_cast<size_t>(facts.st_size);
+    changed_ = facts.st_mtim;
     if (size_ == 0) return;
     data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor_, 0);
     if (data_ == MAP_FAILED) {
@@ -69,12 +78,21 @@ class TokenFile::Map {
   const char* bytes() const { return static_cast<const char*>(data_); }
   size_t size() const { return size_; }
   /// The current size: reading beyond the end of a truncated file would kill the process (SIGBUS).
-  size_t size_now() const {
-    struct stat facts {};
-    return ::fstat(descriptor_, &facts) == 0 ? static_cast<size_t>(facts.st_size) : 0;
+  size_t size_now() const { return static_cast<size_t>(facts_now().st_size); }
+  bool is_unchanged() const {
+    const struct stat facts = facts_now();
+    return static_cast<size_t>(facts.st_size) == size_ && facts.st_mtim.tv_sec == changed_.tv_sec &&
+           facts.st_mtim.tv_nsec == changed_.tv_nsec;
   }
 
  private:
+  struct stat facts_now() const {
+    struct stat facts {};
+    if (::fstat(descriptor_, &facts) != 0) facts = {};
+    return facts;
+  }
+
+  timespec changed_ = {};
   int descriptor_ = -1;
   void* data_ = nullptr;
   size_t size_ = 0;
@@ -83,11 +101,7 @@ class TokenFile::Map {
 TokenFile::TokenFile(const std::filesystem::path& bin) : path_(bin) {
   ids_ = std::make_unique<Map>(bin);
   std::error_code ignored;
-  if (!std::filesystem::exists(index_path(bin), ignored)) {
-    fail(fmt::format("it has no index beside it ({})", index_path(bin).filename().string()),
-         "A .bin file comes from titan_train data tokenize, which writes the index last: give that command again, and "
-         "it resumes where it stopped");
-  }
+  if (!std::filesystem::exists(index_path(bin), ignored)) fail_without_index();
   index_ = std::make_unique<Map>(index_path(bin));
   read_index();
   check_ends();
@@ -100,6 +114,20 @@ void TokenFile::fail(const std::string& what, const std::string& remedy) const {
   throw Error(ExitCode::bad_data, fmt::format("token file {}: {}. {}.", path_.string(), what, remedy));
 }
 
+void TokenFile::fail_without_index() const {
+  refuse_kind(file_kind_at(path_), path_, ExitCode::bad_data);
+  std::filesystem::path theirs = path_;
+  theirs.replace_extension(".idx");
+  if (const FileKind kind = file_kind_at(theirs); kind == FileKind::megatron_index) {
+    fail(fmt::format("this is a corpus of Megatron-LM ({} begins with MMIDIDX)", theirs.filename().string()),
+         "Write its ids as JSON lines, as docs/data.md shows, and give these to titan_train data tokenize --ids");
+  }
+  fail(fmt::format("it has no index beside it ({})", index_path(path_).filename().string()),
+       "A .bin file comes from titan_train data tokenize, which writes the index last: give that command again, and "
+       "it resumes where it stopped. Ids of another program, such as nanoGPT's train.bin, are read as JSON lines "
+       "(docs/data.md)");
+}
+
 void TokenFile::read_index() {
   const std::string name = index_path(path_).filename().string();
   TokenIndexHeader header{};
@@ -107,6 +135,7 @@ void TokenFile::read_index() {
   if (size < sizeof header + sizeof(uint64_t)) fail(fmt::format("its index {} is cut off", name), kMakeAgain);
   std::memcpy(&header, index_->bytes(), sizeof header);
   if (std::memcmp(header.magic, TokenIndexHeader::kMagic, sizeof header.magic) != 0) {
+    refuse_kind(file_kind_at(index_path(path_)), index_path(path_), ExitCode::bad_data);
     fail(fmt::format("its index {} is not an index of this program", name), kMakeAgain);
   }
   if (header.version != TokenIndexHeader::kVersion) {
@@ -158,23 +187,28 @@ TokenView TokenFile::document(int64_t index) {
   const auto end = static_cast<int64_t>(ends_[index]);
   check_blocks(begin * facts_.token_bytes, end * facts_.token_bytes);
   return {ids_->bytes() + begin * facts_.token_bytes, static_cast<size_t>(end - begin),
-          static_cast<size_t>(facts_.token_bytes)};
+          static_cast<size_t>(facts_.token_bytes), facts_.vocabulary, &path_};
 }
 
-void TokenFile::check_size() {
+void TokenFile::check_unchanged() {
   const Clock::time_point now = Clock::now();
-  if (now - size_seen_ < kSizeHolds) return;
+  if (now - unchanged_seen_ < kCheckHolds) return;
   if (ids_->size_now() < ids_->size()) {
     fail(fmt::format("the file shrank while it was read: it had {} bytes and now has {}",
                      with_thousands(static_cast<int64_t>(ids_->size())),
                      with_thousands(static_cast<int64_t>(ids_->size_now()))),
-         "Leave the corpus alone while a run reads it; put the file back and start again");
+         std::string(kLeaveAlone));
   }
-  size_seen_ = now;
+  if (!ids_->is_unchanged() || !index_->is_unchanged()) {
+    fail(fmt::format("{} was written to while it was read: its size or its time of change is another one",
+                     ids_->is_unchanged() ? "its index" : "the file"),
+         std::string(kLeaveAlone));
+  }
+  unchanged_seen_ = now;
 }
 
 void TokenFile::check_blocks(int64_t begin, int64_t end) {
-  check_size();
+  check_unchanged();
   const auto size = static_cast<int64_t>(ids_->size());
   for (int64_t at = begin / kTokenBlock * kTokenBlock; at < end; at += kTokenBlock) {
     const int64_t block = at / kTokenBlock;
@@ -226,14 +260,21 @@ void write_token_index(const std::filesystem::path& bin, const TokenFileFacts& f
 }
 
 void TokenView::append_to(std::vector<int32_t>& ids) const {
-  if (width == 4) {
-    const auto* wide = static_cast<const int32_t*>(data);
-    ids.insert(ids.end(), wide, wide + size);
-    return;
-  }
   const size_t before = ids.size();
   ids.resize(before + size);
-  widen(static_cast<const uint16_t*>(data), static_cast<int64_t>(size), ids.data() + before);
+  if (width == 4) {
+    std::copy_n(static_cast<const int32_t*>(data), size, ids.data() + before);
+  } else {
+    widen(static_cast<const uint16_t*>(data), static_cast<int64_t>(size), ids.data() + before);
+  }
+  uint32_t highest = 0;  // of a negative id: more than any vocabulary
+  for (size_t i = before; i < ids.size(); ++i) highest = std::max(highest, static_cast<uint32_t>(ids[i]));
+  if (highest < vocabulary || size == 0) return;
+  throw Error(
+      ExitCode::bad_data,
+      fmt::format("token file {}: it holds the id {}, and its vocabulary has {} ids: the file was written to while "
+                  "it was read. {}.",
+                  file ? file->string() : "", highest, vocabulary, kLeaveAlone));
 }
 
 }  // namespace titan

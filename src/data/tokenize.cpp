@@ -86,8 +86,7 @@ class TokenizeRun {
     print_notices();
     const int64_t threads = wanted_.threads > 0 ? wanted_.threads : default_encode_threads();
     try {
-      encode_all(*source_, wanted_.dataset.text_field, tokenizer_.get(), threads,
-                 [&](const EncodedDocuments& documents) { take(documents); });
+      encode_all(*source_, tokenizer_.get(), threads, [&](const EncodedDocuments& documents) { take(documents); });
     } catch (const Error&) {
       file_.save(progress_);  // the read error may be temporary
       throw;

@@ -210,10 +210,10 @@ void show_bad(const SourceCounters& counters, std::ostream& out) {
   }
 }
 
-void describe_text(TextFileSource& source, const Inspection& wanted, const Tokenizer* tokenizer, std::ostream& out) {
+void describe_text(TextFileSource& source, const Tokenizer* tokenizer, std::ostream& out) {
   int64_t documents = 0, text_bytes = 0, tokens = 0, empty = 0;
   Lengths lengths;
-  encode_all(source, wanted.dataset.text_field, tokenizer, default_encode_threads(), [&](const EncodedDocuments& some) {
+  encode_all(source, tokenizer, default_encode_threads(), [&](const EncodedDocuments& some) {
     for (const EncodedDocuments::Document& document : some.documents) {
       if (!source.accept(document.start, document.read)) continue;
       ++documents;
@@ -308,7 +308,7 @@ void describe_corpus(const Inspection& wanted, std::ostream& out) {
   out << fmt::format("corpus        {}\n", source->description());
   if (auto* ids = dynamic_cast<TokenFileSource*>(source.get())) return describe_ids(*ids, out);
   auto& text = dynamic_cast<TextFileSource&>(*source);
-  wanted.chat_template.empty() ? describe_text(text, wanted, tokenizer.get(), out) : describe_conversations(text, out);
+  wanted.chat_template.empty() ? describe_text(text, tokenizer.get(), out) : describe_conversations(text, out);
 }
 
 void show_documents(const Inspection& wanted, std::ostream& out) {

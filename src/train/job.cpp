@@ -29,6 +29,7 @@ DatasetOptions dataset_options(const JobConfig& config, const std::string& datas
   options.path = path.value_or("");
   options.text_field = config.data.text_field;
   options.bad_record = config.data.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
+  options.ignore_fields = config.data.ignore_fields;
   // The corpus does not depend on the job's seed (as in torchtitan); only the weights do.
   return options;
 }

@@ -150,10 +150,11 @@ TEST(Conversations, BadRecordsAreNamedOrSkippedAndCounted) {
   const TemporaryFolder folder;
   const std::string image = R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})";
   const std::vector<std::pair<std::string, std::string>> cases{
-      {"{\"messages\": [", "this line is not JSON"},
-      {"[1]", "this record has neither the field \"messages\" nor the strings \"prompt\" and \"completion\""},
-      {R"({"prompt": "a", "completion": 1})", "this record has neither the field"},
-      {R"({"messages": {}})", "the field \"messages\" of this record is not a list of messages"},
+      {"{\"messages\": [", "this line is not JSON from column 15 on"},
+      {"[1]", "this line is a JSON array, not an object"},
+      {R"({"prompt": "a", "completion": 1})", "the field \"completion\" of this record is not text"},
+      {R"({"prompt": "a"})", "this record has none of \"messages\", \"conversations\""},
+      {R"({"messages": {"role": "user"}})", "the field \"messages\" of this record is not a list of messages"},
       {R"({"messages": []})", "this conversation has no messages"},
       {R"({"messages": [{"content": "a"}]})", "message 1 has no \"role\""},
       {R"({"messages": [{"role": "user"}]})", "the \"content\" of message 1 is not text"},
@@ -164,9 +165,9 @@ TEST(Conversations, BadRecordsAreNamedOrSkippedAndCounted) {
        "the \"content\" of message 1 is not text alone: it has a part of type 1"},
       {R"({"messages": [{"role": "user", "content": ["a"]}]})", "the \"content\" of message 1 is not text"},
       {R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [{}]}]})",
-       "message 2 has \"tool_calls\", which no template here writes"},
+       "this record has \"tool_calls\" of message 2, which is not followed here"},
       {R"({"prompt": "a", "completion": "b", "tools": [{}]})",
-       "this record has \"tools\", which no template here writes"},
+       "this record has \"tools\", which is not followed here"},
       {R"({"messages": [{"role": "user", "content": "a"}]})", "this conversation has no turn of the assistant"},
       {R"({"messages": [{"role": "gpt", "content": "a"}]})",
        "message 1 has the role \"gpt\"; roles are system, user and assistant"}};

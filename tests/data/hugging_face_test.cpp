@@ -167,7 +167,7 @@ TEST(HuggingFaceTokenizer, DamageIsNamedWithItsPlace) {
   TemporaryFolder folder;
   folder.write("tokenizer.json", "{\"model\": ");
   EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { open_tokenizer(folder.string()); }),
-                      "tokenizer.json: this is not JSON from byte");
+                      "tokenizer.json:1:");
   const json config = {{"bos_token", "<missing>"}};
   EXPECT_PRED_FORMAT2(test::contains, Folder(small_tokenizer(), config).refusal(),
                       "names the bos_token \"<missing>\", which is not a token");

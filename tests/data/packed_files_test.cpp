@@ -159,8 +159,22 @@ TEST(RecordText, TakesTheOutermostFieldAndTheLastOfSeveral) {
   EXPECT_EQ(read_record(R"({"text": 1, "text": "two"})", "text").text, "two");
   EXPECT_EQ(read_record(R"({"text": {"text": "x"}})", "text").problem,
             "the field \"text\" of this record is not a string but of type object");
-  EXPECT_EQ(read_record(R"({"text": "x"} {)", "text").problem, "this line is not JSON");
-  EXPECT_EQ(read_record(std::string(60'000, '['), "text").problem, "this line is not JSON");
+  EXPECT_EQ(read_record(R"({"text": "x"} {)", "text").problem, "this line is not JSON from column 15 on");
+  EXPECT_EQ(read_record(std::string(60'000, '['), "text").problem, "this line is not JSON from column 60001 on");
+}
+
+TEST(RecordText, NumbersThatJsonDoesNotHaveDoNoHarmWhereTheyAreNotRead) {
+  const std::string odd = R"("a": NaN, "b": [-Infinity, Infinity], "c": 1e999, "d": -2E+400)";
+  EXPECT_EQ(read_record("{" + odd + R"(, "text": "NaN and 1e999 stay"})", "text").text, "NaN and 1e999 stay");
+  EXPECT_EQ(read_record("{" + odd + R"(, "text": "cut \ud83d"})", "text").text, "cut \uFFFD");
+  EXPECT_EQ(read_record(R"({"a": NaN, "text": "x" "y"})", "text").problem, "this line is not JSON from column 26 on");
+  EXPECT_EQ(read_record(R"({"é": NaN, "text": nan})", "text").problem, "this line is not JSON from column 21 on");
+  EXPECT_FALSE(read_record(R"({"text": NaN})", "text").text);
+  EXPECT_FALSE(read_record(R"({"text": 1e999})", "text").text);
+  std::vector<int32_t> ids;
+  EXPECT_EQ(read_ids(R"({"score": -Infinity, "ids": [1, 2]})", "ids", *test::byte_tokenizer(), ids), "");
+  EXPECT_EQ(read_ids(R"({"ids": [1, NaN]})", "ids", *test::byte_tokenizer(), ids),
+            "item 1 of \"ids\" is not a whole number");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -38,10 +39,24 @@ inline bool is_shallow_json(std::string_view text) {
   return true;
 }
 
-/// Like Json::parse: throws nlohmann's exceptions, or returns a discarded value if `allow_exceptions` is false.
+/// Replaces numbers that Python's json writes and JSON does not have (NaN, Infinity, -Infinity), and numbers beyond
+/// double precision, by an empty object and spaces: a value that no reader of a number, text or list accepts, so that
+/// such a number does no harm where it is not read. The text keeps its length. Returns whether there was one.
+bool replace_odd_numbers(std::string& json);
+
+/// "LINE:COLUMN" of the byte at `offset`; columns count characters, from 1.
+std::string json_place(std::string_view text, size_t offset);
+
+/// Like Json::parse: throws nlohmann's exceptions, or returns a discarded value if `allow_exceptions` is false. Accepts
+/// what replace_odd_numbers replaces.
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text, bool allow_exceptions = true) {
-  if (is_shallow_json(text)) return Json::parse(text, nullptr, allow_exceptions);
+  if (is_shallow_json(text)) {
+    Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    std::string replaced;
+    if (parsed.is_discarded() && replace_odd_numbers(replaced = text)) text = replaced;
+    return parsed.is_discarded() ? Json::parse(text, nullptr, allow_exceptions) : parsed;
+  }
   if (allow_exceptions) refuse_deep_json();
   return Json(Json::value_t::discarded);
 }

@@ -278,6 +278,7 @@ struct DataSection {
   std::string chat_template;       ///< auto, llama3, llama3_1, llama2, chatml, custom
   std::string chat_loss;           ///< assistant, all
   std::string long_conversations;  ///< cut, drop
+  std::vector<std::string> ignore_fields;
   ChatSection chat;
 };
 

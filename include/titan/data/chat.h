@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,9 +16,23 @@
 
 namespace titan {
 
+/// A field of a message beside role and content, or a variable of the template.
+struct ChatField {
+  std::string name;
+  std::string json;  ///< its value
+
+  bool operator==(const ChatField&) const = default;
+};
+
 struct ChatMessage {
   std::string role;  ///< system, user or assistant
   std::string content;
+  /// Of a content that is a list of texts, which `content` then concatenates. Templates that loop over a content get
+  /// the list.
+  std::vector<std::string> parts = {};
+  std::vector<ChatField> fields = {};  ///< name, reasoning_content, …: what the template may read as well
+  /// Whether its text is a label. Nothing: it is if the role is assistant.
+  std::optional<bool> is_label = {};
 
   bool operator==(const ChatMessage&) const = default;
 };
@@ -58,8 +73,9 @@ class ChatTemplate {
 
   /// Encodes a whole conversation. Message text that looks like a special token is ordinary text, except for
   /// non-special added tokens of a Hugging Face tokenizer and user-defined pieces of a SentencePiece model.
-  /// (`transformers` encodes it as special tokens.)
-  EncodedChat encode(const std::vector<ChatMessage>& messages) const;
+  /// (`transformers` encodes it as special tokens.) `variables`: what the template may read beside the messages
+  /// (chat_template_kwargs).
+  EncodedChat encode(const std::vector<ChatMessage>& messages, const std::vector<ChatField>& variables = {}) const;
 
   /// Encodes the conversation so far, up to the start of the assistant's next turn (add_generation_prompt).
   EncodedChat prompt(const std::vector<ChatMessage>& messages) const;
@@ -68,6 +84,9 @@ class ChatTemplate {
   const std::vector<int32_t>& stop_ids() const { return stop_ids_; }
   /// Text that ends the assistant's turn if no special token does; else empty.
   const std::string& stop_text() const { return stop_text_; }
+
+  /// Whether the template's source has the word `field`: it may read a field or a variable of this name.
+  bool mentions(std::string_view field) const;
 
   /// The template's name, or the path of its file.
   const std::string& name() const { return name_; }

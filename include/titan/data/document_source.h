@@ -121,6 +121,8 @@ struct DatasetOptions {
   int64_t split_ranks = 1, split_rank = 0;
   /// For "chat": encodes the conversations.
   std::shared_ptr<const ChatTemplate> chat = {};
+  /// For "chat": fields of records and of messages that are read as if they were not there.
+  std::vector<std::string> ignore_fields = {};
 };
 
 /// Valid values of `DatasetOptions::dataset` for text; case-insensitive.

@@ -17,8 +17,11 @@ struct TokenView {
   const void* data = nullptr;
   size_t size = 0;   ///< tokens
   size_t width = 2;  ///< bytes per token: 2 or 4
+  int64_t vocabulary = 0;
+  const std::filesystem::path* file = nullptr;  ///< for messages
 
-  /// Appends the ids to `ids`.
+  /// Appends the ids to `ids`. Throws Error(bad_data) for an id outside the vocabulary: the file was written to after
+  /// its checksums were verified.
   void append_to(std::vector<int32_t>& ids) const;
 };
 
@@ -70,20 +73,21 @@ class TokenFile {
   const TokenFileFacts& facts() const { return facts_; }
 
   /// Ids of document `index`, valid while the file is open. Verifies a block's checksum at its first access. Throws
-  /// Error(bad_data): a damaged block, or a file that became shorter.
+  /// Error(bad_data): a damaged block, or a file that was written to since it was opened.
   TokenView document(int64_t index);
 
  private:
   class Map;
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::milliseconds kSizeHolds{1};
+  static constexpr std::chrono::milliseconds kCheckHolds{1};
 
   [[noreturn]] void fail(const std::string& what, const std::string& remedy) const;
+  [[noreturn]] void fail_without_index() const;
   void read_index();
   void check_ends() const;
-  /// Throws if the file became shorter. Skipped for kSizeHolds after a check, because a system call per document would
-  /// slow down loading.
-  void check_size();
+  /// Throws if the size or the time of change of the file or its index is another. Skipped for kCheckHolds after a
+  /// check, because system calls per document would slow down loading.
+  void check_unchanged();
   void check_blocks(int64_t begin, int64_t end);
 
   std::filesystem::path path_;
@@ -91,8 +95,8 @@ class TokenFile {
   std::unique_ptr<Map> ids_, index_;
   const uint64_t* block_hashes_ = nullptr;
   const uint64_t* ends_ = nullptr;
-  std::vector<bool> checked_;         // per block
-  Clock::time_point size_seen_ = {};  // time of the last size check
+  std::vector<bool> checked_;              // per block
+  Clock::time_point unchanged_seen_ = {};  // time of the last check
 };
 
 // The fixed-size header of the index of a .bin file. Private to data.

@@ -1,0 +1,61 @@
+// Recognises by its first bytes a file that is of another kind than the one that is read: a Git LFS pointer, packed
+// data, another program's format, the page of a failed download. One table, used wherever a user's file is opened.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "titan/base/error.h"
+
+namespace titan {
+
+enum class FileKind {
+  other,  ///< none of the kinds below
+  lfs_pointer,
+  gzip,
+  zstd,
+  xz,
+  bzip2,
+  lz4,
+  zip,
+  torch_zip,  ///< torch.save
+  numpy,
+  seven_zip,
+  tar,
+  parquet,
+  arrow,
+  orc,
+  avro,
+  gguf,
+  pickle,
+  safetensors,
+  hdf5,
+  sqlite,
+  html,
+  failed_download,
+  megatron_index,
+  llm_c_ids,
+  tekken,
+  pdf,
+  program,
+};
+
+/// So many first bytes are enough for kind_of.
+inline constexpr size_t kKindBytes = 4096;
+
+FileKind kind_of(std::string_view head);
+
+/// By the first bytes of the file at `path`; `other` if it is not a regular file or cannot be read.
+FileKind file_kind_at(const std::filesystem::path& path);
+
+/// "this is gzip data; unpack it with gunzip". Empty for `other`.
+std::string describe_kind(FileKind kind);
+
+/// Throws Error(code) "PATH: this is X; do Y." unless the kind is `other` or one of `expected`.
+void refuse_kind(FileKind kind, const std::filesystem::path& path, ExitCode code,
+                 std::initializer_list<FileKind> expected = {});
+
+}  // namespace titan

@@ -1,0 +1,238 @@
+#include "titan/base/file_kind.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+using namespace std::string_view_literals;
+
+struct Magic {
+  std::string_view bytes;
+  FileKind kind;
+};
+
+/// Longer ones first where one begins another.
+constexpr std::array kMagics{
+    Magic{"version https://git-lfs.github.com/spec/"sv, FileKind::lfs_pointer},
+    Magic{"version https://hawser.github.com/spec/"sv, FileKind::lfs_pointer},
+    Magic{"# xet version"sv, FileKind::lfs_pointer},
+    Magic{"\x1F\x8B"sv, FileKind::gzip},
+    Magic{"\x28\xB5\x2F\xFD"sv, FileKind::zstd},
+    Magic{"\xFD"
+          "7zXZ\0"sv,
+          FileKind::xz},
+    Magic{"BZh"sv, FileKind::bzip2},
+    Magic{"\x04\x22\x4D\x18"sv, FileKind::lz4},
+    Magic{"PK\x03\x04"sv, FileKind::zip},
+    Magic{"PK\x05\x06"sv, FileKind::zip},
+    Magic{"\x93NUMPY"sv, FileKind::numpy},
+    Magic{"7z\xBC\xAF\x27\x1C"sv, FileKind::seven_zip},
+    Magic{"PAR1"sv, FileKind::parquet},
+    Magic{"PARE"sv, FileKind::parquet},
+    Magic{"ARROW1"sv, FileKind::arrow},
+    Magic{"FEA1"sv, FileKind::arrow},
+    Magic{"ORC\x08"sv, FileKind::orc},
+    Magic{"ORC\x0A"sv, FileKind::orc},
+    Magic{"Obj\x01"sv, FileKind::avro},
+    Magic{"GGUF"sv, FileKind::gguf},
+    Magic{"lmgg"sv, FileKind::gguf},
+    Magic{"tjgg"sv, FileKind::gguf},
+    Magic{"fmgg"sv, FileKind::gguf},
+    Magic{"\x89HDF\r\n\x1A\n"sv, FileKind::hdf5},
+    Magic{"SQLite format 3\0"sv, FileKind::sqlite},
+    Magic{"MMIDIDX\0\0"sv, FileKind::megatron_index},
+    Magic{"TNTIDX\0\0"sv, FileKind::megatron_index},
+    Magic{"%PDF-"sv, FileKind::pdf},
+    Magic{"\x7F"
+          "ELF"sv,
+          FileKind::program},
+};
+
+/// What tells a binary file from text that begins with the same letters.
+bool has_control_character(std::string_view head) {
+  const std::string_view begin = head.substr(0, 64);
+  return std::any_of(begin.begin(), begin.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r';
+  });
+}
+
+bool has_zip_entry(std::string_view head, std::string_view ending) {
+  const size_t name = 30;  // where the first entry's name begins
+  if (head.size() < name) return false;
+  const size_t length = static_cast<unsigned char>(head[26]) + 256 * static_cast<unsigned char>(head[27]);
+  return head.substr(name, length).ends_with(ending);
+}
+
+uint32_t little_endian(std::string_view bytes) {
+  uint32_t value = 0;
+  for (size_t i = 0; i < 4; ++i) value |= static_cast<uint32_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
+  return value;
+}
+
+/// An Arrow stream (what `datasets` saves): a continuation mark, the length of the schema, and a table of flatbuffers.
+bool is_arrow_stream(std::string_view head) {
+  if (head.size() < 16 || little_endian(head) != 0xFFFFFFFF) return false;
+  const uint32_t length = little_endian(head.substr(4)), table = little_endian(head.substr(8));
+  return length > 0 && length % 8 == 0 && table < length && table % 4 == 0;
+}
+
+bool is_pickle(std::string_view head) {
+  constexpr std::string_view kNext = "}](c){X\x8A\x95\x8C\x8EKGN";  // how the first value of a pickle begins
+  return head.size() > 3 && head[0] == '\x80' && head[1] >= 2 && head[1] <= 5 && kNext.find(head[2]) != kNext.npos;
+}
+
+bool is_safetensors(std::string_view head) {
+  return head.size() > 9 && little_endian(head.substr(4)) == 0 && little_endian(head) >= 2 && head[8] == '{' &&
+         (head[9] == '"' || head[9] == '}' || head[9] == ' ');
+}
+
+/// What a server answers in place of a file: a page, S3's error in XML, or the hub's few words.
+FileKind kind_of_text(std::string_view head) {
+  std::string_view text = head;
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(" \t\r\n")));
+  const std::string lower = to_lower(text.substr(0, 256));
+  for (const char* tag : {"<!doctype html", "<html", "<head>", "<body"}) {
+    if (lower.starts_with(tag)) return FileKind::html;
+  }
+  if (lower.starts_with("<?xml") && lower.find("<error>") != lower.npos) return FileKind::failed_download;
+  for (const char* answer : {"Entry not found", "Repository not found", "Invalid username or password", "Access denied",
+                             "404: Not Found", "Access to model"}) {
+    if (head.size() < 256 && text.starts_with(answer)) return FileKind::failed_download;
+  }
+  const bool is_tekken = text.starts_with('{') && text.find("\"default_vocab_size\"") != text.npos &&
+                         text.find("\"default_num_special_tokens\"") != text.npos;
+  return is_tekken ? FileKind::tekken : FileKind::other;
+}
+
+/// What the file is, and what to do.
+struct Words {
+  std::string_view what, remedy;
+};
+
+Words words_of(FileKind kind) {
+  switch (kind) {
+    case FileKind::other:
+      return {};
+    case FileKind::lfs_pointer:
+      return {"a Git LFS pointer, not the file itself", "fetch the file with git lfs pull, or download it"};
+    case FileKind::gzip:
+      return {"gzip data", "unpack it with gunzip, or, if it is a corpus, give it a name that ends in .gz"};
+    case FileKind::zstd:
+      return {"zstd data", "unpack it with zstd -d, or, if it is a corpus, give it a name that ends in .zst"};
+    case FileKind::xz:
+      return {"xz data", "unpack it with xz -d"};
+    case FileKind::bzip2:
+      return {"bzip2 data", "unpack it with bunzip2"};
+    case FileKind::lz4:
+      return {"lz4 data", "unpack it with lz4 -d"};
+    case FileKind::zip:
+      return {"a zip archive", "unpack it with unzip"};
+    case FileKind::torch_zip:
+      return {"a file of torch.save (a zip archive with a pickle)",
+              "give the file that is meant, or write what it holds in that form with Python"};
+    case FileKind::numpy:
+      return {"a NumPy array", "write its values as JSON lines or as safetensors with Python"};
+    case FileKind::seven_zip:
+      return {"a 7z archive", "unpack it with 7z x"};
+    case FileKind::tar:
+      return {"a tar archive", "unpack it with tar -xf"};
+    case FileKind::parquet:
+      return {"a Parquet file", "convert it with python scripts/parquet_to_jsonl.py FILE.parquet FILE.jsonl"};
+    case FileKind::arrow:
+      return {"an Arrow file, as datasets' save_to_disk writes them",
+              "convert it with python -c \"import datasets; "
+              "datasets.load_from_disk('FOLDER').to_json('FILE.jsonl')\""};
+    case FileKind::orc:
+      return {"an ORC file", "write its rows as JSON lines with Python"};
+    case FileKind::avro:
+      return {"an Avro file", "write its rows as JSON lines with Python"};
+    case FileKind::gguf:
+      return {"a model file of llama.cpp (GGUF)", "give the model's Hugging Face folder, with safetensors"};
+    case FileKind::pickle:
+      return {"a pickle of Python", "give the file that is meant, or write what it holds in that form with Python"};
+    case FileKind::safetensors:
+      return {"a safetensors file, which holds weights", "give the file that is meant"};
+    case FileKind::hdf5:
+      return {"an HDF5 file", "write what it holds as JSON lines or as safetensors with Python"};
+    case FileKind::sqlite:
+      return {"an SQLite database", "write its rows as JSON lines"};
+    case FileKind::html:
+      return {"an HTML page, as a failed download or a login page leaves it", "download the file again"};
+    case FileKind::failed_download:
+      return {"a server's error message, as a failed download leaves it", "download the file again"};
+    case FileKind::megatron_index:
+      return {
+          "an index of Megatron-LM's .bin files",
+          "write their ids as JSON lines, as docs/data.md shows, and give these to titan_train data tokenize --ids"};
+    case FileKind::llm_c_ids:
+      return {"a file of ids of llm.c",
+              "write its ids as JSON lines, as docs/data.md shows, and give these to titan_train data tokenize --ids"};
+    case FileKind::tekken:
+      return {"a tekken.json of mistral-common", "give the tokenizer.json of the model's Hugging Face folder"};
+    case FileKind::pdf:
+      return {"a PDF document", "write its text to a .txt file"};
+    case FileKind::program:
+      return {"a program (ELF)", "give the file that is meant"};
+  }
+  return {};
+}
+
+}  // namespace
+
+FileKind kind_of(std::string_view head) {
+  for (const Magic& magic : kMagics) {
+    if (!head.starts_with(magic.bytes) || (magic.bytes.size() < 7 && !has_control_character(head))) continue;
+    if (magic.kind == FileKind::bzip2 && head.substr(4, 6) != "1AY&SY"sv) continue;
+    if (magic.kind != FileKind::zip) return magic.kind;
+    return has_zip_entry(head, "data.pkl") ? FileKind::torch_zip
+           : has_zip_entry(head, ".npy")   ? FileKind::numpy
+                                           : FileKind::zip;
+  }
+  if (is_arrow_stream(head)) return FileKind::arrow;
+  if (is_pickle(head)) return FileKind::pickle;
+  if (is_safetensors(head)) return FileKind::safetensors;
+  if (head.size() >= 262 && head.substr(257, 5) == "ustar") return FileKind::tar;
+  // The headers of llm.c's token files are dates.
+  if (head.size() >= 12 && (little_endian(head) == 20240520 || little_endian(head) == 20240801)) {
+    return FileKind::llm_c_ids;
+  }
+  return kind_of_text(head);
+}
+
+FileKind file_kind_at(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return FileKind::other;
+  struct stat facts {};
+  std::array<char, kKindBytes> head;
+  ssize_t size = 0;
+  if (::fstat(descriptor, &facts) == 0 && S_ISREG(facts.st_mode)) {
+    size = ::pread(descriptor, head.data(), head.size(), 0);
+  }
+  ::close(descriptor);
+  return kind_of(std::string_view(head.data(), size > 0 ? static_cast<size_t>(size) : 0));
+}
+
+std::string describe_kind(FileKind kind) {
+  const Words words = words_of(kind);
+  return words.what.empty() ? "" : fmt::format("this is {}; {}", words.what, words.remedy);
+}
+
+void refuse_kind(FileKind kind, const std::filesystem::path& path, ExitCode code,
+                 std::initializer_list<FileKind> expected) {
+  if (kind == FileKind::other || std::find(expected.begin(), expected.end(), kind) != expected.end()) return;
+  throw Error(code, fmt::format("{}: {}.", path.string(), describe_kind(kind)));
+}
+
+}  // namespace titan

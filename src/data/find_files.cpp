@@ -1,0 +1,177 @@
+// Finds the files of a corpus: a file, a folder or a glob.
+#include <fmt/format.h>
+#include <glob.h>
+#include <algorithm>
+
+#include "hub_folder.h"
+#include "text_files.h"
+#include "titan/base/error.h"
+#include "titan/base/file_kind.h"
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kWhatWorks =
+    "Give a .txt, .jsonl or .json (one record per line) file, packed as .gz or .zst or not, a .bin file of titan_train "
+    "data tokenize, a folder of them, or a glob";
+
+[[noreturn]] void fail(const std::string& path, std::string_view what, std::string_view remedy = kWhatWorks) {
+  throw Error(ExitCode::bad_data,
+              fmt::format("corpus {}: {}.{}", path, what, remedy.empty() ? "" : fmt::format(" {}.", remedy)));
+}
+
+/// Walks a folder and its subfolders, following links.
+class FolderWalk {
+ public:
+  explicit FolderWalk(std::string top) : top_(std::move(top)) {}
+
+  TextFiles run() {
+    try {
+      walk(top_);
+    } catch (const fs::filesystem_error& problem) {
+      fail(top_, fmt::format("{}: {}", problem.path1().string(), problem.code().message()));
+    }
+    choose_hub_files(top_, found_, others_);
+    if (!found_.files.empty()) return std::move(found_);
+    if (others_.empty()) fail(top_, "the folder holds no files");
+    const fs::path example = *std::min_element(others_.begin(), others_.end(), by_name);
+    const std::string what =
+        fmt::format("the folder holds no supported file, only such as {}", example.filename().string());
+    const FileKind kind = file_kind_at(example);
+    if (kind == FileKind::other) fail(top_, what);
+    fail(top_, fmt::format("{}: {}", what, describe_kind(kind)), "");
+  }
+
+ private:
+  void walk(const fs::path& folder) {
+    const fs::path real = fs::canonical(folder);
+    for (size_t level = 0; level < above_.size(); ++level) {
+      if (above_[level].second != real) continue;
+      fail(top_, fmt::format("{} is a link that leads back to {}", folder.string(), above_[level].first.string()),
+           "Remove the link, or name the folders below it with a glob");
+    }
+    above_.emplace_back(folder, real);
+    if (is_saved_dataset(folder)) fail(top_, kSavedDataset, "");
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with('.')) continue;
+      if (entry.is_directory()) {
+        walk(entry.path());
+      } else if (entry.is_regular_file()) {
+        add(entry.path(), name);
+      } else if (entry.is_symlink() && text_form(entry.path()) != TextForm::none) {
+        fail(top_, fmt::format("{} is a link to nothing", entry.path().string()), "Mend the link or remove it");
+      }
+    }
+    above_.pop_back();
+  }
+
+  void add(const fs::path& file, const std::string& name) {
+    if (name.ends_with(".bin.idx")) return;  // belongs to its .bin file
+    const bool is_read = text_form(file) != TextForm::none && !describes_dataset(name);
+    if (is_read) return found_.files.push_back(file);
+    others_.push_back(file);
+    if (found_.left_out++ == 0 || name < found_.left_out_example) found_.left_out_example = name;
+  }
+
+  static bool by_name(const fs::path& one, const fs::path& other) { return one.filename() < other.filename(); }
+
+  std::string top_;
+  std::vector<std::pair<fs::path, fs::path>> above_;  // the folders from the top to here: as named, and resolved
+  TextFiles found_;
+  std::vector<fs::path> others_;
+};
+
+/// Throws the reason why a file with this name is not supported, for a user who named it.
+[[noreturn]] void refuse_form(const std::string& path, const fs::path& file) {
+  const std::string name = file.filename().string();
+  const std::string extension = to_lower(unpacked_name(file).extension().string());
+  if (extension == ".parquet") {
+    fail(path, fmt::format("Parquet files are not read here ({})", name),
+         fmt::format("Convert it with: python scripts/parquet_to_jsonl.py {} {}", file.string(),
+                     fs::path(file).replace_extension(".jsonl").string()));
+  }
+  if (extension == ".bin")
+    fail(path, fmt::format("{} is packed, and a .bin file is mapped into memory", name), "Unpack it");
+  if (extension.empty()) fail(path, fmt::format("the name {} does not say what kind of text the file holds", name));
+  fail(path, fmt::format("{} files are not read here ({})", file.extension().string(), name));
+}
+
+/// Refuses a file whose bytes are of another kind than its name says. Of ids, TokenFile knows more.
+void refuse_other_kind(const fs::path& file) {
+  if (text_form(file) == TextForm::ids) return;
+  const FileKind kind = file_kind_at(file);
+  const Packing packing = packing_of(file);
+  if (packing == Packing::gzip) return refuse_kind(kind, file, ExitCode::bad_data, {FileKind::gzip});
+  if (packing == Packing::zstd) return refuse_kind(kind, file, ExitCode::bad_data, {FileKind::zstd});
+  refuse_text_kind(kind, file);
+}
+
+std::vector<fs::path> files_matching(const std::string& pattern) {
+  glob_t matches{};
+  int result = ::glob(pattern.c_str(), 0, nullptr, &matches);
+  std::vector<fs::path> files;
+  for (size_t i = 0; result == 0 && i < matches.gl_pathc; ++i) files.emplace_back(matches.gl_pathv[i]);
+  ::globfree(&matches);
+  std::erase_if(files, [](const fs::path& file) { return !fs::is_regular_file(file); });
+  if (files.empty()) fail(pattern, "no file matches");
+  return files;
+}
+
+}  // namespace
+
+void refuse_text_kind(FileKind kind, const fs::path& file) {
+  if (text_form(file) == TextForm::records) return refuse_kind(kind, file, ExitCode::bad_data);
+  // A document may be a page, or begin with the words of an error message.
+  refuse_kind(kind, file, ExitCode::bad_data, {FileKind::html, FileKind::failed_download, FileKind::tekken});
+}
+
+TextForm text_form(const fs::path& path) {
+  const std::string extension = to_lower(unpacked_name(path).extension().string());
+  if (extension == ".txt") return TextForm::whole;
+  if (extension == ".bin" && packing_of(path) == Packing::none) return TextForm::ids;
+  return extension == ".jsonl" || extension == ".json" ? TextForm::records : TextForm::none;
+}
+
+TextFiles find_text_files(const std::string& path) {
+  std::error_code problem;
+  fs::file_status status = fs::status(path, problem);
+  TextFiles found;
+  if (fs::is_directory(status)) {
+    found = FolderWalk(path).run();
+  } else if (fs::is_regular_file(status)) {
+    found.files = {path};
+  } else if (fs::exists(status)) {
+    fail(path, "this is neither a file nor a folder, and text is read more than once");
+  } else if (path.find_first_of("*?[") != path.npos) {
+    found.files = files_matching(path);
+  } else {
+    const bool loop = problem == std::errc::too_many_symbolic_link_levels;
+    fail(path, loop      ? "this is a link that leads back to itself"
+               : problem ? problem.message()
+                         : "there is no such file");
+  }
+  std::vector<fs::path>& files = found.files;
+  for (const fs::path& file : files) {
+    if (text_form(file) == TextForm::none) refuse_form(path, file);
+  }
+  std::sort(files.begin(), files.end());
+  const auto holds_ids = [](const fs::path& file) { return text_form(file) == TextForm::ids; };
+  const auto of_ids = std::find_if(files.begin(), files.end(), holds_ids);
+  const auto of_text = std::find_if_not(files.begin(), files.end(), holds_ids);
+  if (of_ids != files.end() && of_text != files.end()) {
+    fail(path, fmt::format("{} holds ids and {} holds text", of_ids->filename().string(), of_text->filename().string()),
+         "Keep the two kinds in folders of their own, and mix them with data.mixture if you want both");
+  }
+  for (const fs::path& file : files) refuse_other_kind(file);
+  bool all_empty =
+      std::all_of(files.begin(), files.end(), [](const fs::path& file) { return fs::file_size(file) == 0; });
+  if (all_empty)
+    fail(path, files.size() == 1 ? "the file is empty" : fmt::format("all {} files are empty", files.size()));
+  return found;
+}
+
+}  // namespace titan
