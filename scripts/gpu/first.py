@@ -61,9 +61,9 @@ class Visit:
         for name in names:
             (self.checks.unit_tests if name in check.TESTS else self.checks.train)(name, limit)
 
-    def ceilings(self, key: str, limit: float = 60, shapes: list[str] | None = None) -> None:
+    def ceilings(self, row: str, limit: float = 60, shapes: list[str] | None = None) -> None:
+        shape = (self.speeds.that_fits(row, shapes) or row).split("-")[0]
         for precision in bench.PRECISIONS:
-            shape = (self.speeds.that_fits(f"{key}-{precision}-fused", shapes) or key).split("-")[0]
             self.speeds.ceiling(shape, precision, limit)
 
     def program(self, name: str, limit: float, words: list[str]) -> None:
@@ -118,7 +118,7 @@ class Visit:
             self.speed("8b_recomputed-bf16-fused", limit=50)
             self.speed("8b_16_layers-float8-fused", limit=26)
             self.speed("8b_recomputed-float8-fused", limit=44)
-        self.ceilings("8b", 50, bench.WHOLE)
+        self.ceilings("8b-bf16-traced", 50, bench.WHOLE)
         self.speeds.kernel_rates(25)
         self.baseline("compiled", 100)
         self.checks.unit_tests("kernels_test", 25)
@@ -139,8 +139,8 @@ class Visit:
     def bench(self) -> None:
         rows = self.arguments.only.split(",") if self.arguments.only else bench.ROWS
         self.speed(*rows)
-        for key in dict.fromkeys(row.split("-")[0] for row in rows):
-            self.ceilings(key)
+        for row in {row.split("-")[0]: row for row in rows}.values():
+            self.ceilings(row)
         self.checks.unit_tests("kernels_test")
         self.speeds.kernel_rates()
         self.debug(*with_others({"one"}))
@@ -167,7 +167,7 @@ class Visit:
             self.checks.train(row.name, 20, f"{row.name}, fused {part} alone", (check.FUSED, f"--compile.components={part}"))
 
     def slow_products(self) -> None:
-        self.ceilings("8b", 60, bench.WHOLE)
+        self.ceilings("8b-bf16-fused", 60, bench.WHOLE)
         self.speeds.train("8b-bf16-fused", 90, "8b, a minute", ("--training.steps=70",))
         self.speeds.train("8b-bf16-fused", 40, "8b, gradients rounded", ("--training.weight_gradient_dtype=bfloat16",))
 
