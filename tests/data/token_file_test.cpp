@@ -330,6 +330,37 @@ TEST_F(DamagedTokenFile, AFileThatIsTooShortOrShrinksIsNamed) {
   EXPECT_PRED_FORMAT2(test::contains, message, "the file shrank while it was read: it had ");
 }
 
+TEST_F(DamagedTokenFile, AFileOrIndexThatIsWrittenToWhileItIsReadIsNamedThoughItsIdsAreInTheVocabulary) {
+  for (const fs::path& path : {bin_, index_path(bin_)}) {
+    const std::string bytes = read_file(path);
+    fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(1));
+    TokenFile file(bin_);
+    file.document(0);
+    file.document(0);
+    write(path, bytes);  // with the same content
+    const std::string message = message_of(ExitCode::bad_data, [&] {
+      while (true) file.document(0);  // the check is not made anew for each document
+    });
+    EXPECT_PRED_FORMAT2(test::contains, message, "out.bin: " + std::string(path == bin_ ? "the file" : "its index"));
+    EXPECT_PRED_FORMAT2(test::contains, message, "was written to while it was read");
+  }
+}
+
+TEST_F(DamagedTokenFile, AnIdOutsideTheVocabularyIsFoundWhereItIsCopied) {
+  std::vector<uint16_t> ids{1, 2, 300};
+  TokenView view{ids.data(), ids.size(), 2, 300, &bin_};
+  std::vector<int32_t> copied;
+  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { view.append_to(copied); }),
+                      "out.bin: it holds the id 300, and its vocabulary has 300 ids");
+  view.size = 2;
+  copied.clear();
+  view.append_to(copied);
+  EXPECT_EQ(copied, (std::vector<int32_t>{1, 2}));
+  const std::vector<int32_t> wide{1, -5};
+  const TokenView negative{wide.data(), wide.size(), 4, 300, &bin_};
+  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { negative.append_to(copied); }), "it holds");
+}
+
 TEST_F(DamagedTokenFile, AnotherVocabularyIsRefusedWithBothNames) {
   TokenFileSource source("out.bin", {bin_});
   EXPECT_NO_THROW(source.check_tokenizer(*open_tokenizer(model_)));

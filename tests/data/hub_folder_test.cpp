@@ -1,0 +1,145 @@
+// Folders of data sets of the hub, and files that are of another kind than their names say.
+#include "src/data/hub_folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "tests/data/fixtures.h"
+#include "tests/data/packed.h"
+
+namespace titan {
+namespace {
+
+using namespace std::string_literals;
+using test::contains;
+using test::message_of;
+using test::TemporaryFolder;
+
+class HubFolder : public testing::Test {
+ protected:
+  void write(const std::string& file) { folder_.write("set/" + file, "{\"text\": \"" + file + "\"}\n"); }
+  std::string set() const { return (folder_ / "set").string(); }
+
+  /// The files that are read.
+  std::vector<std::string> files() {
+    TextFileSource source(set(), "text", BadRecord::error);
+    notices_ = source.take_notices();
+    std::vector<std::string> names;
+    for (Document document; source.next(document);) names.push_back(document.text);
+    return names;
+  }
+  std::string refusal() {
+    return message_of(ExitCode::bad_data, [&] { find_text_files(set()); });
+  }
+
+  TemporaryFolder folder_;
+  std::vector<std::string> notices_;
+};
+
+TEST_F(HubFolder, WhatDescribesADataSetIsNoneOfItsRecords) {
+  write("data/part.jsonl");
+  folder_.write("set/dataset_infos.json", "{\n \"default\": {}\n}\n");
+  folder_.write("set/config.json", "{}\n");
+  EXPECT_EQ(files(), std::vector<std::string>{"data/part.jsonl"});
+  ASSERT_EQ(notices_.size(), 1u);
+  EXPECT_PRED_FORMAT2(contains, notices_[0], "2 files of other kinds are left out, such as config.json");
+}
+
+TEST_F(HubFolder, OfItsSplitsTheOneForTrainingIsReadAndThatIsSaid) {
+  folder_.write("set/dataset_infos.json", "{}");
+  for (const char* name : {"data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl", "data/test-0.jsonl",
+                           "validation/trained.jsonl"}) {
+    write(name);
+  }
+  EXPECT_EQ(files(), (std::vector<std::string>{"data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl"}));
+  EXPECT_PRED_FORMAT2(contains, notices_.front() + notices_.back(), "the split train is read (2 of 4 files)");
+  std::filesystem::remove(folder_ / "set/dataset_infos.json");
+  EXPECT_EQ(files().size(), 4u) << "a plain folder is read as a whole";
+}
+
+TEST_F(HubFolder, WithoutASplitForTrainingOneIsReadAndSeveralAreRefused) {
+  folder_.write("set/README.md", "---\nlicense: mit\ndataset_info:\n  features: []\n---\nA set.\n");
+  write("test.jsonl");
+  EXPECT_EQ(files(), std::vector<std::string>{"test.jsonl"});
+  write("dev.jsonl");
+  EXPECT_PRED_FORMAT2(contains, refusal(), "has the splits test, validation and none for training; name the files");
+}
+
+TEST_F(HubFolder, TheFilesThatItsReadmeNamesAreRead) {
+  for (const char* name : {"en/a.jsonl", "en/b.jsonl", "en/test.jsonl", "de/a.jsonl"}) write(name);
+  const auto readme = [&](const std::string& configs) {
+    folder_.write("set/README.md", "---\nlicense: mit\nconfigs:\n" + configs + "tags:\n- x\n---\n# A set\n");
+  };
+  readme(
+      "- config_name: en\n  data_files:\n  - split: train\n    path: \"en/[ab].jsonl\"\n  - split: test\n    path: "
+      "en/test.jsonl\n");
+  EXPECT_EQ(files(), (std::vector<std::string>{"en/a.jsonl", "en/b.jsonl"}));
+  EXPECT_PRED_FORMAT2(contains, notices_.front(), "the configuration en of README.md, the split train is read (2 of 4");
+  readme("  - config_name: de\n    data_files: de/*.jsonl\n");
+  EXPECT_EQ(files(), std::vector<std::string>{"de/a.jsonl"});
+  readme(
+      "- config_name: en\n  data_files: en/*\n- config_name: de\n  default: true\n  data_files:\n  - split: train\n    "
+      "path:\n    - de/a.jsonl\n    - en/b.jsonl\n");
+  EXPECT_EQ(files(), (std::vector<std::string>{"de/a.jsonl", "en/b.jsonl"}));
+  readme("- config_name: en\n  data_files: en/*\n- config_name: de\n  data_files: de/*\n");
+  EXPECT_PRED_FORMAT2(contains, refusal(), "README.md names the configurations en, de and none as the default");
+  readme("- config_name: en\n  data_files: {train: a.jsonl}\n");
+  EXPECT_PRED_FORMAT2(contains, refusal(), "which is not followed here; name the files with a glob");
+}
+
+TEST_F(HubFolder, DataThatAreNotReadAreRefusedByName) {
+  folder_.write("set/dataset_infos.json", "{}");
+  folder_.write("set/data/train-0.parquet", "PAR1\x15\x04\x15\0\0"s);
+  EXPECT_PRED_FORMAT2(contains, refusal(), "train-0.parquet: this is a Parquet file; convert it with python");
+  write("data/test-0.jsonl");
+  EXPECT_PRED_FORMAT2(contains, refusal(), "train-0.parquet: this is a Parquet file; convert it with python");
+  folder_.write("saved/set/state.json", "{}");
+  folder_.write("saved/set/dataset_info.json", "{}");
+  folder_.write("saved/set/data-00000-of-00001.arrow", "\xFF\xFF\xFF\xFF");
+  const auto of = [](const std::filesystem::path& path) {
+    return message_of(ExitCode::bad_data, [&] { find_text_files(path.string()); });
+  };
+  EXPECT_PRED_FORMAT2(contains, of(folder_ / "saved/set"), "save_to_disk, whose Arrow files are not read; convert it");
+  EXPECT_PRED_FORMAT2(contains, of(folder_ / "saved"), "save_to_disk, whose Arrow files are not read; convert it");
+}
+
+TEST(OtherKinds, AFileIsRefusedByItsKindWhateverItsName) {
+  const TemporaryFolder folder;
+  const auto refusal = [&](const std::string& name, const std::string& bytes) {
+    const std::string path = folder.write(name, bytes);
+    const std::string message = message_of(ExitCode::bad_data, [&] {
+      TextFileSource source(path, "text", BadRecord::skip);
+      for (Document document; source.next(document);) continue;
+    });
+    EXPECT_PRED_FORMAT2(contains, message, path + ": this is ");
+    return message;
+  };
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n";
+  EXPECT_PRED_FORMAT2(contains, refusal("a.jsonl", test::gzip("{}")), "give it a name that ends in .gz");
+  EXPECT_PRED_FORMAT2(contains, refusal("b.txt", test::zstd("text")), "give it a name that ends in .zst");
+  EXPECT_PRED_FORMAT2(contains, refusal("c.json.gz", pointer), "git lfs pull");
+  EXPECT_PRED_FORMAT2(contains, refusal("d.jsonl", "<!doctype html><html></html>"), "download the file again");
+  EXPECT_PRED_FORMAT2(contains, refusal("e.txt.gz", test::gzip("PK\x03\x04"s + std::string(40, 'x'))), "unzip");
+  TextFileSource page(folder.write("f.txt", "<html>a page may be a document</html>"), "text", BadRecord::error);
+  Document document;
+  EXPECT_TRUE(page.next(document));
+}
+
+TEST(OtherKinds, IdsOfOtherTrainersAreKnown) {
+  const TemporaryFolder folder;
+  const std::string ids = folder.write("a.bin", std::string(40, '\3'));
+  const auto refusal = [&] { return message_of(ExitCode::bad_data, [&] { open_dataset({.path = ids}); }); };
+  EXPECT_PRED_FORMAT2(contains, refusal(), "nanoGPT's train.bin");
+  folder.write("a.bin.idx", "MMIDIDX\0\0"s + std::string(400, '\0'));
+  EXPECT_PRED_FORMAT2(contains, refusal(), "a.bin.idx: this is an index of Megatron-LM's .bin files");
+  std::filesystem::rename(folder / "a.bin.idx", folder / "a.idx");
+  EXPECT_PRED_FORMAT2(contains, refusal(), "a.bin: this is a corpus of Megatron-LM (a.idx begins with MMIDIDX)");
+  ASSERT_EQ(::mkfifo((folder / "a.bin.idx").c_str(), 0600), 0);
+  EXPECT_PRED_FORMAT2(contains, refusal(), "a.bin.idx: this is not a file but a pipe, a device or a folder");
+  folder.write("a.bin", "\x88\xD8\x34\x01\1\0\0\0\1\0\0\0\0\0\0\0"s);
+  std::filesystem::remove(folder / "a.bin.idx");
+  EXPECT_PRED_FORMAT2(contains, refusal(), "this is a file of ids of llm.c");
+}
+
+}  // namespace
+}  // namespace titan
