@@ -215,7 +215,8 @@ bool TextFileSource::accept(const SourcePosition& start, const RecordText& read)
   }
   const std::string place = place_of(start);
   std::string what = read.problem;
-  if (to_lower(unpacked_name(files_[static_cast<size_t>(start.file)]).extension().string()) == ".json") {
+  const std::filesystem::path name = unpacked_name(files_[static_cast<size_t>(start.file)]);
+  if (what.find("not JSON") != what.npos && to_lower(name.extension().string()) == ".json") {
     what += " (a .json file is read as one record per line, or as one array of records)";
   }
   if (bad_record_ == BadRecord::error) {

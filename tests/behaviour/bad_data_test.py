@@ -28,7 +28,7 @@ class BadCorpus(BehaviourTest):
         records[1:1] = ["{", record(STORY, "body"), "[]"]
         corpus = self.write("records.jsonl", "\n".join(records))
         run = self.train("--training.dataset=text", f"--training.dataset_path={corpus}", "--data.bad_record=skip")
-        first = f"{corpus}:2: this line is not JSON; such records are skipped and counted"
+        first = f"{corpus}:2: this line is not JSON from column 2 on; such records are skipped and counted"
         self.assertIn(first, run.messages("WARNING"))
         self.assertEqual(run.training("data_bad_records")[-1], 3)
         self.assertTrue(any("bad records: 3" in line for line in run.messages("INFO")))
