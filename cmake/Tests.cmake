@@ -46,6 +46,14 @@ target_include_directories(data_test SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
 titan_two_shards(data)
 titan_test(structure titan_base)
 
+# The interpreter of strangers' chat templates under AddressSanitizer and UndefinedBehaviorSanitizer.
+file(GLOB jinja_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/data/chat_jinja*.cpp)
+add_library(titan_jinja_checked STATIC ${jinja_sources} src/data/utf8.cpp)
+target_link_libraries(titan_jinja_checked PUBLIC titan_base nlohmann_json::nlohmann_json ${TITAN_UTF8PROC})
+target_compile_options(titan_jinja_checked PUBLIC -O1 -fsanitize=address,undefined -fno-sanitize-recover=all)
+target_link_options(titan_jinja_checked PUBLIC -fsanitize=address,undefined)
+titan_test(jinja titan_jinja_checked)
+
 # The kernels' own sources compiled for the host: each behind the header that gives CUDA's names a meaning there.
 set(host_kernels tests/support/cuda_on_host.cpp tests/support/host_machine.cpp)
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/*.cu)
@@ -171,8 +179,13 @@ if(TITAN_TORCH)
   titan_reuse_precompiled(checkpoint_files)
 endif()
 
+# Renders chat templates for the comparison with Jinja (tests/reference/jinja_test.py).
+add_executable(render_templates tests/reference/jinja_main.cpp)
+target_link_libraries(render_templates PRIVATE titan_data)
+target_include_directories(render_templates PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/tests)
+
 # What the Python tests start.
-add_custom_target(python_tests DEPENDS config_mutants)
+add_custom_target(python_tests DEPENDS config_mutants render_templates)
 if(TITAN_TORCH)
   add_dependencies(python_tests titan_program dying_titan_train checkpoint_files bench_device_ceiling bench_kernel_rates)
   if(TITAN_WITH_CUDA)

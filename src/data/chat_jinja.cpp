@@ -3,283 +3,551 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
+
+#include "chat_jinja_operations.h"
+#include "chat_jinja_text.h"
 
 namespace titan::jinja {
 namespace {
 
-constexpr int kMostNested = 200;
-constexpr int64_t kMostSteps = 10'000'000;
+constexpr int kMostNested = 300;  // statements, expressions and macros in each other
+constexpr size_t kDeepestJson = 100;
+
+// What a run may take: a fixed part, and what a conversation's size explains. Templates keep several copies of the
+// texts and look at every pair of messages; published ones need a hundredth of this.
+constexpr size_t kBytes = 32 << 20, kBytesPerByte = 64;
+constexpr size_t kWork = 4'000'000, kWorkPerByte = 64, kWorkPerPair = 200;
 
 class Run {
  public:
-  explicit Run(Members names) { frames_.push_back(std::move(names)); }
+  Run(Heap& heap, Scope* root) : heap_(heap), scope_(root) {}
 
-  void all(const std::vector<Statement>& statements) {
+  Rendered all(const std::vector<Statement>& statements) {
+    block(statements);
+    return {std::move(written_), std::move(marks_)};
+  }
+
+ private:
+  using Statements = std::vector<Statement>;
+
+  struct Deeper {
+    explicit Deeper(Run* of) : run(of) {
+      if (++run->nested_ > kMostNested) unsupported("nesting of this depth");
+    }
+    ~Deeper() { --run->nested_; }
+    Deeper(const Deeper&) = delete;
+    Deeper& operator=(const Deeper&) = delete;
+    Run* run;
+  };
+
+  void block(const Statements& statements) {
+    const Deeper deeper(this);
     for (const Statement& statement : statements) {
       if (left_.empty()) one(statement);
     }
   }
 
-  TracedText written = {};
-
- private:
   void one(const Statement& statement) {
-    step();
+    heap_.work();
     switch (statement.what) {
       case Do::data:
-        written += TracedText(statement.text);
-        return;
+        return heap_.put(written_, statement.text);
       case Do::output:
-        written += printed(evaluate(statement.value));
-        return;
+        return print(heap_, evaluate(statement.value), written_);
       case Do::branch:
-        return all(truth(evaluate(statement.value)) ? statement.body : statement.otherwise);
+        return branch(statement);
       case Do::set:
-      case Do::capture: {
-        Value value = statement.what == Do::set ? evaluate(statement.value) : text_value(captured(statement.body));
-        if (statement.names.empty()) {
-          frames_.back()[statement.text] = std::move(value);
-        } else {
-          const Value space = name(statement.text);
-          if (space.kind != Kind::object) misfit(space, "namespace");
-          (*space.members)[statement.names[0]] = std::move(value);
-        }
-        return;
-      }
+        return assign(statement.target, evaluate(statement.value));
+      case Do::capture:
+        return assign(statement.target, filtered(statement));
+      case Do::filter:
+        return print(heap_, filtered(statement), written_);
       case Do::macro:
-        frames_.back()[statement.text] = {Kind::macro, 0, {}, {}, {}, &statement};
-        return;
-      case Do::block:
-        return scoped({}, statement.body);
+        return define(statement.text, macro(statement));
+      case Do::call:
+        return call_block(statement);
+      case Do::scope:
+        return with(statement);
+      case Do::generation:
+        return generation(statement);
       case Do::loop:
         return loop(statement);
       case Do::leave:
         left_ = statement.text;
         return;
+      case Do::refuse:
+        unsupported(statement.text);
     }
   }
 
-  void step() {
-    if (++steps_ > kMostSteps) unsupported("a template that runs this long");
+  void branch(const Statement& statement) {
+    for (size_t i = 0; i < statement.more.size(); ++i) {
+      if (truth(evaluate(statement.more[i]))) return block(statement.bodies[i]);
+    }
+    block(statement.bodies.back());
   }
 
-  TracedText captured(const std::vector<Statement>& body) {
-    TracedText outer = std::exchange(written, {});
-    all(body);
-    return std::exchange(written, std::move(outer));
+  // Scopes.
+
+  void define(std::string_view name, const Value& value) {
+    for (auto& [known, old] : scope_->names) {
+      if (known != name) continue;
+      old = value;
+      return;
+    }
+    heap_.charge(sizeof(std::pair<std::string_view, Value>));
+    scope_->names.emplace_back(name, value);
   }
 
-  void scoped(Members names, const std::vector<Statement>& body) {
-    frames_.push_back(std::move(names));
-    all(body);
-    frames_.pop_back();
+  void assign(const Expression& target, const Value& value) {
+    if (target.op == Op::name) return define(target.text, value);
+    if (target.op == Op::attribute) {
+      const Value space = name(target.parts[0].text);
+      if (space.kind != Kind::space) misfit(space, "namespace");
+      if (target.text.starts_with('_')) mistaken("a namespace has no names that begin with _");
+      return space.members->set(heap_, heap_.view(target.text), value);
+    }
+    const Items items = items_of(heap_, value);
+    if (items.size() != target.parts.size()) {
+      mistaken(fmt::format("{} values for {} names", items.size(), target.parts.size()));
+    }
+    for (size_t i = 0; i < items.size(); ++i) assign(target.parts[i], items[i]);
+  }
+
+  /// Runs `body` in a scope inside `outer`. `lasts`: Jinja makes a function of it, whose variables a macro keeps.
+  template <typename Body>
+  void scoped(Scope* outer, const Body& body, bool lasts = false) {
+    Scope* const before = std::exchange(scope_, heap_.enter(outer));
+    body();
+    heap_.leave(scope_);
+    if (lasts) scope_->ended = false;
+    scope_ = before;
+  }
+
+  template <typename Body>
+  Value captured(const Body& body) {
+    if (captures_++ == 0) top_size_ = written_.text.size();
+    TracedText outer = std::exchange(written_, {});
+    body();
+    --captures_;
+    return heap_.text(std::exchange(written_, std::move(outer)));
+  }
+
+  Value filtered(const Statement& statement) {
+    const Value text = captured([&] { scoped(scope_, [&] { block(statement.bodies[0]); }); });
+    const Value outer = std::exchange(block_, text);
+    const Value value = evaluate(statement.value);
+    block_ = outer;
+    return value;
+  }
+
+  void with(const Statement& statement) {
+    std::vector<Value> values;  // all seen from outside
+    for (const Expression& value : statement.defaults) values.push_back(evaluate(value));
+    scoped(scope_, [&] {
+      for (size_t i = 0; i < values.size(); ++i) assign(statement.more[i], values[i]);
+      block(statement.bodies[0]);
+    });
+  }
+
+  void generation(const Statement& statement) {
+    const Value text = captured([&] {
+      scoped(
+          scope_, [&] { block(statement.bodies[0]); }, /*lasts=*/true);
+    });
+    heap_.charge(sizeof(Rendered::Mark));
+    marks_.push_back({captures_ > 0 ? top_size_ : written_.text.size(), static_cast<size_t>(length_of(heap_, text))});
+    print(heap_, text, written_);
   }
 
   void loop(const Statement& statement) {
-    if (statement.names.size() != 1) unsupported("a loop over several names");
-    const std::string& target = statement.names[0];
-    Items items = *items_of(evaluate(statement.value));
-    if (!statement.condition.empty()) {
+    const Value over = evaluate(statement.value);
+    if (!statement.recursive) return iterate(statement, over, scope_, 1);
+    print(heap_, captured([&] { iterate(statement, over, scope_, 1); }), written_);
+  }
+
+  void iterate(const Statement& statement, const Value& over, Scope* outer, size_t depth) {
+    Items items = items_of(heap_, over);
+    if (!statement.more.empty()) {
       std::erase_if(items, [&](const Value& item) {
-        frames_.push_back({{target, item}});
-        const bool taken = truth(evaluate(statement.condition[0]));
-        frames_.pop_back();
+        bool taken = false;
+        scoped(outer, [&] {
+          assign(statement.target, item);
+          taken = truth(evaluate(statement.more[0]));
+        });
         return !taken;
       });
     }
-    if (items.empty()) return all(statement.otherwise);
-    const int64_t count = std::ssize(items);
-    for (int64_t i = 0; i < count; ++i) {
-      Members state{{"index0", number(i)},           {"index", number(i + 1)},
-                    {"revindex", number(count - i)}, {"revindex0", number(count - i - 1)},
-                    {"first", boolean(i == 0)},      {"last", boolean(i + 1 == count)},
-                    {"length", number(count)}};
-      if (i > 0) state["previtem"] = items[static_cast<size_t>(i - 1)];
-      if (i + 1 < count) state["nextitem"] = items[static_cast<size_t>(i + 1)];
-      scoped({{"loop", object(std::move(state))}, {target, items[static_cast<size_t>(i)]}}, statement.body);
+    if (items.empty()) return scoped(outer, [&] { block(statement.bodies[1]); });
+    const Items& kept = heap_.list(std::move(items)).sequence->items;
+    const Value state = heap_.loop({&kept, 0, depth, statement.recursive ? &statement : nullptr, outer});
+    for (size_t i = 0; i < kept.size(); ++i) {
+      state.loop->at = i;
+      scoped(outer, [&] {
+        define("loop", state);
+        assign(statement.target, kept[i]);
+        block(statement.bodies[0]);
+      });
       if (std::exchange(left_, {}) == "break") break;
+    }
+  }
+
+  // Macros.
+
+  Value macro(const Statement& statement) {
+    for (Scope* scope = scope_; scope && !scope->captured; scope = scope->outer) scope->captured = true;
+    return heap_.function({statement.text, {}, &statement, scope_});
+  }
+
+  void call_block(const Statement& statement) { print(heap_, call(statement.value, macro(statement)), written_); }
+
+  Value call_macro(const Function& function, const Items& values, Named named) {
+    const Statement& macro = *function.macro;
+    for (const Scope* scope = function.scope; scope; scope = scope->outer) {
+      heap_.work();
+      if (scope->ended) unsupported("calling a macro outside of the block that defines it");
+    }
+    const auto take = [&](std::string_view name) -> std::optional<Value> {
+      for (auto at = named.begin(); at != named.end(); ++at) {
+        if (at->first != name) continue;
+        const Value value = at->second;
+        named.erase(at);
+        return value;
+      }
+      return std::nullopt;
+    };
+    const std::optional<Value> caller = macro.caller ? take("caller") : std::nullopt;
+    return captured([&] {
+      scoped(
+          function.scope,
+          [&] {
+            if (macro.caller) define("caller", caller ? *caller : heap_.undefined("caller"));
+            bind(macro, values, take);
+            if (values.size() > macro.names.size() && !macro.varargs)
+              mistaken(fmt::format("{} takes fewer arguments", function.name));
+            if (macro.varargs) {
+              const size_t taken = std::min(values.size(), macro.names.size());
+              define("varargs",
+                     heap_.sequence(Kind::tuple, {values.begin() + static_cast<std::ptrdiff_t>(taken), values.end()}));
+            }
+            if (macro.kwargs) {
+              const Value rest = heap_.dictionary();
+              for (const auto& [key, value] : named) rest.members->set(heap_, heap_.view(key), value);
+              define("kwargs", rest);
+            } else if (!named.empty()) {
+              mistaken(fmt::format("{} has no argument \"{}\"", function.name, named[0].first));
+            }
+            block(macro.bodies[0]);
+          },
+          /*lasts=*/true);
+    });
+  }
+
+  /// Defines a macro's parameters.
+  template <typename Take>
+  void bind(const Statement& macro, const Items& values, const Take& take) {
+    const size_t without_default = macro.names.size() - macro.defaults.size();
+    for (size_t i = 0; i < macro.names.size(); ++i) {
+      if (i < values.size()) {
+        define(macro.names[i], values[i]);
+      } else if (const std::optional<Value> given = take(macro.names[i])) {
+        define(macro.names[i], *given);
+      } else {
+        define(macro.names[i],
+               i < without_default ? heap_.undefined(macro.names[i]) : evaluate(macro.defaults[i - without_default]));
+      }
     }
   }
 
   // Expressions.
 
-  Value name(const std::string& name) const {
+  Value name(std::string_view name) {
     if (name == "true" || name == "True") return boolean(true);
     if (name == "false" || name == "False") return boolean(false);
-    if (name == "none" || name == "None") return {Kind::none};
-    for (auto frame = frames_.rbegin(); frame != frames_.rend(); ++frame) {
-      const auto found = frame->find(name);
-      if (found != frame->end()) return found->second;
+    if (name == "none" || name == "None") return none();
+    for (const Scope* scope = scope_; scope; scope = scope->outer) {
+      heap_.work(scope->names.size() / 16);
+      for (const auto& [known, value] : scope->names) {
+        if (known == name) return value;
+      }
     }
-    return {Kind::undefined, 0, TracedText(name)};
+    return is_global(name) ? heap_.function({name}) : heap_.undefined(name);
   }
 
-  /// Evaluates the arguments of a call, filter or test; keyword arguments go to `named`.
-  Items arguments(const Expression& expression, Members* named = nullptr) {
+  /// Evaluates the arguments of a call, filter or test.
+  Items arguments(const Expression& expression, Named& named) {
     Items values;
     for (size_t i = 1; i < expression.parts.size(); ++i) {
       const Expression& part = expression.parts[i];
-      if (part.op != Op::keyword) {
-        values.push_back(evaluate(part));
-      } else if (named) {
-        (*named)[part.text] = evaluate(part.parts[0]);
+      if (part.op == Op::keyword) {
+        named.emplace_back(part.text, evaluate(part.parts[0]));
+      } else if (part.op == Op::spread) {
+        const Items more = items_of(heap_, evaluate(part.parts[0]));
+        values.insert(values.end(), more.begin(), more.end());
+      } else if (part.op == Op::spread_named) {
+        const Value more = evaluate(part.parts[0]);
+        if (more.kind != Kind::object) misfit(more, "object");
+        for (const auto& [key, value] : more.members->entries()) named.emplace_back(as_text(key).bytes, value);
       } else {
-        unsupported(fmt::format("the argument \"{}\"", part.text));
+        values.push_back(evaluate(part));
+      }
+    }
+    for (size_t i = 0; i < named.size(); ++i) {
+      heap_.work();
+      for (size_t j = 0; j < i; ++j) {
+        if (named[i].first == named[j].first)
+          mistaken(fmt::format("the argument \"{}\" is given twice", named[i].first));
       }
     }
     return values;
   }
 
-  Value call_of(const Expression& expression) {
-    const Expression& function = expression.parts[0];
-    if (function.op == Op::member) {
-      return method(as_text(evaluate(function.parts[1])).text, evaluate(function.parts[0]), arguments(expression));
+  Value call(const Expression& expression, std::optional<Value> caller = std::nullopt) {
+    const Value called = evaluate(expression.parts[0]);
+    Named named;
+    const Items values = arguments(expression, named);
+    if (caller) named.emplace_back("caller", *caller);
+    if (called.kind == Kind::loop && values.size() == 1 && named.empty()) {
+      const Loop loop = *called.loop;
+      if (!loop.statement) mistaken("a loop that is not recursive is called");
+      return captured([&] { iterate(*loop.statement, values[0], loop.scope, loop.depth + 1); });
     }
-    Members named;
-    const Items values = arguments(expression, &named);
-    const Value called = evaluate(function);
-    return called.kind == Kind::macro ? call_macro(*called.macro, values, std::move(named))
-                                      : call(function.text, values, std::move(named));
+    if (called.kind != Kind::function) misfit(called, "function");
+    const Function& function = *called.function;
+    return function.macro ? call_macro(function, values, std::move(named))
+                          : call_built_in(heap_, function, values, named);
   }
 
-  Value call_macro(const Statement& macro, const Items& values, Members named) {
-    const auto& defaults = macro.value.parts;
-    for (size_t i = 0; i < macro.names.size(); ++i) {
-      const size_t left = macro.names.size() - i;
-      if (i < values.size()) {
-        named[macro.names[i]] = values[i];
-      } else if (left <= defaults.size() && !named.contains(macro.names[i])) {
-        named[macro.names[i]] = evaluate(defaults[defaults.size() - left]);
-      }
+  Value compared(const Expression& expression) {
+    Value left = evaluate(expression.parts[0]), result;
+    for (size_t i = 1; i < expression.parts.size(); ++i) {
+      const Value right = evaluate(expression.parts[i].parts[0]);
+      result = binary(heap_, expression.parts[i].text, left, right);
+      if (!truth(result)) break;
+      left = right;
     }
-    std::vector<Members> outer = std::exchange(frames_, {frames_[0]});
-    frames_.push_back(std::move(named));
-    TracedText text = captured(macro.body);
-    frames_ = std::move(outer);
-    return text_value(std::move(text));
+    return result;
+  }
+
+  Value dictionary(const Expression& expression) {
+    const Value made = heap_.dictionary();
+    for (size_t i = 0; i < expression.parts.size(); i += 2) {
+      const Value key = evaluate(expression.parts[i]);
+      made.members->set(heap_, key, evaluate(expression.parts[i + 1]));
+    }
+    return made;
+  }
+
+  Value tested(const Expression& expression) {
+    const Value value = evaluate(expression.parts[0]);
+    Named named;
+    const Items values = arguments(expression, named);
+    if (!named.empty()) unsupported(fmt::format("the argument \"{}\" of a test", named[0].first));
+    return boolean(test(heap_, expression.text, value, values));
   }
 
   Value evaluate(const Expression& expression) {
-    step();
-    if (++nested_ > kMostNested) unsupported("nesting of this depth");
-    Value value = evaluate_nested(expression);
-    --nested_;
-    return value;
-  }
-
-  Value evaluate_nested(const Expression& expression) {
+    heap_.work();
+    const Deeper deeper(this);
     const auto part = [&](size_t i) { return evaluate(expression.parts[i]); };
     switch (expression.op) {
       case Op::text:
-        return text_value(TracedText(expression.text));
+        return heap_.view(expression.text);
       case Op::number:
         return number(expression.number);
+      case Op::real:
+        return real(expression.real);
       case Op::name:
         return name(expression.text);
-      case Op::list: {
+      case Op::list:
+      case Op::tuple: {
         Items items;
         for (const Expression& item : expression.parts) items.push_back(evaluate(item));
-        return list(std::move(items));
+        return heap_.sequence(expression.op == Op::list ? Kind::list : Kind::tuple, std::move(items));
       }
-      case Op::object: {
-        Members members;
-        for (size_t i = 0; i < expression.parts.size(); i += 2) members[as_text(part(i)).text] = part(i + 1);
-        return object(std::move(members));
-      }
-      case Op::member:
-        return member(part(0), part(1));
-      case Op::slice:
-        return slice(part(0), {part(1), part(2), part(3)});
-      case Op::call:
-        return call_of(expression);
-      case Op::filter:
-        return filter(expression.text, part(0), arguments(expression));
-      case Op::test:
-        return boolean(test(expression.text, part(0), arguments(expression)));
+      case Op::object:
+        return dictionary(expression);
+      case Op::attribute:
+        return attribute(heap_, part(0), expression.text);
       case Op::choice:
         return truth(part(0)) ? part(1) : part(2);
       case Op::negate:
         return boolean(!truth(part(0)));
-      case Op::binary: {
-        Value first = part(0);
-        if (expression.text == "or") return truth(first) ? first : part(1);
-        if (expression.text == "and") return truth(first) ? part(1) : first;
-        return binary(expression.text, first, part(1));
+      case Op::logic: {
+        const Value first = part(0);
+        return truth(first) == (expression.text == "or") ? first : part(1);
       }
-      case Op::keyword:
-        break;
+      case Op::compare:
+        return compared(expression);
+      case Op::test:
+        return tested(expression);
+      case Op::call:
+        return call(expression);
+      default:
+        return operation(expression);
     }
-    unsupported("an argument with a name");
   }
 
-  std::vector<Members> frames_;
-  std::string left_;  // break or continue, until the end of the loop
-  int64_t steps_ = 0;
+  Value operation(const Expression& expression) {
+    const Value first = expression.parts.empty() ? none() : evaluate(expression.parts[0]);
+    const auto part = [&](size_t i) { return evaluate(expression.parts[i]); };
+    switch (expression.op) {
+      case Op::member:
+        return member(heap_, first, part(1));
+      case Op::slice: {
+        const Value from = part(1), to = part(2);
+        return slice(heap_, first, from, to, part(3));
+      }
+      case Op::filter: {
+        Named named;
+        const Items values = arguments(expression, named);
+        return filter(heap_, expression.text, first, values, named);
+      }
+      case Op::binary:
+        return binary(heap_, expression.text, first, part(1));
+      case Op::minus:
+        return negative(first);
+      case Op::plus:
+        if (!is_number(first)) misfit(first, "number");
+        return first.kind == Kind::boolean ? number(first.number) : first;
+      case Op::block:
+        return block_;
+      default:
+        unsupported(expression.text);
+    }
+  }
+
+  Heap& heap_;
+  Scope* scope_;
+  TracedText written_ = {};
+  std::vector<Rendered::Mark> marks_ = {};
+  Value block_ = {};            // what the filters of a block apply to
+  std::string_view left_ = {};  // break or continue, until the end of the loop
+  size_t captures_ = 0, top_size_ = 0;
   int nested_ = 0;
 };
 
-Value value_of(const nlohmann::json& json, size_t from) {
-  switch (json.type()) {
-    case nlohmann::json::value_t::boolean:
-      return boolean(json.get<bool>());
-    case nlohmann::json::value_t::string:
-      return text_value(TracedText(json.get_ref<const std::string&>(), from));
-    case nlohmann::json::value_t::number_unsigned:
-      if (json.get<uint64_t>() > INT64_MAX) unsupported(fmt::format("the number {}", json.dump()));
-      return number(json.get<int64_t>());
-    case nlohmann::json::value_t::number_integer:
-      return number(json.get<int64_t>());
-    case nlohmann::json::value_t::array: {
-      Items items;
-      for (const nlohmann::json& item : json) items.push_back(value_of(item, from));
-      return list(std::move(items));
-    }
-    case nlohmann::json::value_t::object: {
-      Members members;
-      for (const auto& [name, member] : json.items()) members[name] = value_of(member, from);
-      return object(std::move(members));
-    }
-    case nlohmann::json::value_t::null:
-      return {Kind::none};
-    default:
-      unsupported(fmt::format("the value {}", json.dump()));
+/// Makes the value of JSON, whose texts have no message's origin.
+class JsonReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit JsonReader(Heap& heap) : heap_(heap) {}
+
+  Value result() const { return result_; }
+
+  bool null() override { return put(none()); }
+  bool boolean(bool value) override { return put(jinja::boolean(value)); }
+  bool number_integer(number_integer_t value) override { return put(number(value)); }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (value > uint64_t{INT64_MAX}) unsupported("a whole number beyond 64 bits");
+    return put(number(static_cast<int64_t>(value)));
   }
+  bool number_float(number_float_t value, const string_t&) override { return put(real(value)); }
+  bool string(string_t& value) override { return put(text(value)); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(size_t) override { return open({heap_.dictionary(), {}, {}}); }
+  bool start_array(size_t) override { return open({none(), {}, {}}); }
+  bool key(string_t& name) override {
+    open_.back().key = text(name);
+    return true;
+  }
+  bool end_object() override { return close(open_.back().object); }
+  bool end_array() override { return close(heap_.list(std::move(open_.back().items))); }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  struct Container {
+    Value object;  // none for a list
+    Value key;
+    Items items;
+  };
+
+  Value text(const std::string& bytes) {
+    TracedText copy;
+    heap_.put(copy, bytes, TracedText::kOtherField);
+    return heap_.text(std::move(copy));
+  }
+  bool open(Container container) {
+    if (open_.size() == kDeepestJson) unsupported("JSON nested this deep");
+    open_.push_back(std::move(container));
+    return true;
+  }
+  bool close(const Value& value) {
+    open_.pop_back();
+    return put(value);
+  }
+  bool put(const Value& value) {
+    heap_.work();
+    if (open_.empty()) {
+      result_ = value;
+    } else if (Container& in = open_.back(); in.object.kind == Kind::object) {
+      in.object.members->set(heap_, in.key, value);
+    } else {
+      heap_.charge(sizeof value);
+      in.items.push_back(value);
+    }
+    return true;
+  }
+
+  Heap& heap_;
+  std::vector<Container> open_;
+  Value result_;
+};
+
+Value value_of(Heap& heap, const ChatField& field) {
+  JsonReader reader(heap);
+  if (!nlohmann::json::sax_parse(field.json, &reader)) mistaken(fmt::format("the value of {} is not JSON", field.name));
+  return reader.result();
 }
 
-Value value_of(const ChatField& field, size_t from) { return value_of(nlohmann::json::parse(field.json), from); }
-
-/// The content as the template gets it: a text, or a list of parts.
-Value content_of(const ChatMessage& message, size_t from) {
-  if (message.parts.empty()) return text_value(TracedText(message.content, from));
-  Items parts;
-  for (const std::string& part : message.parts) {
-    parts.push_back(object({{"type", text_value(TracedText("text"))}, {"text", text_value(TracedText(part, from))}}));
+/// A content that is a list of parts.
+Value parts_of(Heap& heap, const ChatMessage& message, size_t origin) {
+  Items items;
+  for (const std::string& text : message.parts) {
+    const Value part = heap.dictionary();
+    part.members->set(heap, heap.view("type"), heap.view("text"));
+    part.members->set(heap, heap.view("text"), heap.view(text, origin));
+    items.push_back(part);
   }
-  return list(std::move(parts));
+  return heap.list(std::move(items));
+}
+
+Value value_of(Heap& heap, const ChatMessage& message, size_t origin) {
+  const Value made = heap.dictionary();
+  const auto set = [&](std::string_view key, const Value& value) { made.members->set(heap, heap.view(key), value); };
+  set("role", heap.view(message.role));
+  set("content", message.parts.empty() ? heap.view(message.content, origin) : parts_of(heap, message, origin));
+  for (const ChatField& field : message.fields) set(field.name, value_of(heap, field));
+  return made;
+}
+
+size_t size_of(const std::vector<ChatField>& fields) {
+  size_t size = 0;
+  for (const ChatField& field : fields) size += field.name.size() + 16 * field.json.size();  // of "[0,0,0"
+  return size;
 }
 
 }  // namespace
 
-TracedText Template::write(const std::vector<ChatMessage>& messages, bool generate,
-                           const std::map<std::string, std::string>& names,
-                           const std::vector<ChatField>& variables) const {
-  Members all{{"tools", {Kind::none}}, {"documents", {Kind::none}}, {"add_generation_prompt", boolean(generate)}};
-  const size_t of_fields = messages.size() + 1;
-  for (const ChatField& variable : variables) all[variable.name] = value_of(variable, of_fields);
-  for (const auto& [name, text] : names) all[name] = text_value(TracedText(text));
-  Items conversation;
-  size_t from = 0;
-  for (const ChatMessage& message : messages) {
-    Members members{{"role", text_value(TracedText(message.role))}, {"content", content_of(message, from + 1)}};
-    for (const ChatField& field : message.fields) members[field.name] = value_of(field, of_fields + from);
-    ++from;
-    conversation.push_back(object(std::move(members)));
+Rendered Template::write(const std::vector<ChatMessage>& messages, bool generate,
+                         const std::map<std::string, std::string>& names,
+                         const std::vector<ChatField>& variables) const {
+  size_t size = size_of(variables);
+  for (const ChatMessage& message : messages) size += 100 + 2 * message.content.size() + size_of(message.fields);
+  const size_t pairs = messages.size() * messages.size();
+  Heap heap(kBytes + kBytesPerByte * size, kWork + kWorkPerByte * size + kWorkPerPair * pairs);
+  Scope* const root = heap.enter(nullptr);
+  root->names = {{"tools", none()}, {"documents", none()}, {"add_generation_prompt", boolean(generate)}};
+  for (const auto& [name, text] : names) root->names.emplace_back(name, heap.view(text));
+  for (const ChatField& field : variables) {
+    std::erase_if(root->names, [&](const auto& each) { return each.first == field.name; });
+    root->names.emplace_back(field.name, value_of(heap, field));
   }
-  all["messages"] = list(std::move(conversation));
-  Run run(std::move(all));
-  run.all(statements_);
-  return std::move(run.written);
+  Items values;
+  for (const ChatMessage& message : messages) values.push_back(value_of(heap, message, values.size() + 1));
+  root->names.emplace_back("messages", heap.list(std::move(values)));
+  return Run(heap, root).all(syntax_.statements);
 }
 
 }  // namespace titan::jinja

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,20 +14,33 @@
 
 namespace titan::jinja {
 
+struct Rendered {
+  /// What one {% generation %} block wrote, as `transformers` finds it. Inside a macro or a block that is captured,
+  /// `begin` is where the output outside of it ends.
+  struct Mark {
+    size_t begin;       // offset in `output.text`; may be its end
+    size_t characters;  // not bytes
+  };
+
+  TracedText output = {};
+  std::vector<Mark> marks = {};
+};
+
 class Template {
  public:
   /// Throws TemplateError.
-  explicit Template(std::string_view source) : statements_(parse_template(source)) {}
+  explicit Template(std::string_view source) : syntax_(parse_template(source)) {}
 
-  /// The output of `apply_chat_template` for these messages (valid UTF-8), without tools and with the variables `names`
-  /// (bos_token) and `variables`. strftime_now is undefined; if called anyway, it returns a fixed day. The origin of a
-  /// message's content is its index + 1; that of its other fields, the same plus the number of messages. Throws
-  /// TemplateError.
-  TracedText write(const std::vector<ChatMessage>& messages, bool generate,
-                   const std::map<std::string, std::string>& names, const std::vector<ChatField>& variables = {}) const;
+  /// Whether {% generation %} marks what counts.
+  bool has_marks() const { return syntax_.has_generation; }
+
+  /// The output of `apply_chat_template` for these messages (valid UTF-8), without tools, with the variables `names`
+  /// (bos_token) and `variables`. Throws TemplateError.
+  Rendered write(const std::vector<ChatMessage>& messages, bool generate,
+                 const std::map<std::string, std::string>& names, const std::vector<ChatField>& variables = {}) const;
 
  private:
-  std::vector<Statement> statements_;
+  Syntax syntax_;
 };
 
 }  // namespace titan::jinja

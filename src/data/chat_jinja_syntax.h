@@ -1,5 +1,6 @@
-// A Jinja parser for the syntax used by published chat templates: converts a template's source to a tree of statements.
-// Owned by data; knows nothing of conversations. chat_jinja.h evaluates the tree.
+// A Jinja parser: converts a template's source to a tree of statements. It reads Jinja's whole expression language;
+// what cannot be run here becomes an Op::refuse or Do::refuse, which is an error only if it is reached. Owned by data;
+// knows nothing of conversations. chat_jinja.h evaluates the tree.
 #pragma once
 
 #include <cstdint>
@@ -10,54 +11,78 @@
 
 namespace titan::jinja {
 
-/// Why a template cannot be rendered, as part of a sentence: `the filter "tojson" is not supported`.
+/// Why a template cannot be rendered, as part of a sentence: `the filter "pprint" is not supported`.
 class TemplateError : public std::runtime_error {
  public:
-  enum class Kind { unsupported, raised };  // raised: by the template's own raise_exception
+  /// raised: by the template's own raise_exception; mistaken: an error in Jinja, too
+  enum class Kind { unsupported, mistaken, raised };
 
-  explicit TemplateError(const std::string& what, Kind kind = Kind::unsupported)
-      : std::runtime_error(what), raised(kind == Kind::raised) {}
+  explicit TemplateError(const std::string& what, Kind of = Kind::mistaken)
+      : std::runtime_error(what), kind(of), raised(of == Kind::raised) {}
 
+  const Kind kind;
   const bool raised;
 };
 
 enum class Op {
   text,
   number,
+  real,
   name,
   list,
-  object,   ///< alternating keys and values
-  member,   ///< a.b and a["b"]
-  slice,    ///< object, from, to, step; an omitted bound is the name "none"
-  call,     ///< callee, arguments
-  filter,   ///< operand, arguments
-  test,     ///< operand, arguments
-  keyword,  ///< a keyword argument
-  choice,   ///< condition, value, otherwise
-  negate,
-  binary,
+  tuple,
+  object,        ///< alternating keys and values
+  attribute,     ///< a.b: object; `text` is the name
+  member,        ///< a[b]: object, key
+  slice,         ///< object, from, to, step; an omitted bound is the name "none"
+  call,          ///< callee, arguments
+  filter,        ///< operand, arguments
+  test,          ///< operand, arguments
+  keyword,       ///< an argument with a name
+  spread,        ///< *argument
+  spread_named,  ///< **argument
+  choice,        ///< condition, value, otherwise
+  negate,        ///< not
+  minus,
+  plus,
+  logic,    ///< and, or
+  binary,   ///< + - * / // % ** ~
+  compare,  ///< first operand, then one Op::binary with one part for each comparison
+  block,    ///< the text of the block whose filters these are
+  refuse,   ///< `text`: what is not supported
 };
 
 struct Expression {
   Op op = Op::text;
-  std::string text = {};  // a literal, a name, or a binary operator
+  std::string text = {};  // a literal, a name, or an operator
   int64_t number = 0;
+  double real = 0;
   std::vector<Expression> parts = {};
+  int depth = 1;
 };
 
-enum class Do { data, output, branch, loop, leave, set, capture, macro, block };
+enum class Do { data, output, branch, loop, leave, set, capture, macro, call, filter, scope, generation, refuse };
 
 struct Statement {
   Do what = Do::data;
-  std::string text = {};                   // literal text, or the name of the assigned variable
-  std::vector<std::string> names = {};     // a loop's targets, a macro's parameters, or the assigned attribute
-  Expression value = {};                   // for a macro: a list of default values of its last parameters
-  std::vector<Expression> condition = {};  // optional, for a loop
-  std::vector<Statement> body = {}, otherwise = {};
+  std::string text = {};                  // literal text, a macro's name, break or continue, or what is refused
+  Expression target = {};                 // of a loop or an assignment: a name, a.b, or a tuple of them
+  Expression value = {};                  // of a capture or filter: the filters
+  std::vector<Expression> more = {};      // a branch's conditions; a loop's condition; a block's variables
+  std::vector<std::string> names = {};    // a macro's parameters
+  std::vector<Expression> defaults = {};  // of the last parameters, or values of a block's variables
+  std::vector<std::vector<Statement>> bodies = {};  // of a branch: one per condition, then the else; of a loop: else
+  bool recursive = false;                           // a loop
+  bool caller = false, varargs = false, kwargs = false;  // the names that a macro's body mentions
+};
+
+struct Syntax {
+  std::vector<Statement> statements;
+  bool has_generation = false;  // marks labels with {% generation %}
 };
 
 /// The statements of a template, with white space as in trim_blocks and lstrip_blocks, which `transformers` sets.
 /// Throws TemplateError with the line.
-std::vector<Statement> parse_template(std::string_view source);
+Syntax parse_template(std::string_view source);
 
 }  // namespace titan::jinja

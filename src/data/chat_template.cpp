@@ -7,8 +7,10 @@
 
 #include "added_tokens.h"
 #include "chat_jinja.h"
+#include "chat_marks.h"
 #include "json_node.h"
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/data/chat.h"
@@ -64,7 +66,7 @@ constexpr const char* kLlama3Turns = R"(
 {%- if add_generation_prompt -%}{{- head('assistant') -}}{%- endif -%}
 )";
 
-[[noreturn]] void refuse(const std::string& what) { throw Error(ExitCode::bad_config, what); }
+[[noreturn]] void refuse_config(const std::string& what) { throw Error(ExitCode::bad_config, what); }
 
 struct Source {
   std::string name, text;  // for a template from a folder: the file
@@ -74,7 +76,10 @@ struct Source {
 std::optional<Source> source_in(const fs::path& tokenizer) {
   const fs::path folder = fs::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path();
   const fs::path file = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
-  if (fs::is_regular_file(file)) return Source{file.string(), read_file(file, ExitCode::bad_data)};
+  if (fs::is_regular_file(file)) {
+    refuse_kind(file_kind_at(file), file, ExitCode::bad_data);
+    return Source{file.string(), read_file(file, ExitCode::bad_data)};
+  }
   if (!fs::is_regular_file(config)) return std::nullopt;
   const nlohmann::json json = read_json_file(config);
   const std::optional<JsonNode> field = JsonNode(json, config).find("chat_template");
@@ -118,13 +123,13 @@ Source source_of(const ChatTemplateOptions& options) {
   if (name == "chatml") return {name, kChatml};
   if (name == "custom") {
     if (!options.assistant.suffix.empty()) return {name, custom_source(options)};
-    refuse("a custom chat template needs a text that ends the assistant's turn. Set data.chat.assistant_suffix.");
+    refuse_config("a custom chat template needs a text that ends the assistant's turn. Set data.chat.assistant_suffix.");
   }
   if (name != "auto") {
-    refuse(fmt::format("there is no chat template {}. There are: {}.", name, join(chat_template_names(), ", ")));
+    refuse_config(fmt::format("there is no chat template {}. There are: {}.", name, join(chat_template_names(), ", ")));
   }
   if (std::optional<Source> found = source_in(options.tokenizer)) return *found;
-  refuse(
+  refuse_config(
       fmt::format("tokenizer {}: there is no chat_template in a tokenizer_config.json or chat_template.jinja. Set "
                   "data.chat_template to one of {}.",
                   options.tokenizer.string(), alternatives()));
@@ -142,7 +147,7 @@ void check_special_tokens(const Source& source, const Tokenizer& tokenizer) {
     }
   }
   if (missing.empty()) return;
-  refuse(
+  refuse_config(
       fmt::format("the chat template {} needs {} as special tokens, which the tokenizer ({}) does not have. Choose "
                   "another data.chat_template, or another tokenizer in model.tokenizer_path.",
                   source.name, join(missing, ", "), tokenizer.description()));
@@ -175,12 +180,20 @@ struct Written {
   std::vector<Run> runs = {};
   std::vector<Extent> extents = {};  // per message
   std::vector<uint8_t> counts = {};  // label mask, per byte
+  std::vector<jinja::Rendered::Mark> marks = {};
+  struct Decided {
+    size_t begin, end;
+    bool is_label;
+  };
+  std::vector<Decided> decided = {};  // turns whose messages say themselves whether they count
   std::string problem = {};
 };
 
 /// Splits the text into runs of one origin. Removes kStandIn, the extra character in the content of `blank` messages.
-Written cut(const jinja::TracedText& traced, const std::vector<bool>& blank) {
+Written cut(const jinja::Rendered& rendered, const std::vector<bool>& blank) {
+  const jinja::TracedText& traced = rendered.output;
   Written written;
+  written.marks = rendered.marks;
   written.extents.resize(blank.size());
   size_t at = 0;
   for (const auto& [end, from] : traced.spans) {
@@ -213,7 +226,7 @@ struct ChatTemplate::Form {
     if (eos != Tokenizer::kNoId) names["eos_token"] = tokenizer->token_name(eos);
   }
 
-  jinja::TracedText run(const Messages& messages, bool generate, const Variables& variables = {}) const {
+  jinja::Rendered run(const Messages& messages, bool generate, const Variables& variables = {}) const {
     return jinja.write(messages, generate, names, variables);
   }
   void find_whether_parts_are_read();
@@ -226,6 +239,9 @@ struct ChatTemplate::Form {
   Written write(Messages messages, bool generate, const Variables& variables = {}) const;
   std::pair<size_t, size_t> turn_of(size_t i, const Messages& messages, const Written& written) const;
   void mark_labels(const Messages& messages, Written& written) const;
+  /// Whether the template says itself what counts, with {% generation %}.
+  bool uses_marks() const { return jinja.has_marks() && !all_count; }
+  void count_marked(const Written& written, const std::vector<TokenStart>& starts, EncodedChat& chat) const;
   void encode_text(const Written& written, size_t begin, size_t end, EncodedChat& chat) const;
   EncodedChat encode(const Written& written) const;
 
@@ -244,7 +260,7 @@ ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<c
   Source source = source_of(options);
   if (options.name != "auto") check_special_tokens(source, *tokenizer);
   const auto fail = [&](const std::string& what) {
-    refuse(
+    refuse_config(
         fmt::format("the chat template {} cannot be used with this tokenizer ({}): {}. Set data.chat_template to "
                     "another one of {}.",
                     source.name, tokenizer->description(), what, alternatives()));
@@ -291,9 +307,9 @@ ChatTemplate::~ChatTemplate() = default;
 /// fails. Such a template gets the text of the parts.
 void ChatTemplate::Form::find_whether_parts_are_read() {
   try {
-    const jinja::TracedText as_text = run({{"user", "question"}, {"assistant", "answer"}}, false);
+    const std::string as_text = run({{"user", "question"}, {"assistant", "answer"}}, false).output.text;
     const Messages parts{{"user", "question", {"question"}}, {"assistant", "answer", {"answer"}}};
-    reads_parts = run(parts, false).text == as_text.text;
+    reads_parts = run(parts, false).output.text == as_text;
   } catch (const jinja::TemplateError&) {
     reads_parts = false;
   }
@@ -326,12 +342,13 @@ Written ChatTemplate::Form::write(Messages messages, bool generate, const Variab
     blank.push_back(strip_characters(message.content).empty());
     if (blank.back()) (message.parts.empty() ? marked.back().content : marked.back().parts.back()) += kStandIn;
   }
+  const bool needs_places = !uses_marks() && std::find(blank.begin(), blank.end(), true) != blank.end();
   Written written;
   try {
-    written = cut(run(marked, generate, variables), blank);
-    if (std::find(blank.begin(), blank.end(), true) != blank.end()) {
-      Written plain = cut(run(messages, generate, variables), std::vector<bool>(messages.size()));
-      if (plain.text != written.text) written = std::move(plain);
+    written = cut(run(messages, generate, variables), std::vector<bool>(messages.size()));
+    if (needs_places) {
+      Written placed = cut(run(marked, generate, variables), blank);
+      if (placed.text == written.text) written = std::move(placed);
     }
   } catch (const jinja::TemplateError& error) {
     written.problem = problem_of(messages, generate, variables, error);
@@ -365,12 +382,22 @@ std::pair<size_t, size_t> ChatTemplate::Form::turn_of(size_t i, const Messages& 
 
 void ChatTemplate::Form::mark_labels(const Messages& messages, Written& written) const {
   written.counts.assign(written.text.size(), all_count ? 1 : 0);
-  for (size_t i = 0; i < messages.size(); ++i) {
-    if (!written.extents[i].found || (messages[i].role != "assistant" && !messages[i].is_label)) continue;
-    const auto [begin, end] = turn_of(i, messages, written);
+  const auto count = [&](size_t begin, size_t end, bool counts) {
     std::fill(written.counts.begin() + static_cast<std::ptrdiff_t>(begin),
-              written.counts.begin() + static_cast<std::ptrdiff_t>(end),
-              messages[i].is_label.value_or(true) ? uint8_t{1} : uint8_t{0});
+              written.counts.begin() + static_cast<std::ptrdiff_t>(end), counts ? uint8_t{1} : uint8_t{0});
+  };
+  if (uses_marks()) {
+    for (const auto& [begin, characters] : written.marks) {
+      count(begin, advance_characters(written.text, begin, static_cast<int64_t>(characters)), true);
+    }
+  }
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const bool is_decided = messages[i].is_label.has_value();
+    const bool counts = !uses_marks() && messages[i].role == "assistant";
+    if (!written.extents[i].found || !(is_decided || counts)) continue;
+    const auto [begin, end] = turn_of(i, messages, written);
+    count(begin, end, messages[i].is_label.value_or(true));
+    if (is_decided) written.decided.push_back({begin, end, *messages[i].is_label});
   }
 }
 
@@ -406,12 +433,33 @@ void ChatTemplate::Form::encode_text(const Written& written, size_t begin, size_
   }
 }
 
+/// The labels of `transformers`, except for messages that say themselves whether they count.
+void ChatTemplate::Form::count_marked(const Written& written, const std::vector<TokenStart>& starts,
+                                      EncodedChat& chat) const {
+  std::fill(chat.counts.begin(), chat.counts.end(), uint8_t{0});
+  set_marked(written.text, written.marks, starts, chat.counts);
+  for (const auto& [begin, end, is_label] : written.decided) {
+    for (size_t i = 0; i < starts.size(); ++i) {
+      if (starts[i].at >= begin && starts[i].at < end) chat.counts[i] = is_label ? 1 : 0;
+    }
+  }
+}
+
 /// Only special tokens in the template's own text are encoded as such.
 EncodedChat ChatTemplate::Form::encode(const Written& written) const {
   EncodedChat chat;
   chat.problem = written.problem;
   if (!chat.problem.empty()) return chat;
   size_t begin = 0;
+  std::vector<TokenStart> starts;
+  bool has_starts = uses_marks();
+  const auto encode_before = [&](size_t end) {
+    const size_t first = chat.ids.size();
+    encode_text(written, begin, end, chat);
+    has_starts =
+        has_starts && append_token_starts(*tokenizer, std::string_view(written.text).substr(begin, end - begin),
+                                          std::span(chat.ids).subspan(first), begin, starts);
+  };
   for (const Written::Run& run : written.runs) {
     if (run.from != 0) continue;
     std::vector<AddedTokenFinder::Part> parts;
@@ -419,13 +467,15 @@ EncodedChat ChatTemplate::Form::encode(const Written& written) const {
     for (const AddedTokenFinder::Part& part : parts) {
       if (!part.token) continue;
       const auto at = static_cast<size_t>(part.text.data() - written.text.data());
-      encode_text(written, begin, at, chat);
+      encode_before(at);
       chat.ids.push_back(part.token->id);
+      starts.push_back({at});
       chat.counts.push_back(written.counts[at]);
       begin = at + part.text.size();
     }
   }
-  encode_text(written, begin, written.text.size(), chat);
+  encode_before(written.text.size());
+  if (has_starts) count_marked(written, starts, chat);
   return chat;
 }
 
