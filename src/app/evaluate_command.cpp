@@ -11,6 +11,7 @@
 #include "titan/app/commands.h"
 #include "titan/app/program.h"
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
@@ -278,7 +279,9 @@ Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokeniz
   Evaluation evaluation;
   std::vector<Question> questions;
   int64_t cut = 0;
-  const std::vector<std::string> lines = split(read_file(options.data, ExitCode::bad_data), '\n');
+  const std::string data = read_file(options.data, ExitCode::bad_data);
+  refuse_kind(kind_of(data), options.data, ExitCode::bad_data);
+  const std::vector<std::string> lines = split(data, '\n');
   for (size_t i = 0; i < lines.size(); ++i) {
     if (trim(lines[i]).empty()) continue;
     if (options.limit > 0 && std::ssize(questions) == options.limit) break;

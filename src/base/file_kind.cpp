@@ -232,7 +232,7 @@ std::string describe_kind(FileKind kind) {
 void refuse_kind(FileKind kind, const std::filesystem::path& path, ExitCode code,
                  std::initializer_list<FileKind> expected) {
   if (kind == FileKind::other || std::find(expected.begin(), expected.end(), kind) != expected.end()) return;
-  throw Error(code, fmt::format("{}: {}.", path.string(), describe_kind(kind)));
+  throw Error(code, fmt::format("{}: {}", path.string(), describe_kind(kind)));
 }
 
 }  // namespace titan

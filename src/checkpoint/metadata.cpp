@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 
+#include "titan/base/file_kind.h"
 #include "titan/base/json.h"
 
 namespace titan {
@@ -244,6 +245,9 @@ std::string write_index(const CheckpointIndex& index) {
 }
 
 CheckpointIndex read_index(std::string_view bytes) {
+  const FileKind kind = kind_of(bytes);
+  if (kind != FileKind::pickle && kind != FileKind::other)
+    throw DamageError(fmt::format(".metadata: {}", describe_kind(kind)));
   const PickleRef metadata = read_pickle(bytes);
   const std::string type = type_in_metadata("Metadata");
   const PickleValue& descriptions = field(*metadata, type, "state_dict_metadata");

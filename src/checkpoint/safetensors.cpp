@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/checkpoint/blob.h"
@@ -98,6 +99,10 @@ class HeaderReader {
   Json parse() {
     uint64_t length = 0;
     const auto size = static_cast<uint64_t>(file_.size());
+    const FileKind kind = kind_of(file_.read(0, static_cast<int64_t>(std::min<uint64_t>(size, kKindBytes))));
+    if (kind != FileKind::safetensors && kind != FileKind::other) {
+      throw DamageError(fmt::format("{}: {}", file_.path().string(), describe_kind(kind)));
+    }
     if (size < sizeof length) fail("the file is too short");
     std::memcpy(&length, file_.read(0, sizeof length).data(), sizeof length);
     if (length > size - sizeof length) fail("the header is longer than the file");
@@ -274,6 +279,8 @@ void SafetensorsFolder::open(const std::string& file) {
 
 void SafetensorsFolder::check_index(const std::string& text) {
   const std::string shown = (folder_ / kSafetensorsIndex).string();
+  const FileKind kind = kind_of(text);
+  if (kind != FileKind::other) throw DamageError(fmt::format("{}: {}", shown, describe_kind(kind)));
   const auto index = parse_json(text, /*allow_exceptions=*/false);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     throw DamageError(fmt::format("{} is not a JSON object with a weight_map", shown));

@@ -6,6 +6,8 @@
 #include <limits>
 #include <optional>
 
+#include "titan/base/file_kind.h"
+
 namespace titan {
 namespace {
 
@@ -165,7 +167,11 @@ std::vector<ZipEntry> read_zip(CheckedReader& file, int64_t offset, int64_t leng
     directory = find_directory(file, offset, size, file.read(offset + length - tail, tail));
     if (directory) break;
   }
-  if (!directory) throw DamageError("a zip archive is expected here, but this is not one");
+  if (!directory) {
+    const FileKind kind = kind_of(file.read(offset, std::min<int64_t>(length, kKindBytes)));
+    const bool is_cut_off = kind == FileKind::zip || kind == FileKind::torch_zip || kind == FileKind::other;
+    throw DamageError(is_cut_off ? "a zip archive is expected here, but this is not one" : describe_kind(kind));
+  }
   if (directory->offset > size || directory->size > size - directory->offset) {
     throw DamageError("a zip directory is outside its archive");
   }

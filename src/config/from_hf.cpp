@@ -9,6 +9,7 @@
 
 #include "given.h"
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
@@ -139,7 +140,9 @@ class HuggingFaceConfig {
       return false;
     }
     try {
-      json_ = parse_json(read_file(folder_ / "config.json", ExitCode::bad_config, kMostTomlBytes), false);
+      const std::string text = read_file(folder_ / "config.json", ExitCode::bad_config, kMostTomlBytes);
+      refuse_kind(kind_of(text), folder_ / "config.json", ExitCode::bad_config);
+      json_ = parse_json(text, false);
     } catch (const Error& error) {
       problems_.push_back(settings_.origins().problem(kKey, fmt::format("model.from_hf: {}", error.what()),
                                                       "name a folder with a config.json"));

@@ -8,6 +8,7 @@
 
 #include "given.h"
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/config/start.h"
@@ -145,7 +146,9 @@ LoadedConfig load_config(const Schema& schema, std::span<const std::string> argu
   detail::TomlDocument document;
   if (!file.empty()) {
     try {
-      document = detail::read_toml(read_file(file, ExitCode::bad_config, detail::kMostTomlBytes), file);
+      const std::string text = read_file(file, ExitCode::bad_config, detail::kMostTomlBytes);
+      refuse_kind(kind_of(text), file, ExitCode::bad_config);
+      document = detail::read_toml(text, file);
     } catch (const Error& error) {
       problems.push_back(
           {Place{Place::Kind::file, file}, "job.config_file", error.what(), config_file_remedy(file), Severity::error});

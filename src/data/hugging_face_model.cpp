@@ -8,6 +8,7 @@
 #include "pre_tokenizer.h"
 #include "tiktoken.h"
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/philox.h"
 #include "titan/data/utf8.h"
@@ -53,6 +54,7 @@ HuggingFaceModel::HuggingFaceModel(const std::filesystem::path& vocabulary, cons
   const nlohmann::json json = read_json_file(vocabulary);
   read_vocabulary(JsonNode(json, vocabulary));
   const std::string text = read_file(merges, ExitCode::bad_data);
+  refuse_kind(kind_of(text), merges, ExitCode::bad_data);
   int64_t line_number = 0;
   for (std::string_view rest = text; !rest.empty();) {
     const size_t end = std::min(rest.find('\n'), rest.size());

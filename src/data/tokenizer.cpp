@@ -9,6 +9,7 @@
 #include "text_files.h"
 #include "tiktoken.h"
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "token_source.h"
 
 namespace titan {
@@ -89,6 +90,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const fs::path& path) {
   fs::path file = fs::is_directory(status) ? file_in_folder(path) : path;
   if (text_form(file) == TextForm::ids && fs::exists(index_path(file)))
     return std::make_shared<RecordedVocabulary>(TokenFile(file).facts());
+  refuse_kind(file_kind_at(file), file, ExitCode::bad_data);
   switch (kind_of_file(file)) {
     case Kind::hugging_face:
       return std::make_shared<HuggingFaceTokenizer>(read_hugging_face_tokenizer(file));

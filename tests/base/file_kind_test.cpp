@@ -66,7 +66,7 @@ TEST(FileKind, ARefusalNamesTheFileItsKindAndTheWayOut) {
   } catch (const Error& error) {
     EXPECT_EQ(error.what(),
               "a/b.json: this is a Git LFS pointer, not the file itself; fetch the file with git lfs "
-              "pull, or download it."s);
+              "pull, or download it"s);
     EXPECT_EQ(error.code(), ExitCode::bad_data);
   }
   refuse_kind(FileKind::gzip, "a.gz", ExitCode::bad_data, {FileKind::gzip});

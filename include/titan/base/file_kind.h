@@ -54,7 +54,7 @@ FileKind file_kind_at(const std::filesystem::path& path);
 /// "this is gzip data; unpack it with gunzip". Empty for `other`.
 std::string describe_kind(FileKind kind);
 
-/// Throws Error(code) "PATH: this is X; do Y." unless the kind is `other` or one of `expected`.
+/// Throws Error(code) "PATH: this is X; do Y" unless the kind is `other` or one of `expected`.
 void refuse_kind(FileKind kind, const std::filesystem::path& path, ExitCode code,
                  std::initializer_list<FileKind> expected = {});
 
