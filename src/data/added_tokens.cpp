@@ -27,6 +27,44 @@ size_t whitespace_after(std::string_view text, size_t at) {
 
 }  // namespace
 
+void AddedVocabulary::put(AddedToken token) {
+  highest_ = std::max(highest_, token.id);
+  std::string content = token.content;
+  tokens_.insert_or_assign(std::move(content), std::move(token));
+}
+
+int32_t AddedVocabulary::add(AddedToken token) {
+  if (token.content.empty()) return -1;
+  if (auto known = tokens_.find(token.content); known != tokens_.end()) {
+    token.special = token.special || known->second.special;  // the package never takes this back
+    token.id = known->second.id;
+  } else {
+    token.id = find_(token.content).value_or(std::max(highest_ + 1, count_));
+  }
+  const int32_t id = token.id;
+  put(std::move(token));
+  return id;
+}
+
+const AddedToken* AddedVocabulary::find(const std::string& content) const {
+  auto found = tokens_.find(content);
+  return found == tokens_.end() ? nullptr : &found->second;
+}
+
+std::optional<int32_t> AddedVocabulary::id_of(const std::string& content) const {
+  const AddedToken* token = find(content);
+  return token ? std::optional(token->id) : find_(content);
+}
+
+std::vector<AddedToken> AddedVocabulary::tokens() const {
+  std::vector<AddedToken> all;
+  for (const auto& [content, token] : tokens_) all.push_back(token);
+  std::sort(all.begin(), all.end(), [](const AddedToken& a, const AddedToken& b) {
+    return a.id != b.id ? a.id < b.id : a.content < b.content;
+  });
+  return all;
+}
+
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
   std::stable_sort(tokens_.begin(), tokens_.end(),

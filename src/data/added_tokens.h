@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -21,6 +23,33 @@ struct AddedToken {
   bool rstrip = false;       ///< also consumes the whitespace after it
   bool normalized = true;    ///< matched after normalisation, not before
   bool special = false;
+
+  bool operator==(const AddedToken& other) const = default;
+};
+
+/// The added tokens of one tokenizer while its files are read. Ids are given as the package does: a token's own in the
+/// vocabulary, else the next free one.
+class AddedVocabulary {
+ public:
+  /// `find`: the id of a token of the model, which has `count` tokens.
+  AddedVocabulary(std::function<std::optional<int32_t>(const std::string&)> find, size_t count)
+      : find_(std::move(find)), count_(static_cast<int32_t>(count)) {}
+
+  /// A token that has its id.
+  void put(AddedToken token);
+  /// Adds the token, whose id is ignored, or changes the flags of the one with this content; returns its id.
+  int32_t add(AddedToken token);
+  /// Null if no added token has this content.
+  const AddedToken* find(const std::string& content) const;
+  std::optional<int32_t> id_of(const std::string& content) const;
+  /// By id.
+  std::vector<AddedToken> tokens() const;
+
+ private:
+  std::function<std::optional<int32_t>(const std::string&)> find_;
+  int32_t count_;
+  int32_t highest_ = -1;
+  std::unordered_map<std::string, AddedToken> tokens_;
 };
 
 class AddedTokenFinder {
@@ -48,7 +77,10 @@ class AddedTokenFinder {
   std::vector<AddedToken> tokens_;                                // longest first
   std::array<bool, 256> first_{};                                 // first bytes of tokens
   std::unordered_map<uint32_t, std::vector<uint32_t>> by_start_;  // two bytes, or one + 2^16 → indices, longest first
-  Pattern word_{"\\w", Pattern::Anchor::here};
+  // The word characters of Rust's regex: Unicode's, with the joiners.
+  Pattern word_{
+      R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}])",
+      Pattern::Anchor::here};
 };
 
 }  // namespace titan

@@ -52,7 +52,7 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(HuggingFaceParts parts)
 HuggingFaceTokenizer::~HuggingFaceTokenizer() = default;
 
 void HuggingFaceTokenizer::encode_append(std::string_view text, std::vector<int32_t>& ids) const {
-  encode_text(text, {}, ids);
+  encode_text(text, {.special = !parts_.splits_special}, ids);
 }
 
 void HuggingFaceTokenizer::encode_part(std::string_view text, bool at_start, std::vector<int32_t>& ids) const {
@@ -151,6 +151,13 @@ void HuggingFaceTokenizer::encode_framed(std::string_view text, bool bos, bool e
     ids.insert(ids.end(), parts_.after.begin(), parts_.after.end());
     if (eos_id() != kNoId && !holds(parts_.after, eos_id())) ids.push_back(eos_id());
   }
+}
+
+std::vector<int32_t> HuggingFaceTokenizer::encode_by_default(std::string_view text) const {
+  std::vector<int32_t> ids = parts_.before;
+  encode_append(text, ids);
+  ids.insert(ids.end(), parts_.after.begin(), parts_.after.end());
+  return ids;
 }
 
 std::string HuggingFaceTokenizer::token_name(int32_t id) const {

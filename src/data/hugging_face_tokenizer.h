@@ -22,6 +22,8 @@
 
 namespace titan {
 
+struct SentencePieceModel;
+
 class HuggingFaceModel {
  public:
   /// `node`: the field `model`. Throws Error(bad_data) naming the part that is damaged or unsupported.
@@ -131,13 +133,21 @@ struct HuggingFaceParts {
   std::vector<int32_t> after;   ///< ids that the post-processor appends
   int32_t bos = Tokenizer::kNoId;
   int32_t eos = Tokenizer::kNoId;
-  int32_t most_ids = 0;  ///< one more than the highest id of all files
+  int32_t most_ids = 0;              ///< one more than the highest id of all files
+  bool splits_special = false;       ///< special tokens are not matched in a text
+  std::vector<std::string> notices;  ///< what the files disagree about
   uint64_t fingerprint = 0;
 };
 
 /// Reads `file`, a tokenizer.json or a vocab.json next to merges.txt, and the configs in its folder. Throws
 /// Error(bad_data) with file, field and remedy.
 HuggingFaceParts read_hugging_face_tokenizer(const std::filesystem::path& file);
+
+/// The tokenizer that transformers makes of a SentencePiece model, or of a tiktoken file's tokens by rank, at `file`
+/// and the configs beside it; nothing if there are none.
+std::optional<HuggingFaceParts> read_with_settings(const std::filesystem::path& file, const SentencePieceModel& model);
+std::optional<HuggingFaceParts> read_with_settings(const std::filesystem::path& file,
+                                                   const std::vector<std::string>& tokens);
 
 class HuggingFaceTokenizer : public Tokenizer {
  public:
@@ -147,6 +157,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   void encode_append(std::string_view text, std::vector<int32_t>& ids) const override;
   void encode_framed(std::string_view text, bool bos, bool eos, std::vector<int32_t>& ids) const override;
   void encode_part(std::string_view text, bool at_start, std::vector<int32_t>& ids) const override;
+  std::vector<int32_t> encode_by_default(std::string_view text) const override;
   std::vector<std::pair<std::string, int32_t>> special_tokens() const override;
   std::string decode(std::span<const int32_t> ids) const override;
   /// As spelled in the file; empty for an unused id.
@@ -156,6 +167,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   bool adds_bos() const override;
   int32_t eos_id() const override { return parts_.eos; }
   std::string name() const override { return "Hugging Face"; }
+  std::vector<std::string> notices() const override { return parts_.notices; }
   std::string description() const override;
   uint64_t fingerprint() const override { return parts_.fingerprint; }
 

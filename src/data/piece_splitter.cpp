@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <chrono>
 #include <cstdint>
 #include <new>
 
@@ -18,19 +20,26 @@ namespace {
 // Unicode's White_Space: PCRE2's own \s also includes U+180E.
 constexpr std::string_view kSpace =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-// Unicode's word characters: Alphabetic, marks, decimal digits, connectors and joiners. PCRE2's own \w differs.
+// Oniguruma's word characters: letters, marks, digits, connectors and a few others. PCRE2's own \w differs. Outside of
+// a class, ² to ¾ are some, too.
+constexpr std::string_view kLatinWord = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 constexpr std::string_view kWord =
-    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
-
+    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
 constexpr size_t kJitStackStart = size_t{32} << 10;
 constexpr size_t kJitStackMost = size_t{8} << 20;
+constexpr size_t kSearchedPlaces = 1024;            // of one search's step
+constexpr std::chrono::seconds kLongestSearch{20};  // without a match, in one text
 
-[[noreturn]] void refuse(std::string_view expression, std::string_view what) {
+[[noreturn]] void refuse_expression(std::string_view expression, std::string_view what) {
   std::string shown(expression.substr(0, 200));
   repair_utf8(shown);
   throw Error(ExitCode::bad_data,
               fmt::format("the expression {}{} {}", shown, expression.size() > 200 ? "…" : "", what));
 }
+
+// Other characters than White_Space, for \S in a class.
+constexpr std::string_view kNoSpace =
+    R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
 
 /// Translates an expression from left to right.
 class Translator {
@@ -43,61 +52,127 @@ class Translator {
   }
 
  private:
+  bool follows(std::string_view text) const { return expression_.substr(at_).starts_with(text); }
+  void take(size_t bytes, std::string_view as) {
+    out_ += as;
+    at_ += bytes;
+  }
+
   void step() {
-    char c = expression_[at_];
+    const char c = expression_[at_];
     if (c == '\\') return escape();
-    if (in_class_) {
-      if (c == '[' && !expression_.substr(at_).starts_with("[:")) refuse(expression_, "has a class inside a class");
-      if (expression_.substr(at_).starts_with("&&")) refuse(expression_, "has an intersection of classes (&&)");
-      if (c == ']' && at_ > class_begin_) in_class_ = false;
-    } else if (c == '[') {
-      in_class_ = true;
-      class_begin_ = at_ + (expression_.substr(at_).starts_with("[^") ? 2 : 1);
-      // Copies the start of the class: a ']' directly after it is a literal.
-      out_ += expression_.substr(at_, class_begin_ - at_);
-      at_ = class_begin_;
+    if (depth_ > 0) return step_in_class(c);
+    if (c == '[') {
+      depth_ = 1;
+      const bool negated = follows("[^");
+      take(negated ? 2 : 1, negated ? "[^" : "[");
+      if (follows("]")) take(1, "\\]");  // first in a class, it is itself
       return;
-    } else if (c == '^' || c == '$') {
-      refuse(expression_, "has an anchor (^ or $)");
-    } else if (expression_.substr(at_).starts_with("}+")) {
-      refuse(expression_, "has }+, which regular expression engines understand differently");
     }
-    out_ += c;
-    ++at_;
+    // Of lines, as in Oniguruma; none begins at the end of the text.
+    if (c == '^') return take(1, R"((?:\A|(?<=\n)(?!\z)))");
+    if (c == '$') return take(1, R"((?=\n|\z))");
+    if (c == '(' && follows("(?")) return group();
+    if (follows("}+"))
+      refuse_expression(expression_, "has }+, which regular expression engines understand differently");
+    take(1, expression_.substr(at_, 1));
+  }
+
+  /// A class within a class adds to it.
+  void step_in_class(char c) {
+    if (follows("&&")) refuse_expression(expression_, "has an intersection of classes (&&)");
+    if (c == '[') {
+      if (follows("[:")) return posix_class();
+      if (follows("[^")) refuse_expression(expression_, "has a class inside a class that excludes characters");
+      ++depth_;
+      take(1, "");
+      if (follows("]")) refuse_expression(expression_, "has an empty class");
+      return;
+    }
+    if (c == ']' && --depth_ > 0) return take(1, "");
+    take(1, expression_.substr(at_, 1));
+  }
+
+  void posix_class() {
+    const size_t end = std::min(expression_.find(":]", at_), expression_.size());
+    const std::string_view name = expression_.substr(at_ + 2, end - at_ - 2);
+    if (name == "space") return take(name.size() + 4, kSpace);
+    if (name == "word") return take(name.size() + 4, kWord);
+    if (name == "punct") return take(name.size() + 4, R"(\p{P}\p{S})");
+    if (name == "digit") return take(name.size() + 4, R"(\p{Nd})");
+    if (name == "xdigit") return take(name.size() + 4, "0-9A-Fa-f");
+    refuse_expression(expression_, fmt::format("has the class [:{}:]", name));
+  }
+
+  /// In Oniguruma's syntax (?m) lets a dot match line feeds, which is PCRE2's (?s).
+  void group() {
+    size_t end = at_ + 2;
+    while (end < expression_.size() &&
+           (std::isalpha(static_cast<unsigned char>(expression_[end])) != 0 || expression_[end] == '-')) {
+      ++end;
+    }
+    const bool flags =
+        end > at_ + 2 && end < expression_.size() && (expression_[end] == ')' || expression_[end] == ':');
+    std::string text(expression_.substr(at_, flags ? end - at_ : 2));
+    if (flags) {
+      if (text.find_first_not_of("imx-", 2) != text.npos)
+        refuse_expression(expression_, fmt::format("has the flags {})", text));
+      std::replace(text.begin(), text.end(), 'm', 's');
+    }
+    take(flags ? end - at_ : 2, text);
+  }
+
+  /// Word boundaries, `[{0}]` being the word characters.
+  static std::string boundary(bool is_one) {
+    const std::string word = fmt::format("[{}{}]", kWord, kLatinWord);
+    return is_one ? fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word)
+                  : fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word);
   }
 
   void escape() {
-    if (at_ + 1 >= expression_.size()) refuse(expression_, "ends in a backslash");
-    char kind = expression_[at_ + 1];
-    if (kind == 's' || kind == 'w') {
-      std::string_view set = kind == 's' ? kSpace : kWord;
-      out_ += in_class_ ? std::string(set) : fmt::format("[{}]", set);
-    } else if ((kind == 'S' || kind == 'W') && !in_class_) {
-      out_ += fmt::format("[^{}]", kind == 'S' ? kSpace : kWord);
-    } else if (std::string_view("hHRXKGbBAzZSW").find(kind) != std::string_view::npos) {
-      refuse(expression_, fmt::format("has \\{}{}", kind, in_class_ ? " in a class" : ""));
-    } else {
-      // \p{L} and \x{9} end at their closing brace, which is not a repetition count's.
-      const bool braced = (kind == 'p' || kind == 'P' || kind == 'x') && expression_.substr(at_ + 2).starts_with('{');
-      const size_t end = braced ? std::min(expression_.find('}', at_), expression_.size() - 1) + 1 : at_ + 2;
-      out_ += expression_.substr(at_, end - at_);
-      at_ = end;
-      return;
+    if (at_ + 1 >= expression_.size()) refuse_expression(expression_, "ends in a backslash");
+    const char kind = expression_[at_ + 1];
+    const bool in_class = depth_ > 0;
+    const auto set = [&](std::string_view of) { take(2, in_class ? std::string(of) : fmt::format("[{}]", of)); };
+    if (kind == 's') return set(kSpace);
+    if (kind == 'S') return set(kNoSpace);
+    if (kind == 'w') return set(in_class ? std::string(kWord) : fmt::format("{}{}", kWord, kLatinWord));
+    if (kind == 'h') return set("0-9A-Fa-f");
+    if (kind == 'v') return set(R"(\x{b})");
+    if (kind == 'W' && !in_class) return take(2, fmt::format("[^{}{}]", kWord, kLatinWord));
+    if (kind == 'H' && !in_class) return take(2, "[^0-9A-Fa-f]");
+    if (kind == 'R' && !in_class) return take(2, R"((?>\r\n|[\n-\r\x{85}\x{2028}\x{2029}]))");
+    if ((kind == 'b' || kind == 'B') && !in_class) return take(2, boundary(kind == 'b'));
+    if (kind == 'u') return code_point();
+    const bool place = kind == 'A' || kind == 'z' || kind == 'Z';
+    if (std::string_view("HRXKGbBCQEOyYWMgkN").find(kind) != std::string_view::npos || (place && in_class)) {
+      refuse_expression(expression_, fmt::format("has \\{}{}", kind, in_class ? " in a class" : ""));
     }
-    at_ += 2;
+    // \p{L} and \x{9} end at their closing brace, which is not a repetition count's.
+    const bool braced = (kind == 'p' || kind == 'P' || kind == 'x') && expression_.substr(at_ + 2).starts_with('{');
+    const size_t end = braced ? std::min(expression_.find('}', at_), expression_.size() - 1) + 1 : at_ + 2;
+    take(end - at_, expression_.substr(at_, end - at_));
+  }
+
+  /// \uHHHH
+  void code_point() {
+    const std::string_view digits = expression_.substr(std::min(at_ + 2, expression_.size())).substr(0, 4);
+    const bool good = digits.size() == 4 && digits.find_first_not_of("0123456789abcdefABCDEF") == digits.npos;
+    if (!good) refuse_expression(expression_, "has \\u without four digits");
+    take(6, fmt::format(R"(\x{{{}}})", digits));
   }
 
   std::string_view expression_;
   std::string out_;
   size_t at_ = 0;
-  bool in_class_ = false;
-  size_t class_begin_ = 0;
+  int depth_ = 0;  // of classes
 };
 
 }  // namespace
 
 struct Pattern::Program {
   pcre2_code* code = nullptr;
+  bool is_anchored = false;
   ~Program() { pcre2_code_free(code); }
 };
 
@@ -105,6 +180,7 @@ struct Pattern::Scratch::Buffers {
   pcre2_match_data* match = nullptr;
   pcre2_match_context* context = nullptr;
   pcre2_jit_stack* stack = nullptr;
+  std::chrono::steady_clock::duration searched{};  // without a result, in this text
   ~Buffers() {
     pcre2_match_data_free(match);
     pcre2_match_context_free(context);
@@ -116,14 +192,20 @@ Pattern::Pattern(std::string_view expression, Anchor anchor) : program_(std::mak
   const std::string ours = translated(expression);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  const uint32_t options = PCRE2_UTF | PCRE2_UCP | (anchor == Anchor::here ? PCRE2_ANCHORED : 0u);
+  const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_USE_OFFSET_LIMIT;
+  program_->is_anchored = anchor == Anchor::here;
+  const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
+      pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
+  if (!context) throw std::bad_alloc();
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);  // a dot matches all else
   program_->code =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(ours.data()), ours.size(), options, &error, &offset, nullptr);
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(ours.data()), ours.size(),
+                    options | (program_->is_anchored ? PCRE2_ANCHORED : 0u), &error, &offset, context.get());
   if (program_->code == nullptr) {
     std::string message(256, '\0');
     const int length = pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message.data()), message.size());
     message.resize(length > 0 ? static_cast<size_t>(length) : 0);
-    refuse(expression, fmt::format("is not valid in PCRE2 ({})", message));
+    refuse_expression(expression, fmt::format("is not valid in PCRE2 ({})", message));
   }
   // If PCRE2 was built without its JIT compiler, matching is slower but gives the same result.
   pcre2_jit_compile(program_->code, PCRE2_JIT_COMPLETE);
@@ -141,21 +223,52 @@ Pattern::Scratch::Scratch(const Pattern& pattern) : buffers_(std::make_unique<Bu
 
 Pattern::Scratch::~Scratch() = default;
 
-bool Pattern::find(std::string_view text, size_t from, Scratch& scratch, Match& match) const {
+void Pattern::Scratch::start_text() { buffers_->searched = {}; }
+
+bool Pattern::search(std::string_view text, size_t from, uint32_t options, Scratch& scratch, Match& match) const {
   auto& buffers = *scratch.buffers_;
-  const int found = pcre2_match(program_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                                PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, buffers.match, buffers.context);
-  if (found == PCRE2_ERROR_NOMATCH) return false;
-  if (found < 0) {
-    throw Error(
-        ExitCode::bad_data,
-        fmt::format("the tokenizer's expression gives up at byte {} of a text of {} bytes (PCRE2 error {}). Use "
-                    "a simpler expression, or tokenise this text with the tokenizer's own package.",
-                    from, text.size(), found));
+  const auto give_up = [&](const std::string& why) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("the tokenizer's expression gives up at byte {} of a text of {} bytes ({}). Use a simpler "
+                            "expression, or tokenise this text with the tokenizer's own package.",
+                            from, text.size(), why));
+  };
+  for (size_t at = from;;) {
+    // In steps, since a search from each place to the end takes hours where nothing matches.
+    const size_t last = program_->is_anchored ? text.size() : std::min(at + kSearchedPlaces, text.size());
+    pcre2_set_offset_limit(buffers.context, last);
+    const bool one_step = last == text.size();
+    const auto began = one_step ? std::chrono::steady_clock::time_point() : std::chrono::steady_clock::now();
+    const int found = pcre2_match(program_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                                  PCRE2_NO_UTF_CHECK | options, buffers.match, buffers.context);
+    if (found >= 0) break;
+    if (found != PCRE2_ERROR_NOMATCH) give_up(fmt::format("PCRE2 error {}", found));
+    if (one_step) return false;
+    buffers.searched += std::chrono::steady_clock::now() - began;
+    if (buffers.searched > kLongestSearch) give_up(fmt::format("after {} s", kLongestSearch.count()));
+    at = last + 1;
+    while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) ++at;
   }
   const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(buffers.match);
   match = {bounds[0], bounds[1]};
   return true;
+}
+
+bool Pattern::find(std::string_view text, size_t from, Scratch& scratch, Match& match) const {
+  return search(text, from, PCRE2_NOTEMPTY, scratch, match);
+}
+
+bool Pattern::next(std::string_view text, Walk& walk, Scratch& scratch, Match& match) const {
+  while (walk.from <= text.size() && search(text, walk.from, 0, scratch, match)) {
+    if (match.begin < match.end || walk.last_end != match.end) {
+      walk.from = match.end;
+      walk.last_end = match.end;
+      return true;
+    }
+    if (walk.from == text.size()) return false;
+    walk.from += utf8_length(static_cast<unsigned char>(text[walk.from]));
+  }
+  return false;
 }
 
 std::string Pattern::translated(std::string_view expression) { return Translator(expression).run(); }

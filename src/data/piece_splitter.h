@@ -1,9 +1,10 @@
-// The regular expressions of tokenizers, run by PCRE2. They are written for other engines (Rust's, Oniguruma): syntax
+// The regular expressions of tokenizers, run by PCRE2. They are written for another engine (Oniguruma): syntax
 // with another meaning in PCRE2 is translated, and unsupported syntax is an error. Immutable; shared by threads, each
 // with its own Scratch.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,9 @@ class Pattern {
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
 
+    /// A new text: its searches have their own limit of time.
+    void start_text();
+
    private:
     friend class Pattern;
     struct Buffers;
@@ -42,15 +46,25 @@ class Pattern {
   };
 
   /// The first non-empty match at or after `from` in valid UTF-8. False if there is none. Throws Error(bad_data) if the
-  /// match needs more steps or memory than PCRE2's limits.
+  /// match needs more steps or memory than PCRE2's limits, or if searches in one text take too long.
   bool find(std::string_view text, size_t from, Scratch& scratch, Match& match) const;
 
-  /// `expression` translated to PCRE2 syntax with the meaning of Oniguruma and Rust's regex: \s is Unicode's
-  /// White_Space, \w its word characters. Throws as the constructor does.
+  /// Place of a walk through the matches of one text.
+  struct Walk {
+    size_t from = 0;
+    std::optional<size_t> last_end;
+  };
+  /// The next match, also an empty one unless it follows the last match directly, as Oniguruma's iterator gives them.
+  bool next(std::string_view text, Walk& walk, Scratch& scratch, Match& match) const;
+
+  /// `expression` translated to PCRE2 syntax with the meaning of Oniguruma: \s is Unicode's White_Space, $ the end of a
+  /// line. Throws as the constructor does.
   static std::string translated(std::string_view expression);
 
  private:
   struct Program;
+  bool search(std::string_view text, size_t from, uint32_t options, Scratch& scratch, Match& match) const;
+
   std::unique_ptr<Program> program_;
 };
 

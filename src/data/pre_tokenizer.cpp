@@ -12,36 +12,75 @@ namespace {
 using Pieces = std::vector<std::string_view>;
 
 /// What happens to the matches of a delimiter (tokenizers' SplitDelimiterBehavior).
-enum class Delimiters { isolated, removed, merged_with_next };
+enum class Delimiters { isolated, removed, merged_with_next, merged_with_previous, contiguous };
 
-/// Outputs the text between `settled` and a match, and the match according to `delimiters`.
+std::optional<Delimiters> delimiters_named(std::string_view name) {
+  if (name == "Isolated") return Delimiters::isolated;
+  if (name == "Removed") return Delimiters::removed;
+  if (name == "MergedWithNext") return Delimiters::merged_with_next;
+  if (name == "MergedWithPrevious") return Delimiters::merged_with_previous;
+  if (name == "Contiguous") return Delimiters::contiguous;
+  return std::nullopt;
+}
+
+/// Outputs the text between matches, and the matches according to `delimiters`. `invert`: matches and the text between
+/// them change places.
 class DelimiterCutter {
  public:
   DelimiterCutter(std::string_view text, Delimiters delimiters, bool invert, Pieces& out)
       : text_(text), delimiters_(delimiters), invert_(invert), out_(out) {}
 
   void match(size_t begin, size_t end) {
-    if (delimiters_ == Delimiters::merged_with_next) {
-      emit(begin, true);
-      return;
-    }
-    emit(begin, delimiters_ == Delimiters::isolated || !invert_);
-    emit(end, delimiters_ == Delimiters::isolated || invert_);
+    if (settled_ < begin) take(begin, invert_);
+    take(end, !invert_);
   }
 
-  void finish() { emit(text_.size(), delimiters_ != Delimiters::removed || !invert_); }
+  void finish() {
+    if (settled_ < text_.size()) take(text_.size(), invert_);
+    if (begin_ < settled_) emit(begin_, settled_);
+  }
 
  private:
-  void emit(size_t end, bool keep) {
-    if (keep && end > settled_) out_.push_back(text_.substr(settled_, end - settled_));
+  /// The next stretch ends at `end`; `is_match` after inversion.
+  void take(size_t end, bool is_match) {
+    switch (delimiters_) {
+      case Delimiters::isolated:
+        emit(settled_, end);
+        begin_ = end;
+        break;
+      case Delimiters::removed:
+        if (!is_match) emit(settled_, end);
+        begin_ = end;
+        break;
+      case Delimiters::merged_with_next:  // a match begins a piece; the text after it goes on
+        if (is_match || !follows_match_) flush(settled_);
+        break;
+      case Delimiters::merged_with_previous:
+        if (!is_match || follows_match_) flush(settled_);
+        break;
+      case Delimiters::contiguous:
+        if (is_match != follows_match_) flush(settled_);
+        break;
+    }
+    follows_match_ = is_match;
     settled_ = end;
+  }
+
+  void flush(size_t end) {
+    emit(begin_, end);
+    begin_ = end;
+  }
+  void emit(size_t begin, size_t end) {
+    if (begin < end) out_.push_back(text_.substr(begin, end - begin));
   }
 
   std::string_view text_;
   Delimiters delimiters_;
   bool invert_;
   Pieces& out_;
-  size_t settled_ = 0;
+  size_t begin_ = 0;    // of the piece that is not yet output
+  size_t settled_ = 0;  // the text before it has been taken
+  bool follows_match_ = false;
 };
 
 }  // namespace
@@ -66,16 +105,9 @@ class SplitStage : public PreTokenizer::Stage {
   explicit SplitStage(const JsonNode& node) : invert_(node.flag("invert", false)) {
     const JsonNode pattern = node.at("pattern");
     const std::string behavior = node.text("behavior");
-    if (behavior == "Isolated") {
-      delimiters_ = Delimiters::isolated;
-    } else if (behavior == "Removed") {
-      delimiters_ = Delimiters::removed;
-    } else if (behavior == "MergedWithNext" && !invert_) {
-      delimiters_ = Delimiters::merged_with_next;
-    } else {
-      node.fail(
-          fmt::format("has the behavior {}{}, which {}.", behavior, invert_ ? " (inverted)" : "", kTokenizeOffline));
-    }
+    const std::optional<Delimiters> delimiters = delimiters_named(behavior);
+    if (!delimiters) node.fail(fmt::format("has the behavior {}, which {}.", behavior, kTokenizeOffline));
+    delimiters_ = *delimiters;
     if (std::optional<JsonNode> literal = pattern.find("String")) {
       literal_ = literal->text();
       if (literal_.empty()) literal->fail("is empty. Give a text to split at.");
@@ -97,10 +129,8 @@ class SplitStage : public PreTokenizer::Stage {
            Pieces& out) const override {
     DelimiterCutter cutter(piece, delimiters_, invert_, out);
     if (pattern_) {
-      Pattern::Match match;
-      for (size_t at = 0; at < piece.size() && pattern_->find(piece, at, *scratch, match); at = match.end) {
-        cutter.match(match.begin, match.end);
-      }
+      Pattern::Walk walk;
+      for (Pattern::Match match; pattern_->next(piece, walk, *scratch, match);) cutter.match(match.begin, match.end);
     } else {
       for (size_t at = piece.find(literal_); at != piece.npos; at = piece.find(literal_, at + literal_.size())) {
         cutter.match(at, at + literal_.size());
@@ -274,6 +304,9 @@ void PreTokenizer::split(std::string_view text, bool at_start, Scratch& scratch)
   if (scratch.patterns.size() != stages_.size()) {
     scratch.patterns.clear();
     for (const auto& stage : stages_) scratch.patterns.push_back(stage->make_scratch());
+  }
+  for (const auto& pattern : scratch.patterns) {
+    if (pattern) pattern->start_text();
   }
   scratch.changed.clear();
   scratch.pieces.assign(1, text);

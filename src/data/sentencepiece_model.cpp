@@ -99,6 +99,8 @@ class Reader {
       }
       if (field.number == 24) model_.whitespace_as_suffix = number(field) != 0;
       if (field.number == 35) model_.byte_fallback = number(field) != 0;
+      if (field.number == 41) model_.has_bos = static_cast<int64_t>(number(field)) >= 0;
+      if (field.number == 42) model_.has_eos = static_cast<int64_t>(number(field)) >= 0;
       if (field.number == 44) model_.unknown_surface = content(field);
       if (field.number == 46) model_.bos_piece = content(field);
       if (field.number == 47) model_.eos_piece = content(field);

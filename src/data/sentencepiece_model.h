@@ -44,6 +44,8 @@ struct SentencePieceModel {
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
 
+  bool has_bos = true;  ///< whether the trainer gave bos_piece and eos_piece ids
+  bool has_eos = true;
   int32_t unknown_id = -1;
   uint64_t fingerprint = 0;  ///< of the file's bytes
 };

@@ -1,9 +1,11 @@
 #include "tiktoken.h"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
 
@@ -24,7 +26,8 @@ struct TiktokenTokenizer::Scratch {
   std::string repaired;
 };
 
-TiktokenTokenizer::TiktokenTokenizer(std::vector<std::string> tokens) : encoder_(std::move(tokens)) {
+TiktokenTokenizer::TiktokenTokenizer(std::vector<std::string> tokens, std::vector<std::string> notices)
+    : encoder_(std::move(tokens)), notices_(std::move(notices)) {
   std::string all = name();
   for (const std::string& token : encoder_.tokens()) all += fmt::format("\n{} {}", token.size(), token);
   fingerprint_ = name_key(all);
@@ -228,12 +231,82 @@ std::vector<std::string> read_tiktoken_file(const std::filesystem::path& path) {
   return reader.finish();
 }
 
+namespace {
+
+struct KnownVocabulary {
+  size_t tokens;
+  const char* name;
+};
+
+// By their number of tokens, which no two share.
+constexpr size_t kLlama3Tokens = 128'000;
+constexpr KnownVocabulary kOtherVocabularies[] = {
+    {50'256, "r50k_base, GPT-3's"},
+    {50'257, "GPT-2's"},
+    {50'280, "p50k_base, Codex's"},
+    {100'256, "cl100k_base, GPT-4's"},
+    {151'329, "GLM-4's"},
+    {151'643, "Qwen's (qwen.tiktoken)"},
+    {163'584, "Kimi's"},
+    {199'998, "o200k_base, GPT-4o's"},
+    {200'000, "Llama 4's"},
+};
+
+/// `tokenizer train` begins with the 256 bytes in order.
+bool is_own_vocabulary(std::span<const std::string> tokens) {
+  for (size_t byte = 0; byte < 256; ++byte) {
+    if (tokens[byte] != std::string(1, static_cast<char>(byte))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<std::string> check_is_llama3(const std::filesystem::path& path, std::span<const std::string> tokens) {
+  const auto fail = [&](const std::string& what) {
+    throw Error(ExitCode::bad_data, fmt::format("tokenizer {}: {}, which {}.", path.string(), what, kTokenizeOffline));
+  };
+  if (tokens.size() == kLlama3Tokens || is_own_vocabulary(tokens)) return {};
+  for (const KnownVocabulary& known : kOtherVocabularies) {
+    if (known.tokens == tokens.size())
+      fail(fmt::format("the {} tokens are {}", with_thousands(known.tokens), known.name));
+  }
+  const PieceSplitter splitter;
+  PieceSplitter::Scratch scratch(splitter);
+  for (const std::string& token : tokens) {
+    if (valid_utf8_length(token) != token.size() || splitter.piece_end(token, 0, scratch) == token.size()) continue;
+    fail(fmt::format("Llama 3's expression would split the token \"{}\", so this is another model's vocabulary",
+                     printable(token)));
+  }
+  return {
+      fmt::format("tokenizer {}: its {} tokens are not Llama 3's; they are read with Llama 3's expression and its 256 "
+                  "special tokens after them",
+                  path.string(), with_thousands(tokens.size()))};
+}
+
 void write_tiktoken_file(const std::filesystem::path& path, std::span<const std::string> tokens) {
   std::string text;
   for (size_t rank = 0; rank < tokens.size(); ++rank) {
     text += fmt::format("{} {}\n", encode_base64(tokens[rank]), rank);
   }
   write_file_atomically(path, text);
+}
+
+nlohmann::json tiktoken_merges(std::span<const std::string> tokens) {
+  std::unordered_map<std::string_view, size_t> ranks;
+  for (size_t rank = 0; rank < tokens.size(); ++rank) ranks[tokens[rank]] = rank;
+  nlohmann::json merges = nlohmann::json::array();
+  for (std::string_view token : tokens) {
+    std::vector<std::pair<size_t, size_t>> cuts;
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      auto left = ranks.find(token.substr(0, cut));
+      auto right = ranks.find(token.substr(cut));
+      if (left != ranks.end() && right != ranks.end()) cuts.emplace_back(left->second, right->second);
+    }
+    std::sort(cuts.begin(), cuts.end());
+    for (auto [left, right] : cuts) merges.push_back({to_byte_alphabet(tokens[left]), to_byte_alphabet(tokens[right])});
+  }
+  return merges;
 }
 
 bool looks_like_tiktoken(std::string_view bytes) { return parse_line(bytes.substr(0, bytes.find('\n'))).has_value(); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,7 +22,7 @@ class TiktokenTokenizer : public Tokenizer {
   static constexpr int32_t kSpecialTokens = 256;
 
   /// `tokens[rank]`: the result of read_tiktoken_file.
-  explicit TiktokenTokenizer(std::vector<std::string> tokens);
+  explicit TiktokenTokenizer(std::vector<std::string> tokens, std::vector<std::string> notices = {});
   ~TiktokenTokenizer() override;
 
   void encode_append(std::string_view text, std::vector<int32_t>& ids) const override;
@@ -31,6 +32,7 @@ class TiktokenTokenizer : public Tokenizer {
   int32_t bos_id() const override { return encoder_.size(); }
   int32_t eos_id() const override { return encoder_.size() + 1; }
   std::string name() const override { return "tiktoken"; }
+  std::vector<std::string> notices() const override { return notices_; }
   std::string description() const override;
   uint64_t fingerprint() const override { return fingerprint_; }
 
@@ -47,6 +49,7 @@ class TiktokenTokenizer : public Tokenizer {
 
   BytePairEncoder encoder_;
   PieceSplitter splitter_;
+  std::vector<std::string> notices_;
   uint64_t fingerprint_;
   mutable ScratchPool<Scratch> pool_;
 };
@@ -58,8 +61,17 @@ class TiktokenTokenizer : public Tokenizer {
 /// duplicate token or rank, missing ranks, a missing single byte, an empty or missing file.
 std::vector<std::string> read_tiktoken_file(const std::filesystem::path& path);
 
+/// A tiktoken file says neither its expression nor its special tokens: these are Llama 3's here. Throws Error(bad_data)
+/// if the tokens are another model's, with its name where they are known; else returns what to tell the user, which is
+/// nothing for Llama 3's own and for files that `tokenizer train` made.
+std::vector<std::string> check_is_llama3(const std::filesystem::path& path, std::span<const std::string> tokens);
+
 /// Writes `tokens[rank]` in rank order, atomically.
 void write_tiktoken_file(const std::filesystem::path& path, std::span<const std::string> tokens);
+
+/// All ways to form a token from two others in the byte alphabet, in the order of the tokens' ranks: a tiktoken
+/// vocabulary has no list of merges and allows all of them.
+nlohmann::json tiktoken_merges(std::span<const std::string> tokens);
 
 /// Whether the first line of `bytes` looks like a tiktoken model file.
 bool looks_like_tiktoken(std::string_view bytes);

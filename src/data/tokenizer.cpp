@@ -45,8 +45,9 @@ constexpr std::string_view kTokenizerForms =
 
 /// A folder's tokenizer file, the most informative one first.
 fs::path file_in_folder(const fs::path& folder) {
-  for (const char* place : {"tokenizer.json", "tokenizer.model", "original/tokenizer.model", "vocab.json"}) {
-    if (fs::is_regular_file(folder / place)) return folder / place;
+  for (const char* place : {"tokenizer.json", "tokenizer.model", "original/tokenizer.model", "vocab.json",
+                            "tiktoken.model", "qwen.tiktoken", "tekken.json"}) {
+    if (fs::exists(folder / place)) return folder / place;
   }
   if (fs::exists(folder / "vocab.txt")) {
     fail(folder, fmt::format("a tokenizer that is only a vocab.txt {}.", kTokenizeOffline));
@@ -57,6 +58,9 @@ fs::path file_in_folder(const fs::path& folder) {
 
 std::shared_ptr<const Tokenizer> open_sentencepiece(const fs::path& file) {
   SentencePieceModel model = read_sentencepiece_model(file);
+  if (std::optional<HuggingFaceParts> parts = read_with_settings(file, model)) {
+    return std::make_shared<HuggingFaceTokenizer>(std::move(*parts));
+  }
   try {
     return std::make_shared<SentencePieceTokenizer>(std::move(model));
   } catch (const Error& error) {
@@ -88,6 +92,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const fs::path& path) {
                            std::make_error_code(std::errc::no_such_file_or_directory).message()));
   }
   fs::path file = fs::is_directory(status) ? file_in_folder(path) : path;
+  if (!fs::is_regular_file(file)) fail(file, "this is not a file but a folder, a pipe or a device. Name a file.");
   if (text_form(file) == TextForm::ids && fs::exists(index_path(file)))
     return std::make_shared<RecordedVocabulary>(TokenFile(file).facts());
   refuse_kind(file_kind_at(file), file, ExitCode::bad_data);
@@ -102,7 +107,12 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const fs::path& path) {
     case Kind::tiktoken:
       break;
   }
-  return std::make_shared<TiktokenTokenizer>(read_tiktoken_file(file));
+  std::vector<std::string> tokens = read_tiktoken_file(file);
+  if (std::optional<HuggingFaceParts> parts = read_with_settings(file, tokens)) {
+    return std::make_shared<HuggingFaceTokenizer>(std::move(*parts));
+  }
+  std::vector<std::string> notices = check_is_llama3(file, tokens);
+  return std::make_shared<TiktokenTokenizer>(std::move(tokens), std::move(notices));
 }
 
 std::string shown_id(int32_t id) { return id == Tokenizer::kNoId ? "none" : std::to_string(id); }

@@ -6,7 +6,7 @@
 #include <bit>
 #include <charconv>
 #include <chrono>
-#include <istream>
+#include <iostream>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -28,6 +28,13 @@
 
 namespace titan {
 namespace {
+
+/// Opens the tokenizer and says on standard error what its files disagree about.
+std::shared_ptr<const Tokenizer> open_with_notices(const std::filesystem::path& path) {
+  std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(path);
+  for (const std::string& notice : tokenizer->notices()) std::cerr << "warning: " << printable(notice) << '\n';
+  return tokenizer;
+}
 
 std::string read_all(std::istream& in) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
@@ -108,7 +115,7 @@ void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
 
 void encode_stream(const std::filesystem::path& model, const TokenizerEncoding& encoding, std::istream& in,
                    std::ostream& out) {
-  auto tokenizer = open_tokenizer(model);
+  auto tokenizer = open_with_notices(model);
   std::string text = read_all(in);
   if (encoding.measure > 0) {
     measure_encoding(*tokenizer, encoding, text, out);
@@ -119,7 +126,7 @@ void encode_stream(const std::filesystem::path& model, const TokenizerEncoding& 
 }
 
 void decode_stream(const std::filesystem::path& model, std::istream& in, std::ostream& out) {
-  auto tokenizer = open_tokenizer(model);
+  auto tokenizer = open_with_notices(model);
   std::vector<int32_t> ids;
   for (std::string word; in >> word;) {
     int32_t id = 0;
@@ -134,7 +141,7 @@ void decode_stream(const std::filesystem::path& model, std::istream& in, std::os
 }
 
 void describe_tokenizer(const std::filesystem::path& model, std::ostream& out) {
-  auto tokenizer = open_tokenizer(model);
+  auto tokenizer = open_with_notices(model);
   out << fmt::format("{}\n", tokenizer->description());
   out << fmt::format("{:<12} {}\n{:<12} {}\n", "kind", tokenizer->name(), "ids",
                      with_thousands(tokenizer->vocabulary_size()));
@@ -286,7 +293,7 @@ std::vector<int32_t> labels_of(const EncodedChat& chat) {
 /// The corpus, and the tokenizer if one is named.
 struct Inspected {
   explicit Inspected(const Inspection& wanted) {
-    if (!wanted.tokenizer.empty()) tokenizer = open_tokenizer(wanted.tokenizer);
+    if (!wanted.tokenizer.empty()) tokenizer = open_with_notices(wanted.tokenizer);
     DatasetOptions dataset = wanted.dataset;
     if (!wanted.chat_template.empty()) {
       const ChatTemplateOptions options{.name = wanted.chat_template, .tokenizer = wanted.tokenizer};
@@ -343,25 +350,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// All ways to form a token from two others, in the order of the tokens' ranks: a tiktoken vocabulary has no list of
-/// merges and allows all of them.
-Json merges_of(std::span<const std::string> tokens) {
-  std::unordered_map<std::string_view, size_t> ranks;
-  for (size_t rank = 0; rank < tokens.size(); ++rank) ranks[tokens[rank]] = rank;
-  Json merges = Json::array();
-  for (std::string_view token : tokens) {
-    std::vector<std::pair<size_t, size_t>> cuts;
-    for (size_t cut = 1; cut < token.size(); ++cut) {
-      auto left = ranks.find(token.substr(0, cut));
-      auto right = ranks.find(token.substr(cut));
-      if (left != ranks.end() && right != ranks.end()) cuts.emplace_back(left->second, right->second);
-    }
-    std::sort(cuts.begin(), cuts.end());
-    for (auto [left, right] : cuts) merges.push_back({to_byte_alphabet(tokens[left]), to_byte_alphabet(tokens[right])});
-  }
-  return merges;
-}
-
 /// The special tokens are vocabulary entries that no merge produces, not added tokens: added tokens would be matched in
 /// text, while tiktoken reads text that looks like a special token as ordinary text.
 Json vocabulary_of(std::span<const std::string> tokens, std::span<const std::string> special) {
@@ -409,7 +397,7 @@ Json tokenizer_json(std::span<const std::string> tokens, std::span<const std::st
             {"byte_fallback", false},
             {"ignore_merges", true},
             {"vocab", vocabulary_of(tokens, special)},
-            {"merges", merges_of(tokens)}}}};
+            {"merges", tiktoken_merges(tokens)}}}};
 }
 
 }  // namespace

@@ -115,11 +115,12 @@ TEST(HuggingFaceTokenizer, WithoutBeginAndEndTokensNothingIsAdded) {
   EXPECT_EQ(Folder().open()->encode("a", true, true), Ids{'a'});
 }
 
-TEST(HuggingFaceTokenizer, FurtherIdsOfTheConfigCount) {
-  const json config = {{"eos_token", "<pad>"}, {"added_tokens_decoder", {{"300", {{"content", "<pad>"}}}}}};
+TEST(HuggingFaceTokenizer, FurtherTokensOfTheConfigCount) {
+  const json config = {{"eos_token", "<pad>"}, {"added_tokens_decoder", {{"260", {{"content", "<pad>"}}}}}};
   auto tokenizer = Folder(small_tokenizer(), config).open();
-  EXPECT_EQ(tokenizer->eos_id(), 300);
-  EXPECT_EQ(tokenizer->vocabulary_size(), 301);
+  EXPECT_EQ(tokenizer->eos_id(), 260);
+  EXPECT_EQ(tokenizer->vocabulary_size(), 261);
+  EXPECT_EQ(tokenizer->encode("a<pad>", false, false), (Ids{'a', 260}));
 }
 
 TEST(HuggingFaceTokenizer, VocabularyAndMergesInFilesOfTheirOwnAreTheSame) {
@@ -144,12 +145,44 @@ TEST(HuggingFaceTokenizer, WhatIsNotReadHereIsNamedWithTheWayOut) {
   refused("/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "Lowercase"}]})",
           "normalizers[0] is of type Lowercase");
   refused("/pre_tokenizer", R"({"type": "BertPreTokenizer"})", "pre_tokenizer is of type BertPreTokenizer");
-  refused("/pre_tokenizer", R"({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "a[[b]]"}})",
-          "a class inside a class");
+  refused("/pre_tokenizer", R"({"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "a[^b[^c]]"}})",
+          "a class inside a class that excludes");
   refused("/post_processor", R"({"type": "Strange"})", "post_processor is of type Strange");
   refused("/decoder", R"({"type": "WordPiece"})", "decoder is of type WordPiece");
   refused("/model/type", R"("Unigram")", "model is of type Unigram");
   refused("/model/end_of_word_suffix", R"("</w>")", "model.end_of_word_suffix");
+}
+
+TEST(HuggingFaceTokenizer, AnExpressionsAnchorsAreThoseOfLines) {
+  const auto pieces = [](const char* expression, const std::string& text) {
+    json file = with("/model/ignore_merges", true);
+    file["pre_tokenizer"] = {{"type", "Sequence"},
+                             {"pretokenizers",
+                              {{{"type", "Split"}, {"pattern", {{"Regex", expression}}}, {"behavior", "Isolated"}},
+                               {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+    json& vocabulary = file["model"]["vocab"];
+    for (const char* token : {"  ", "a ", " \n", "ab", "\nb"}) {
+      if (!vocabulary.contains(to_byte_alphabet(token))) vocabulary[to_byte_alphabet(token)] = 1000 + vocabulary.size();
+    }
+    auto tokenizer = Folder(file).open();
+    std::string all;
+    for (int32_t id : tokenizer->encode(text, false, false)) all += tokenizer->decode(Ids{id}) + "|";
+    return all;
+  };
+  EXPECT_EQ(pieces("\\s+$", "a b  "), "a| |b|  |");
+  EXPECT_EQ(pieces("\\s+$", "a \nb"), "a| |\nb|");
+  EXPECT_EQ(pieces("^b", "\nb"), "\n|b|");
+  EXPECT_EQ(pieces("^\n", "\nb"), "\n|b|");
+  EXPECT_EQ(pieces("^x|$b", "\nb"), "\nb|");
+  EXPECT_EQ(pieces("\\b", "ab ab"), "ab| |ab|");  // matches without characters cut, too
+}
+
+TEST(HuggingFaceTokenizer, AnExpressionWithoutEndGivesUp) {
+  const json split = {{"type", "Split"}, {"pattern", {{"Regex", "(?:a|aa)+$"}}}, {"behavior", "Isolated"}};
+  const auto tokenizer = Folder(with("/pre_tokenizer", split)).open();
+  const std::string text = std::string(5000, 'a') + "b";
+  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { tokenizer->encode(text, false, false); }),
+                      "the tokenizer's expression gives up at byte 0 of a text of 5001 bytes");
 }
 
 TEST(HuggingFaceTokenizer, DamageIsNamedWithItsPlace) {
