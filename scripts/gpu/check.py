@@ -7,7 +7,6 @@ import functools
 import json
 import math
 import pathlib
-import statistics
 
 from programs import Outcome, Session, left_out, with_options
 
@@ -15,8 +14,9 @@ CONFIG = "configs/debug_model.toml"
 STEPS = 20
 GLOBAL_BATCH = 8
 RUN_SECONDS = 90
-# Relative, at step 1 and at any later one; where bf16 computes, at the median of the later ones, for in a step whose loss
-# jumps rounding alone moves it by percents. Other shapes and orders of sums differ by rounding, which training amplifies;
+# Of this seed no step's loss jumps: there rounding alone would move it by percents.
+SEED = 2
+# Relative, at step 1 and at any later one. Other shapes and orders of sums differ by rounding, which training amplifies;
 # other processors and fused kernels round more operations differently. In bf16 fused kernels leave out some of plain
 # operations' roundings; leaving out all of them, on a CPU, is 5e-5 and 4e-3 (rows single and bf16), of which the bars are
 # about three times. At step 1 the bar is the same in float8 and for document masks, whose rows are short.
@@ -106,7 +106,7 @@ class Checks:
     def words_of(self, row: Row, device: str) -> list[str]:
         words = ["launch", "-n", str(row.ranks), CONFIG] if row.ranks > 1 else [CONFIG]
         words += [f"--training.device={device}", f"--training.steps={STEPS}"]
-        words += [f"--training.local_batch_size={GLOBAL_BATCH // row.data_parallel}", "--debug.seed=1", "--metrics.log_freq=1"]
+        words += [f"--training.local_batch_size={GLOBAL_BATCH // row.data_parallel}", f"--debug.seed={SEED}", "--metrics.log_freq=1"]
         words += ["--job.dump_folder={folder}", *(["--debug.share_gpu"] if row.ranks > 1 else []), *row.words]
         return [str(self.session.programs / "titan_train"), *words]
 
@@ -132,9 +132,8 @@ class Checks:
             run.verdict = "failed: a loss of 0"
         elif row.against:
             off = [abs(a - b) / abs(b) if b and math.isfinite(b) else math.inf for a, b in zip(losses, others)]
-            later = statistics.median(off[1:]) if BF16 in row.words else max(off)
-            run.numbers |= {"first_off": off[0], "later_off": later}
-            run.verdict = "ok" if off[0] <= row.bars[0] and later <= row.bars[1] else "failed: other losses"
+            run.numbers |= {"first_off": off[0], "later_off": max(off)}
+            run.verdict = "ok" if off[0] <= row.bars[0] and max(off) <= row.bars[1] else "failed: other losses"
 
     def write_losses(self) -> bool:
         """Those of a CPU, beside this script."""
@@ -170,8 +169,8 @@ def told(run: Outcome) -> str:
 
 def check_lines(session: Session) -> list[str]:
     rows = [run for run in session.outcomes.values() if run.name in BY_NAME and run.numbers.get("losses")]
-    lines = ["", f"Losses: of the debug model, float32 where nothing else is said, {STEPS} steps of {GLOBAL_BATCH} sequences, seed 1. How far off"]
-    lines += ["the row that is named (cpu: computed in advance) is relative; in bf16 and float8 \"later\" is the median.", ""]
+    lines = ["", f"Losses: of the debug model, float32 where nothing else is said, {STEPS} steps of {GLOBAL_BATCH} sequences, seed {SEED}."]
+    lines += ["How far off the row that is named (cpu: computed in advance) is relative; \"later\" is the most.", ""]
     for run in (run for run in rows if BY_NAME[run.name].against in ("", *ON_CPU)):
         lines.append(f"* {run.name}, {BY_NAME[run.name].what}: {' '.join(f'{loss:.5f}' for loss in run.numbers['losses'])}")
     return lines if rows else []

@@ -303,7 +303,7 @@ def find_programs(arguments: argparse.Namespace) -> None:
         for path in [*(packed / name for name in PROGRAMS), *packed.glob("lib/*")]:
             if not os.access(path, os.X_OK) and path.exists():  # a copy may have lost that
                 path.chmod(0o755)
-        if missing := [name for name in PROGRAMS if not (packed / name).exists()]:
+        if missing := [name for name in PROGRAMS[: 1 if arguments.losses else None] if not (packed / name).exists()]:
             sys.exit(refuse(f"{packed} holds no {missing[0]}; --pack makes build/gpu.tar.xz, which unpacks to such a folder"))
     elif code := subprocess.run(["bash", HERE / "prepare.sh", "build"]).returncode:
         sys.exit(code)
