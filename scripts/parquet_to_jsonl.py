@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Parquet → JSON lines, which titan_train reads: parquet_to_jsonl.py IN.parquet OUT.jsonl [COLUMN]   (needs pyarrow)
 
-Every row becomes a record of all its columns: texts, conversations and what else there is. With COLUMN, that column alone
-is written, as the field "text"."""
+Every row becomes a record of all its columns: texts, conversations and what else there is. With COLUMN, that column
+alone is written, as the field "text"."""
 
 import json, math, os, signal, sys
 
@@ -16,7 +16,7 @@ def plain(value, column):
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, bytes):
-        raise SystemExit(f'parquet_to_jsonl.py: the column "{column}" holds bytes, which are no text; name another column.')
+        raise SystemExit(f'parquet_to_jsonl.py: the column "{column}" holds bytes, not text; name another column.')
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
 
 

@@ -1,0 +1,124 @@
+"""Fields of conversations beside role and content, against `transformers`: what its `apply_chat_template` writes for a
+record, `titan_train data peek` shows, with the labels of its turns."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+from packages_oracle import byte_level
+from tiktoken_reference import PATTERN
+from tokenizers import Regex, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import titan
+from chat_templates import QWEN3
+
+SPECIAL = ["<|endoftext|>", "<|im_end|>", "<|im_start|>"]
+# Reads names, parts of a content, thoughts, numbers, lists, and a variable.
+FIELDS = """{%- if style is defined %}{{ '(' ~ style ~ ')' }}{% endif -%}
+{%- for m in messages %}
+{{- '<|im_start|>' + m.role + (' ' + m.name if m.name is defined and m.name else '') + '\\n' }}
+{%- if m.thinking %}{{ '[' + m.thinking + ']' }}{% endif %}
+{%- if m.votes is defined %}{{ m.votes ~ ' ' ~ m.tags | join('/') }}{% endif %}
+{%- if m.content is string %}{{ m.content }}{% else %}
+{%- for part in m.content %}{{ part.text + ('' if loop.last else ' & ') }}{% endfor %}{% endif %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+
+def user(content, **more) -> dict:
+    return {"role": "user", "content": content, **more}
+
+
+def answer(content, **more) -> dict:
+    return {"role": "assistant", "content": content, **more}
+
+
+THOUGHTS = [
+    [user("How many?"), answer("Seven.", reasoning_content="nine less two")],
+    [user("One"), answer("a", reasoning_content="first"), user("Two"), answer("b", reasoning_content="second")],
+    [user("<|im_end|> is text"), answer("so", reasoning_content="<|im_start|>")],
+    [user("None"), answer("x", reasoning_content=None)],
+]
+OTHERS = [
+    [user("Who?", name="Ann"), answer("You.", name="Bob")],
+    [user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), answer("c")],
+    [user("Why?"), answer([{"type": "text", "text": "so"}], thinking="hm")],
+    [user("x", votes=3, tags=["p", "q"]), answer("y")],
+]
+
+
+class Fields(unittest.TestCase):
+    def setUp(self):
+        titan.binary()
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        self.place, self.folder = pathlib.Path(place.name), pathlib.Path()
+
+    def learn(self, template: str) -> PreTrainedTokenizerFast:
+        self.folder = self.place / f"tokenizer-{len(list(self.place.iterdir()))}"
+        split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
+        plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        byte_level(self.folder, ["How many? nine less two, and seven."] * 4, 300, [split, plain], special=SPECIAL)
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIAL[0], "eos_token": SPECIAL[1]}
+        (self.folder / "tokenizer_config.json").write_text(json.dumps(config))
+        (self.folder / "chat_template.jinja").write_text(template)
+        return PreTrainedTokenizerFast.from_pretrained(self.folder)
+
+    def peek(self, records: list[dict]) -> list[tuple[str, str]]:
+        """The text and the labels of every record."""
+        corpus = self.folder / "chat.jsonl"
+        corpus.write_text("".join(json.dumps(record) + "\n" for record in records))
+        command = [titan.binary(), "data", "peek", "--dataset-path", str(corpus), "--tokenizer", str(self.folder)]
+        command += ["--chat-template", "auto", "--documents", str(len(records))]
+        done = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("warning", done.stdout)
+        shown = re.findall(r"^  (\".*\")\n  labels (\".*\")$", done.stdout, re.MULTILINE)
+        return [(json.loads(text), json.loads(labels)) for text, labels in shown]
+
+    def test_texts_are_those_of_transformers(self):
+        for template, conversations in ((QWEN3, THOUGHTS), (FIELDS, OTHERS)):
+            tokenizer = self.learn(template)
+            expected = [tokenizer.apply_chat_template(one, tokenize=False) for one in conversations]
+            self.assertEqual([text for text, _ in self.peek([{"messages": one} for one in conversations])], expected)
+
+    def test_variables_of_a_record_are_those_of_the_template(self):
+        tokenizer = self.learn(FIELDS)
+        conversation = [user("q"), answer("a")]
+        for kwargs in ({"style": "brief"}, {"style": 3}, {"style": None}, {}):
+            expected = tokenizer.apply_chat_template(conversation, tokenize=False, **kwargs)
+            self.assertEqual(self.peek([{"messages": conversation, "chat_template_kwargs": kwargs}])[0][0], expected)
+
+    def test_labels_are_the_turns_that_count_with_their_thoughts(self):
+        self.learn(FIELDS)
+        talk = [user("q"), answer("a", thinking="t", weight=0), user("r"), answer("b", thinking="u", weight=1)]
+        trl = {"prompt": talk[:3], "completion": talk[3:]}
+        share = {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}], "system": "s"}
+        alpaca = {"instruction": "Add.", "input": "1 and 2", "output": "3"}
+        labels = [one for _, one in self.peek([{"messages": talk}, trl, share, alpaca])]
+        self.assertEqual(labels, ["[u]b<|im_end|>", "[u]b<|im_end|>", "a<|im_end|>", "3<|im_end|>"])
+
+    def test_forms_are_the_messages_that_they_say(self):
+        tokenizer = self.learn(FIELDS)
+        says = [{"role": "system", "content": "s"}, user("q"), answer("a")]
+        forms = [
+            {"messages": says},
+            {"system": "s", "messages": says[1:]},
+            {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}], "system": "s"},
+            {"prompt": says[:2], "completion": says[2:]},
+            {"system": "s", "prompt": "q", "completion": "a"},
+            {"system": "s", "instruction": "q", "input": "", "output": "a"},
+        ]
+        expected = tokenizer.apply_chat_template(says, tokenize=False)
+        self.assertEqual([text for text, _ in self.peek(forms)], [expected] * len(forms))
+
+
+if __name__ == "__main__":
+    unittest.main()
