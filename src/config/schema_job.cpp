@@ -292,6 +292,10 @@ void describe_debug_section(Schema& schema) {
       .later()
       .only_when({"debug.deterministic = true", [](const JobConfig& config) { return config.debug.deterministic; }})
       .help("warn of an operation that has no deterministic form instead of ending the run");
+  debug.add("attention_kernel", &S::attention_kernel, "auto")
+      .own()
+      .choices({"auto", "cudnn", "flash", "efficient"})
+      .help("the attention kernel on a GPU; auto: the fastest of them in the shape of the run");
   debug.add("dump_steps", &S::dump_steps, {})
       .own()
       .at_least(1)

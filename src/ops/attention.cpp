@@ -246,18 +246,22 @@ std::string describe_choice(AttentionKernel chosen, std::span<const KernelTiming
                      join(others, ", "));
 }
 
+KernelTiming time_kernel(AttentionKernel kernel, const std::function<double(AttentionKernel)>& measure) {
+  KernelTiming timing{kernel, 0, {}};
+  try {
+    timing.seconds = measure(kernel);
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    timing.refusal = first_line(error.what_without_backtrace());
+  }
+  return timing;
+}
+
 std::vector<KernelTiming> time_kernels(const std::function<double(AttentionKernel)>& measure) {
   std::vector<KernelTiming> timings;
   for (AttentionKernel kernel : {AttentionKernel::cudnn, AttentionKernel::flash, AttentionKernel::efficient}) {
-    KernelTiming timing{kernel, 0, {}};
-    try {
-      timing.seconds = measure(kernel);
-    } catch (const c10::OutOfMemoryError&) {
-      throw;
-    } catch (const c10::Error& error) {
-      timing.refusal = first_line(error.what_without_backtrace());
-    }
-    timings.push_back(std::move(timing));
+    timings.push_back(time_kernel(kernel, measure));
   }
   return timings;
 }
@@ -272,6 +276,8 @@ double measure_kernel(AttentionKernel kernel, const AttentionShape& shape, at::S
   const at::Tensor key = drawn(shape.kv_heads);
   const at::Tensor value = drawn(shape.kv_heads);
   const at::Tensor d_output = drawn(shape.heads);
+  TORCH_CHECK(kernel_for(query, kernel) == kernel, name(kernel), " does not take heads of ", shape.head_dim, " in ",
+              type);
   const c10::impl::VirtualGuardImpl guard(device.type());
   std::vector<double> seconds;
   for (int run = -kWarmUps; run < static_cast<int>(kRuns); ++run) {

@@ -11,6 +11,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "attention_choice.h"
 #include "run_checkpoints.h"
 #include "run_memory.h"
 #include "run_reporter.h"
@@ -166,45 +167,6 @@ void connect_ranks(Run& run) {
   for (Communicator* group : run.groups.all()) group->record_in(world.trace);
   if (run.groups.world) run.log.info("Ranks communicate through {}", run.groups.world->transport());
   run.groups.make_peer_memory = peer_memory_maker(world, run.place.mesh, run.device.device, timeout);
-}
-
-// Collective: all ranks use the same kernel, so the result does not depend on the timings of single ranks.
-AttentionKernel attention_kernel_for(const Run& run, const Plan& plan) {
-  if (run.device.device.is_cpu() || plan.request.compute != ElementType::bfloat16) return AttentionKernel::cudnn;
-  if (run.config.debug.deterministic) {
-    run.log.info("Attention by {}: cuDNN's gradients vary from run to run", name(AttentionKernel::flash));
-    return AttentionKernel::flash;
-  }
-  if (run.model.description.block_causal) {
-    run.log.info("Attention by {}: document lengths vary, and cuDNN builds a plan for each new length",
-                 name(AttentionKernel::flash));
-    return AttentionKernel::flash;
-  }
-  const int64_t ranks = run.place.mesh.size(MeshAxis::tp);
-  const AttentionShape shape{plan.request.samples, plan.request.sequence_length / plan.request.split().ranks,
-                             run.model.description.heads / ranks, run.model.description.kv_heads / ranks,
-                             run.model.description.head_dim};
-  const std::vector<KernelTiming> timings = time_kernels(
-      [&](AttentionKernel kernel) { return measure_kernel(kernel, shape, at::kBFloat16, run.device.device); });
-  std::optional<AttentionKernel> chosen = choose_kernel(timings);
-  if (!chosen) {
-    throw Error(ExitCode::bad_config,
-                fmt::format("no attention kernel takes [{}, {}, {}, {}] with {} heads of keys: {}", shape.samples,
-                            shape.length, shape.heads, shape.head_dim, shape.kv_heads, timings.front().refusal));
-  }
-  run.log.info(describe_choice(*chosen, timings));
-  if (run.world.store && run.world.is_distributed()) {
-    const std::string key = "attention/kernel";
-    if (run.world.rank == 0) run.world.store->set(key, std::to_string(static_cast<int>(*chosen)));
-    AttentionKernel agreed{};
-    read_words(run.world.store->get_to_str(key), 0, [&](const nlohmann::json& said) {
-      agreed =
-          std::array{AttentionKernel::cudnn, AttentionKernel::flash, AttentionKernel::efficient}.at(said.get<size_t>());
-    });
-    if (agreed != *chosen) run.log.info("Attention by {}, as on rank 0", name(agreed));
-    chosen = agreed;
-  }
-  return *chosen;
 }
 
 /// Captures this plan's work as CUDA graphs; null: eager execution.

@@ -242,6 +242,7 @@ struct DebugSection {
   std::optional<int64_t> seed;
   bool deterministic{};
   bool deterministic_warn_only{};
+  std::string attention_kernel;  ///< auto, cudnn, flash, efficient
   std::vector<int64_t> dump_steps;
   bool dump_logits{};
   bool sync_check{};

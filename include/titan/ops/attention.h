@@ -41,8 +41,9 @@ std::optional<AttentionKernel> choose_kernel(std::span<const KernelTiming> timin
 /// One line: the chosen kernel, and the times of the others relative to it.
 std::string describe_choice(AttentionKernel chosen, std::span<const KernelTiming> timings);
 
-/// Times every candidate kernel. `measure` returns the seconds of one forward and backward, or throws c10::Error if the
-/// kernel rejects the shape.
+/// `measure` returns the seconds of one forward and backward, or throws c10::Error if the kernel rejects the shape.
+KernelTiming time_kernel(AttentionKernel kernel, const std::function<double(AttentionKernel)>& measure);
+/// Times every candidate kernel.
 std::vector<KernelTiming> time_kernels(const std::function<double(AttentionKernel)>& measure);
 
 /// Median seconds of a causal forward and backward on a CUDA device, measured with CUDA events.

@@ -1,0 +1,24 @@
+// Which CUDA attention kernel a run uses: the one that debug.attention_kernel names, or the fastest in the run's shape.
+#pragma once
+
+#include "titan/ops/attention.h"
+#include "titan/parallel/plan.h"
+#include "titan/train/run.h"
+
+namespace titan {
+
+/// Collective: all ranks use the same kernel, so the result does not depend on the timings of single ranks. Throws
+/// Error(bad_config) if no kernel, or not the one that is asked for, takes the shape. On a CPU the value has no
+/// meaning.
+AttentionKernel attention_kernel_for(const Run& run, const Plan& plan);
+
+/// Why a run cannot use the kernel that is asked for, before the kernel is tried; empty: nothing speaks against it.
+struct AttentionUse {
+  bool on_cpu = false;
+  bool in_bf16 = true;
+  bool documents = false;  // document masks
+  bool deterministic = false;
+};
+std::string why_not(AttentionKernel asked, const AttentionUse& use);
+
+}  // namespace titan

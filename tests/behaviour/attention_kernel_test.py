@@ -1,0 +1,36 @@
+"""debug.attention_kernel: the attention kernel of a GPU that a run uses instead of the fastest."""
+
+from __future__ import annotations
+
+from mock_gpu import BF16, MockGpu
+from program import BAD_CONFIG
+
+DOCUMENTS = "--model.flavor=debugmodel_flex_attn"
+FP32 = "--training.mixed_precision_param=float32"
+
+
+class AskedKernel(MockGpu):
+    def test_the_kernel_that_is_named_is_used(self):
+        for asked, name in (("cudnn", "cuDNN"), ("flash", "flash"), ("efficient", "memory-efficient")):
+            with self.subTest(asked):
+                run = self.on_gpu(BF16, f"--debug.attention_kernel={asked}", "--training.steps=3")
+                self.assertIn(f"Attention by {name}, as debug.attention_kernel says", run.output)
+        run = self.on_gpu(FP32, "--debug.attention_kernel=efficient", "--training.steps=1")
+        self.assertIn("Attention by memory-efficient, as debug.attention_kernel says", run.output)
+
+    def test_a_kernel_that_cannot_run_is_refused_by_name(self):
+        rows = {
+            "cuDNN's gradients vary": ["--debug.attention_kernel=cudnn", BF16, "--debug.deterministic"],
+            "document lengths vary": ["--debug.attention_kernel=cudnn", BF16, DOCUMENTS],
+            "fp32 attention has the efficient kernel only": ["--debug.attention_kernel=flash", FP32],
+            "cuDNN does not take heads of 256": ["--debug.attention_kernel=cudnn", BF16, "--model.override.dim=512",
+                                                 "--model.override.n_heads=2"],
+        }  # fmt: skip
+        for reason, options in rows.items():
+            with self.subTest(reason):
+                run = self.on_gpu(*options, "--training.steps=1", code=BAD_CONFIG)
+                self.assertRegex(run.errors, rf'debug.attention_kernel = "\w+" cannot be used: {reason}')
+
+    def test_a_cpu_has_none_of_them(self):
+        run = self.train("--debug.attention_kernel=flash", "--training.device=cpu", exit_code=BAD_CONFIG)
+        self.assertIn('debug.attention_kernel = "flash" cannot be used: a CPU has one attention kernel', run.errors)
