@@ -109,8 +109,9 @@ bool Coordinator::take(Member& member, RankMessage message) {
   if (message.store) answer_store(member, *message.store, Clock::now() + message.store->within);
   if (message.failed) {
     member.channel.send_line(heard_line(), kAtOnce);
-    const auto& [code, text] = *message.failed;
-    report(diagnosis_.cause_of(member.rank, code, fmt::format("failed with exit code {}: {}", code, text)));
+    const Refusal& failed = *message.failed;
+    report(diagnosis_.cause_of(member.rank, failed.code,
+                               fmt::format("failed with exit code {}: {}", failed.code, failed.text)));
   }
   return message.is_understood;
 }

@@ -37,7 +37,8 @@ constexpr std::chrono::seconds kVerdictMargin{5};
 constexpr std::chrono::milliseconds kWithoutWaiting{0};
 
 Refusal stopped() {
-  return {static_cast<int>(ExitCode::interrupted), "stopped by a signal while the ranks were gathering"};
+  return {static_cast<int>(ExitCode::interrupted), "stopped by a signal while the ranks were gathering",
+          /*is_over=*/true};
 }
 
 /// A hint for missing ranks: they may be connecting to rank 0 on another host.
@@ -62,8 +63,8 @@ bool is_shortage(int error) { return error == EMFILE || error == ENFILE || error
 /// Rank 0's side.
 class Gathering {
  public:
-  Gathering(Descriptor listener, const std::string& secret, RankFacts zero)
-      : listener_(std::move(listener)), secret_(secret), check_(std::move(zero)) {}
+  Gathering(Descriptor listener, RankFacts zero, const Meeting& meeting)
+      : listener_(std::move(listener)), meeting_(meeting), check_(std::move(zero)) {}
   /// If no run was started, the other ranks wait until this process has exited.
   ~Gathering() {
     for (auto& [rank, channel] : members_) channel.keep_until_exit();
@@ -71,7 +72,7 @@ class Gathering {
   Gathering(const Gathering&) = delete;
   Gathering& operator=(const Gathering&) = delete;
 
-  GatheredRanks gather(Deadline deadline, const std::string& host);
+  GatheredRanks gather(Deadline deadline);
 
  private:
   /// A connection that has not identified its rank yet.
@@ -89,13 +90,15 @@ class Gathering {
   /// The facts of a caller that proves to be a rank of this run. Sets `until` to now if it can be dropped.
   std::optional<RankFacts> hear_caller(Caller& caller);
   void check_members_stay();
+  /// Drops an earlier connection of this rank, if ranks may be started again.
+  void replace_member(int64_t rank);
   /// Reports the refusal to the ranks that joined, and throws.
   [[noreturn]] void refuse_members(const Refusal& refusal);
   /// The same, after a short time in which the other ranks can still join.
   [[noreturn]] void refuse_all(const Refusal& refusal);
 
   Descriptor listener_;
-  const std::string& secret_;
+  const Meeting& meeting_;
   RankCheck check_;
   std::vector<Caller> callers_;
   std::vector<std::pair<int64_t, Channel>> members_;
@@ -104,7 +107,7 @@ class Gathering {
   Deadline accept_again_{};       // after running out of file descriptors
 };
 
-GatheredRanks Gathering::gather(Deadline deadline, const std::string& host) {
+GatheredRanks Gathering::gather(Deadline deadline) {
   const RankFacts& zero = *check_.facts(0);
   if (!zero.problem.empty()) refuse_all({zero.problem_code, zero.problem});
   const Deadline begin = Clock::now();
@@ -118,9 +121,11 @@ GatheredRanks Gathering::gather(Deadline deadline, const std::string& host) {
                "{} of {} did not connect within {} s (comm.init_timeout_seconds); see whether they were started "
                "and what they printed{}{}",
                check_.missing(), check_.size(), waited, rejected_caller_words(rejected_callers_, silent_),
-               words_for_elsewhere(host))});
+               words_for_elsewhere(meeting_.host)),
+           /*is_over=*/true});
     }
     for (RankFacts& facts : hear_callers(deadline)) {
+      if (meeting_.restarts) replace_member(facts.rank);
       if (const std::optional<Refusal> refusal = check_.add(std::move(facts))) refuse_all(*refusal);
     }
     check_members_stay();
@@ -172,7 +177,7 @@ void Gathering::accept_callers() {
       return;
     }
     Caller caller{
-        std::move(*channel), {secret_, port_of(listener_), random_secret(), {}}, Clock::now() + kSilenceLimit};
+        std::move(*channel), {meeting_.secret, port_of(listener_), random_secret(), {}}, Clock::now() + kSilenceLimit};
     if (caller.channel.send_line(greeting_line(caller.handshake.zero_nonce), kWithoutWaiting)) {
       callers_.push_back(std::move(caller));
     }
@@ -211,7 +216,25 @@ std::optional<RankFacts> Gathering::hear_caller(Caller& caller) {
   return std::nullopt;
 }
 
+void Gathering::replace_member(int64_t rank) {
+  if (std::count_if(members_.begin(), members_.end(), [&](const auto& member) { return member.first == rank; }) < 2) {
+    return;
+  }
+  const auto earlier =
+      std::find_if(members_.begin(), members_.end(), [&](const auto& member) { return member.first == rank; });
+  earlier->second.send_line(refused_line({kPeerFailure, "a new process has taken this rank's place", true}));
+  members_.erase(earlier);
+  check_.remove(rank);
+}
+
 void Gathering::check_members_stay() {
+  if (meeting_.restarts) {
+    std::erase_if(members_, [&](const auto& member) {
+      if (member.second.is_open()) return false;
+      check_.remove(member.first);
+      return true;
+    });
+  }
   for (const auto& [rank, channel] : members_) {
     if (channel.is_open()) continue;
     // A launcher that stops all ranks may signal rank 0 first: then the rank that left is not the cause.
@@ -258,10 +281,9 @@ bool is_rank_zero(Channel& channel, uint16_t port, const std::string& secret, in
   return proof && is_same_proof(*proof, handshake.zero_proof());
 }
 
-/// Sets `name` to rank 0's name, for messages, as far as it is known.
+/// Sets `name` to rank 0's name, for messages, as far as it is known. `begin`: of the search, for messages.
 Channel find_rank_zero(const std::string& host, const std::vector<uint16_t>& ports, const std::string& secret,
-                       int64_t rank, Deadline deadline, std::string& name) {
-  const Deadline begin = Clock::now();
+                       int64_t rank, Deadline begin, Deadline deadline, std::string& name) {
   std::string reason = "no time was left";
   std::string doubt;  // about the listener that answered; preferred to a later `reason`: rank 0 may have exited since
   while (Clock::now() < deadline) {
@@ -292,15 +314,18 @@ Channel find_rank_zero(const std::string& host, const std::vector<uint16_t>& por
 
 }  // namespace
 
-GatheredRanks gather_ranks(Descriptor listener, const std::string& secret, RankFacts zero, Deadline deadline,
-                           const std::string& host) {
-  return Gathering(std::move(listener), secret, std::move(zero)).gather(deadline, host);
+GatheredRanks gather_ranks(Descriptor listener, RankFacts zero, Deadline deadline, const Meeting& meeting) {
+  return Gathering(std::move(listener), std::move(zero), meeting).gather(deadline);
 }
 
-JoinedRun join_run(const std::string& host, const std::vector<uint16_t>& ports, const std::string& secret,
-                   const RankFacts& facts, Deadline deadline) {
+namespace {
+
+/// Nothing if rank 0 has ended before it had gathered all ranks, and another may follow.
+std::optional<JoinedRun> try_to_join(const std::vector<uint16_t>& ports, const RankFacts& facts, Deadline begin,
+                                     Deadline deadline, const Meeting& meeting) {
+  const bool may_follow = meeting.restarts && facts.problem.empty();
   std::string rank_zero;
-  Channel channel = find_rank_zero(host, ports, secret, facts.rank, deadline, rank_zero);
+  Channel channel = find_rank_zero(meeting.host, ports, meeting.secret, facts.rank, begin, deadline, rank_zero);
   channel.set_longest_line(kMembersLine);
   channel.send_line(facts.to_json());
   const Deadline latest = deadline + (deadline - Clock::now()) + kVerdictMargin;
@@ -309,7 +334,8 @@ JoinedRun join_run(const std::string& host, const std::vector<uint16_t>& ports, 
     const std::optional<std::string> line = channel.wait_line(std::min(latest, Clock::now() + std::chrono::seconds(1)));
     if (!line && channel.is_open()) continue;
     const RankMessage message = line ? parse_message(*line) : RankMessage{};
-    if (message.welcome) return {std::move(channel), *message.welcome};
+    if (message.welcome) return JoinedRun{std::move(channel), *message.welcome};
+    if (message.refused && message.refused->is_over && may_follow) return std::nullopt;
     if (message.refused) {
       // Rank 0 exits first: its message has the reason, and a launcher reports the first exit code.
       channel.wait_line(Clock::now() + kFirstToEndLimit);
@@ -318,9 +344,22 @@ JoinedRun join_run(const std::string& host, const std::vector<uint16_t>& ports, 
     }
     break;
   }
+  if (!channel.is_open() && may_follow) return std::nullopt;
   const char* what = channel.is_open() ? " sent a message that cannot be read, or none" : " ended";
   throw Error(ExitCode::peer_failure,
               fmt::format("{}{} before all ranks were there; see what it printed", rank_zero, what));
+}
+
+}  // namespace
+
+JoinedRun join_run(const std::vector<uint16_t>& ports, const RankFacts& facts, Deadline deadline,
+                   const Meeting& meeting) {
+  const Deadline begin = Clock::now();
+  for (;;) {
+    if (std::optional<JoinedRun> joined = try_to_join(ports, facts, begin, deadline, meeting))
+      return *std::move(joined);
+    ::poll(nullptr, 0, static_cast<int>(kRetryTime.count()));
+  }
 }
 
 }  // namespace titan

@@ -17,22 +17,27 @@ struct GatheredRanks {
   std::vector<std::pair<int64_t, Channel>> channels;  // by rank, to all but rank 0; each waits for its Welcome
 };
 
-/// On rank 0: waits until every rank has joined and fits. Every caller must know `secret`. `zero`: rank 0's own facts.
-/// `host`: where the other ranks look for rank 0, named in the message if it is not this machine. Throws Error, after
-/// reporting it to all ranks that joined: a rank that does not fit or has left, ranks missing at the deadline, a
-/// signal.
-GatheredRanks gather_ranks(Descriptor listener, const std::string& secret, RankFacts zero, Deadline deadline,
-                           const std::string& host);
+struct Meeting {
+  std::string secret;  // that every rank must know
+  std::string host;    // where the other ranks look for rank 0
+  bool restarts;       // see RendezvousEndpoint
+};
+
+/// On rank 0: waits until every rank has joined and fits. `zero`: rank 0's own facts. Throws Error, after reporting it
+/// to all ranks that joined: a rank that does not fit or has left, ranks missing at the deadline, a signal. With
+/// `restarts`, a rank that leaves is missing again, and one that comes twice replaces the earlier one.
+GatheredRanks gather_ranks(Descriptor listener, RankFacts zero, Deadline deadline, const Meeting& meeting);
 
 struct JoinedRun {
   Channel channel;  // to rank 0
   Welcome welcome;
 };
 
-/// On every other rank: finds the rank 0 that knows `secret` on the first of `ports` where it answers, and waits until
-/// it has gathered all ranks. Throws Error(launcher) at the deadline, RefusedByRankZero, with the exit code of this
-/// rank's own problem if it has one, or Error when rank 0 exited.
-JoinedRun join_run(const std::string& host, const std::vector<uint16_t>& ports, const std::string& secret,
-                   const RankFacts& facts, Deadline deadline);
+/// On every other rank: finds the rank 0 that knows the secret on the first of `ports` where it answers, and waits
+/// until it has gathered all ranks. Throws Error(launcher) at the deadline, RefusedByRankZero, with the exit code of
+/// this rank's own problem if it has one, or Error when rank 0 exited. With `restarts`, a rank 0 that exits is one of
+/// an earlier attempt: the next one is looked for.
+JoinedRun join_run(const std::vector<uint16_t>& ports, const RankFacts& facts, Deadline deadline,
+                   const Meeting& meeting);
 
 }  // namespace titan

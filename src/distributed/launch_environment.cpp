@@ -129,10 +129,14 @@ std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
   launch.local_rank = variables.number("LOCAL_RANK");
   launch.local_size = variables.number("LOCAL_WORLD_SIZE");
   if (launch.size == 1) return launch;
-  // A restarted run must not connect to ranks of the previous attempt.
-  const std::string attempt = variables.text_or("TORCHELASTIC_RESTART_COUNT", "0");
   launch.rendezvous.kind = RendezvousEndpoint::Kind::rank_zero;
-  launch.rendezvous.run = fmt::format("{}, attempt {}", run.value_or("by hand"), attempt);
+  launch.rendezvous.run = run.value_or("by hand");
+  if (run && !variables.has("TITAN_LAUNCHER")) {
+    // Agents count restarts separately, so TORCHELASTIC_RESTART_COUNT differs between ranks after a node was replaced.
+    // The number of ranks keeps attempts of another size apart.
+    launch.rendezvous.run += fmt::format(", {} ranks", launch.size);
+    launch.rendezvous.restarts = true;
+  }
   if (variables.has("TITAN_LAUNCHER")) {
     launch.rendezvous.host = kLoopback;
     launch.rendezvous.ports = derived_ports(name_key(launch.rendezvous.run));

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "titan/base/error.h"
 #include "titan/gpu/cuda.h"
 
 namespace titan {
@@ -10,6 +11,7 @@ int chosen_gpu() { return opened_cuda() ? cuda().chosen() : 0; }
 
 void choose_gpu(int number) {
   if (number != chosen_gpu()) cuda().choose(number);
+  TITAN_CHECK(chosen_gpu() == number, chosen_gpu(), number);
 }
 
 std::vector<std::pair<std::string, std::string>> nccl_environment(int64_t remembered, const std::string& file_prefix,

@@ -114,6 +114,8 @@ std::string RankFacts::to_json() const {
               {"cores", cores},
               {"threads", threads},
               {"host_cores", host_cores},
+              {"quota", quota},
+              {"quota_group", quota_group},
               {"program", program},
               {"config", config},
               {"problem", problem},
@@ -137,6 +139,8 @@ std::optional<RankFacts> RankFacts::from_json(std::string_view text) {
     json.at("uuid").get_to(facts.device_uuid);
     json.at("cores").get_to(facts.cores);
     json.at("host_cores").get_to(facts.host_cores);
+    json.at("quota").get_to(facts.quota);
+    json.at("quota_group").get_to(facts.quota_group);
     json.at("threads").get_to(facts.threads);
     json.at("program").get_to(facts.program);
     json.at("config").get_to(facts.config);
@@ -194,6 +198,13 @@ std::optional<Refusal> RankCheck::add(RankFacts facts) {
   return std::nullopt;
 }
 
+void RankCheck::remove(int64_t rank) {
+  if (rank < 1 || rank >= size()) return;
+  std::optional<RankFacts>& place = ranks_[static_cast<size_t>(rank)];
+  if (place) --present_;
+  place.reset();
+}
+
 std::optional<Refusal> RankCheck::settle() {
   std::map<std::pair<std::string, std::string>, std::vector<int64_t>> hosts;
   for (const std::optional<RankFacts>& facts : ranks_) hosts[{facts->host, facts->machine}].push_back(facts->rank);
@@ -245,10 +256,15 @@ std::string RankCheck::missing() const {
 
 int64_t RankCheck::core_share(int64_t rank) const {
   const RankFacts& own = *facts(rank);
-  const auto shares = std::count_if(ranks_.begin(), ranks_.end(), [&](const std::optional<RankFacts>& other) {
-    return other && share_host(*other, own) && other->cores == own.cores;
-  });
-  return std::max<int64_t>(1, std::ssize(own.cores) / shares);
+  int64_t on_cores = 0, in_group = 0;
+  for (const std::optional<RankFacts>& other : ranks_) {
+    if (!other || !share_host(*other, own)) continue;
+    on_cores += other->cores == own.cores;
+    in_group += other->quota_group == own.quota_group;
+  }
+  int64_t share = std::ssize(own.cores) / on_cores;
+  if (own.quota > 0) share = std::min(share, own.quota / in_group);
+  return std::max<int64_t>(1, share);
 }
 
 std::vector<std::string> RankCheck::table(int64_t most) const {

@@ -62,7 +62,7 @@ std::vector<int64_t> ranks_in(const Json& json) {
 Refusal refusal_in(const Json& json) {
   const int64_t code = number_at(json, "code");
   if (code < 0 || code > 255 || !is_failure_code(static_cast<int>(code))) malformed();
-  return {static_cast<int>(code), text_at(json, "text")};
+  return {static_cast<int>(code), text_at(json, "text"), json.contains("over")};
 }
 
 /// Clamped, since half of it is added to a time point.
@@ -138,7 +138,9 @@ std::string welcome_line(const Welcome& welcome) {
                     {"beside", welcome.place.host_ranks}}}});
 }
 std::string refused_line(const Refusal& refusal) {
-  return line_of({{"refused", {{"code", refusal.code}, {"text", refusal.text}}}});
+  Json refused{{"code", refusal.code}, {"text", refusal.text}};
+  if (refusal.is_over) refused["over"] = true;
+  return line_of({{"refused", refused}});
 }
 std::string failed_line(int code, std::string_view text) {
   return line_of({{"failed", {{"code", code}, {"text", text}}}});

@@ -7,10 +7,15 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <iostream>
+#include <thread>
 
 #include "coordinator.h"
 #include "coordinator_client.h"
 #include "gather.h"
+#include "titan/base/process.h"
+#include "titan/base/stop_signals.h"
+#include "titan/base/text.h"
 #include "titan/distributed/wait_for_graph.h"
 
 namespace titan {
@@ -27,15 +32,25 @@ std::string listening_address(const Launch& launch) {
   return is_same_everywhere || launch.local_size == launch.size ? loopback : "";
 }
 
+/// Between two attempts to listen on a port that an earlier attempt's rank 0 holds.
+constexpr std::chrono::milliseconds kPortRetry{100};
+
 /// Rank 0's listening socket, on the first free port.
-Descriptor listen_at(const Launch& launch) {
+Descriptor listen_at(const Launch& launch, Deadline deadline) {
   const RendezvousEndpoint& rendezvous = launch.rendezvous;
   const std::string address = listening_address(launch);
   int reason = 0;
-  for (const uint16_t port : rendezvous.ports) {
-    if (Descriptor listener = listen_on(address, port)) return listener;
-    reason = errno;
-  }
+  do {
+    for (const uint16_t port : rendezvous.ports) {
+      if (Descriptor listener = listen_on(address, port)) return listener;
+      reason = errno;
+    }
+    if (!rendezvous.restarts || reason != EADDRINUSE) break;
+    if (StopSignals::received() != 0) {
+      throw Error(ExitCode::interrupted, "stopped by a signal while rank 0 waited for its port");
+    }
+    std::this_thread::sleep_for(kPortRetry);
+  } while (Clock::now() < deadline);
   const bool one = rendezvous.ports.size() == 1;
   throw Error(
       ExitCode::launcher,
@@ -56,10 +71,21 @@ void take_place(const HostPlace& place, World& world) {
   world.host_ranks = place.host_ranks;
 }
 
+/// The others may look for rank 0 in vain, until their timeout: says so before they do.
+void warn_of_another_host(const std::string& host) {
+  if (names_this_machine(host)) return;
+  std::cerr << fmt::format(
+                   "warning: rank 0 is on {}, and {} is no address of that host: ranks that look for rank 0 there "
+                   "find it only if the network leads them here; see MASTER_ADDR or comm.master\n",
+                   host_name(), printable(host))
+            << std::flush;
+}
+
 void host_rendezvous(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                      Rendezvous& joined) {
-  GatheredRanks ranks =
-      gather_ranks(listen_at(launch), key_of(launch.rendezvous), std::move(facts), deadline, launch.rendezvous.host);
+  warn_of_another_host(launch.rendezvous.host);
+  GatheredRanks ranks = gather_ranks(listen_at(launch, deadline), std::move(facts), deadline,
+                                     {key_of(launch.rendezvous), launch.rendezvous.host, launch.rendezvous.restarts});
   joined.table = ranks.check.table();
   joined.warnings = ranks.check.warnings();
   joined.world.cores = ranks.check.core_share(0);
@@ -73,7 +99,8 @@ void host_rendezvous(const Launch& launch, RankFacts facts, Deadline deadline, A
 void join_rendezvous(const Launch& launch, RankFacts facts, Deadline deadline, AbortWatcher::PeerFailed peer_failed,
                      Rendezvous& joined) {
   const RendezvousEndpoint& rendezvous = launch.rendezvous;
-  JoinedRun run = join_run(rendezvous.host, rendezvous.ports, key_of(rendezvous), facts, deadline);
+  JoinedRun run =
+      join_run(rendezvous.ports, facts, deadline, {key_of(rendezvous), rendezvous.host, rendezvous.restarts});
   joined.world.cores = run.welcome.cores;
   take_place(run.welcome.place, joined.world);
   auto client = std::make_unique<CoordinatorClient>(launch.rank, std::move(run), std::move(peer_failed),

@@ -6,7 +6,7 @@ import hmac
 import json
 import socket
 
-BY_HAND = "by hand, attempt 0"  # the name of a run whose ranks are told who they are by RANK and WORLD_SIZE
+BY_HAND = "by hand"  # the name of a run whose ranks are told who they are by RANK and WORLD_SIZE
 
 
 def proof(secret: str, side: str, port: int, rank: int, zero: str, caller: str, run: str = BY_HAND) -> str:

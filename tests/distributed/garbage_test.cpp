@@ -110,10 +110,10 @@ bool is_readable(const std::string& text, int64_t rank, size_t before) {
   int code = kLeft;
   try {
     if (rank == 0) {
-      GatheredRanks ranks = gather_ranks(std::move(listener), kKey, facts(0), limit, "");
+      GatheredRanks ranks = gather_ranks(std::move(listener), facts(0), limit, {kKey, "", false});
       Coordinator(std::move(ranks), tell, waits, nullptr).leave(kLeaveLimit);
     } else {
-      JoinedRun run = join_run("127.0.0.1", {port}, kKey, facts(1), limit);
+      JoinedRun run = join_run({port}, facts(1), limit, {kKey, "127.0.0.1", false});
       CoordinatorClient(1, std::move(run), tell, waits, nullptr).leave(kLeaveLimit);
     }
   } catch (const Error& error) {

@@ -86,8 +86,21 @@ TEST(LaunchEnvironment, UnderTorchrunTheRanksOfAnAttemptMeetBesideTheAgentsStore
   EXPECT_EQ(launch.rendezvous.ports.size(), 9u);
   EXPECT_EQ(launch.rendezvous.ports, detect(with(kTorchrun, {{"RANK", "0"}, {"LOCAL_RANK", "0"}})).rendezvous.ports);
   EXPECT_EQ(std::count(launch.rendezvous.ports.begin(), launch.rendezvous.ports.end(), 29500), 0);
-  EXPECT_NE(launch.rendezvous.run, detect(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "3"}})).rendezvous.run);
+  EXPECT_TRUE(launch.rendezvous.restarts);
   EXPECT_EQ(detect(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "8"}})).rendezvous.host, "127.0.0.1") << "all ranks are here";
+}
+
+TEST(LaunchEnvironment, RanksWhoseAgentsCountOtherRestartsMeetAndThoseOfAnotherSizeDoNot) {
+  for (const char* store : {"True", "False"}) {
+    const auto of = [&](const Variables& more) {
+      return detect(with(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", store}}), more)).rendezvous;
+    };
+    const RendezvousEndpoint second = of({}), first = of({{"TORCHELASTIC_RESTART_COUNT", "0"}});
+    EXPECT_EQ(first.run, second.run);
+    EXPECT_EQ(first.ports, second.ports);
+    EXPECT_NE(of({{"WORLD_SIZE", "12"}}).run, second.run);
+  }
+  EXPECT_FALSE(detect(with(kTorchrun, {{"TITAN_LAUNCHER", "titan_train launch"}})).rendezvous.restarts);
 }
 
 TEST(LaunchEnvironment, TheSecretIsTheUsersElseTheOneThatOpenMpiDrawsForAJob) {

@@ -199,6 +199,37 @@ TEST(RankCheck, CoresAreSharedByTheRanksOfAHostThatHaveTheSame) {
   EXPECT_EQ(rank_check.core_share(3), 4);
 }
 
+TEST(RankCheck, ACpuQuotaIsSharedByTheRanksOfItsControlGroup) {
+  const auto in_group = [](int64_t rank, int64_t quota, const std::string& group, const std::string& host = "a") {
+    RankFacts own = facts(rank, 5, host);
+    own.cores = {0, 1, 2, 3, 4, 5, 6, 7};
+    own.quota = quota;
+    own.quota_group = group;
+    return own;
+  };
+  RankCheck rank_check(in_group(0, 3, "g"));
+  rank_check.add(in_group(1, 3, "g"));
+  rank_check.add(in_group(2, 6, "h"));
+  rank_check.add(in_group(3, 0, ""));
+  rank_check.add(in_group(4, 3, "g", "b"));
+  EXPECT_EQ(rank_check.core_share(0), 1);
+  EXPECT_EQ(rank_check.core_share(2), 2) << "four ranks have these eight cores";
+  EXPECT_EQ(rank_check.core_share(3), 2);
+  EXPECT_EQ(rank_check.core_share(4), 3) << "another host";
+}
+
+TEST(RankCheck, ARankThatWasRemovedIsMissing) {
+  RankCheck rank_check(facts(0, 3));
+  for (const int64_t rank : {1, 2}) rank_check.add(facts(rank, 3));
+  rank_check.remove(1);
+  rank_check.remove(1);
+  rank_check.remove(7);
+  EXPECT_FALSE(rank_check.is_complete());
+  EXPECT_EQ(rank_check.missing(), "rank 1");
+  EXPECT_FALSE(rank_check.add(facts(1, 3)).has_value());
+  EXPECT_TRUE(rank_check.is_complete());
+}
+
 TEST(RankCheck, TheTableHasALinePerRankAndSaysHowManyItLeavesOut) {
   RankCheck rank_check(facts(0, 3));
   rank_check.add(facts(1, 3));
@@ -258,6 +289,8 @@ TEST(RankCheck, FactsSurviveTheirWayOverTheWireAndAnythingElseIsNone) {
   sent.device_uuid = "ab";
   sent.threads = 5;
   sent.host_cores = 64;
+  sent.quota = 3;
+  sent.quota_group = "5:77";
   sent.problem = "a \"quoted\"\nproblem \xff";
   sent.problem_code = 64;
   const std::optional<RankFacts> received = RankFacts::from_json(sent.to_json());
@@ -266,6 +299,8 @@ TEST(RankCheck, FactsSurviveTheirWayOverTheWireAndAnythingElseIsNone) {
   EXPECT_EQ(received->size, 9);
   EXPECT_EQ(received->cores, sent.cores);
   EXPECT_EQ(received->host_cores, 64);
+  EXPECT_EQ(received->quota, 3);
+  EXPECT_EQ(received->quota_group, "5:77");
   EXPECT_EQ(received->config, sent.config);
   EXPECT_EQ(received->problem_code, 64);
   EXPECT_EQ(sent.to_json().find('\n'), std::string::npos);

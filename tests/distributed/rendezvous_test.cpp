@@ -302,6 +302,66 @@ TEST(Rendezvous, ARankThatEndsWhileTheOthersGatherEndsThem) {
       << met.error;
 }
 
+/// As torchrun starts them: again, after a failure, while some of the attempt before may still be there.
+Launch restarted(int64_t rank, int64_t size, const std::vector<uint16_t>& at) {
+  Launch launch = launch_of(rank, size, at);
+  launch.rendezvous.restarts = true;
+  return launch;
+}
+
+/// The former rank 0 still gathers, and holds the only port; it ends before its missing rank comes.
+TEST(Rendezvous, ARankThatMetTheRankZeroOfAnEndingAttemptMeetsTheNextOneOnTheSamePort) {
+  const std::vector<uint16_t> at{ports()[0]};
+  auto former = meet(restarted(0, 3, at), 2 * kShort);
+  proven(at[0]).close();  // it listens
+  auto one = meet(restarted(1, 3, at), kRendezvousPatience);
+  auto zero = meet(restarted(0, 3, at), kRendezvousPatience);
+  EXPECT_EQ(former.get().code, 69) << "rank 2 did not come";
+  auto two = meet(restarted(2, 3, at), kRendezvousPatience);
+  Met met = zero.get(), first = one.get(), second = two.get();
+  ASSERT_EQ(met.error + first.error + second.error, "");
+  auto left = std::async(std::launch::async, [&] { return second.rendezvous.watcher->leave(kRendezvousPatience); });
+  part(met, first);
+  EXPECT_TRUE(left.get().empty());
+}
+
+TEST(Rendezvous, ARankZeroThatDiesWhileItGathersIsFollowedByAnother) {
+  const std::vector<uint16_t> at{ports()[0]};
+  Descriptor listener = listen_on("127.0.0.1", at[0]);
+  ASSERT_TRUE(listener);
+  auto one = meet(restarted(1, 2, at), kRendezvousPatience);
+  std::optional<Channel> caller;
+  while (!(caller = Channel::accept(listener))) std::this_thread::yield();
+  const Deadline limit = std::chrono::steady_clock::now() + kRendezvousPatience;
+  caller->send_line(greeting_line("0"));
+  const Hello hello = parse_message(caller->wait_line(limit).value()).hello.value();
+  caller->send_line(proof_line(Handshake{kStoreKey, at[0], "0", hello.nonce, 1}.zero_proof()));
+  EXPECT_TRUE(caller->wait_line(limit)) << "the rank's report";
+  caller->close();
+  listener = {};
+  Met zero = meet(restarted(0, 2, at), kRendezvousPatience).get();
+  Met met = one.get();
+  ASSERT_EQ(zero.error + met.error, "");
+  part(zero, met);
+}
+
+TEST(Rendezvous, ARankThatLeavesOrComesAgainIsReplacedWhereRanksAreStartedAgain) {
+  for (const bool leaves : {true, false}) {
+    const std::vector<uint16_t> at{ports()[0]};
+    auto zero = meet(restarted(0, 2, at), kRendezvousPatience);
+    Channel former = proven(at[0]);
+    RankFacts own = facts_of_a();
+    own.rank = 1;
+    own.size = 2;
+    ASSERT_TRUE(former.send_line(own.to_json()));
+    if (leaves) former.close();
+    Met one = meet(restarted(1, 2, at), kRendezvousPatience).get();
+    Met met = zero.get();
+    ASSERT_EQ(met.error + one.error, "") << leaves;
+    part(met, one);
+  }
+}
+
 TEST(Rendezvous, StrangersAreDroppedAndDoNotHinderTheRanks) {
   const std::vector<uint16_t> at = ports();
   auto zero = meet(launch_of(0, 2, at), kRendezvousPatience);

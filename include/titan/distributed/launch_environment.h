@@ -35,6 +35,9 @@ struct RendezvousEndpoint {
   std::vector<uint16_t> ports;
   std::string run;       ///< names the run; distinguishes runs that share a host
   std::string secret{};  ///< known only to the run's ranks; empty: none was given, and ranks prove `run` alone
+  /// The launcher starts ranks again (torchrun), so ranks of an earlier attempt may still be there: rank 0 waits for
+  /// its port and replaces ranks that leave, and the others look for another rank 0 when theirs ends while it gathers.
+  bool restarts = false;
 };
 
 struct Launch {

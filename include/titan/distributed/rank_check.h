@@ -24,6 +24,8 @@ struct RankFacts {
   std::vector<std::string> gpus = {};  ///< uuids of all visible GPUs, if not assigned yet
   std::vector<int> cores;              ///< CPU affinity
   int64_t host_cores = 0;              ///< all cores of the host, usable or not
+  int64_t quota = 0;                   ///< processors that the CPU quota of a control group allows; 0: no quota
+  std::string quota_group;             ///< identifies that group on its host
   int64_t threads = 0;                 ///< requested; 0: one per core
   std::string program;                 ///< fingerprint of the executable
   std::string config;                  ///< the resolved config as JSON, without what belongs to one rank
@@ -48,6 +50,7 @@ struct HostPlace {
 struct Refusal {
   int code;  ///< exit code of every rank
   std::string text;
+  bool is_over = false;  ///< this rank 0 ends, and the fault is no rank's: another attempt may follow
 };
 
 /// True if `code`, received from a peer, is an ExitCode other than success.
@@ -61,6 +64,8 @@ class RankCheck {
   /// A refusal, or nothing when the rank fits: the same world size, a free place, a GPU of its own, the same program
   /// and the same config.
   std::optional<Refusal> add(RankFacts facts);
+  /// The rank is missing again.
+  void remove(int64_t rank);
   bool is_complete() const { return present_ == size(); }
   /// Requires is_complete(). Groups the ranks by host and assigns each rank without a GPU the one of its local rank.
   /// A refusal when the launchers' local ranks do not match the hosts, a local rank has no GPU, or two share one.
@@ -71,7 +76,8 @@ class RankCheck {
   const std::optional<RankFacts>& facts(int64_t rank) const { return ranks_[static_cast<size_t>(rank)]; }
   int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
 
-  /// Cores available to a rank: its affinity set, divided evenly among the ranks of its host with the same set.
+  /// Cores available to a rank: its affinity set, divided evenly among the ranks of its host with the same set, or its
+  /// CPU quota, divided among those of the same control group, if that is less.
   int64_t core_share(int64_t rank) const;
   /// The start table of a complete check: one line per rank, at most `most`; then one line per warning.
   std::vector<std::string> table(int64_t most = 64) const;

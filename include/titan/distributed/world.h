@@ -22,8 +22,7 @@ struct World {
   int64_t local_rank = 0;  // among the ranks of this host; selects the GPU
   /// The ranks of this host including this one, ascending, not always consecutive (mpirun --map-by node).
   std::vector<int64_t> host_ranks{0};
-  /// Cores available to this rank: its affinity set, divided evenly among the ranks of its host with the same set.
-  /// 0: not shared.
+  /// Cores available to this rank, of its affinity set and CPU quota (RankCheck::core_share). 0: not shared.
   int64_t cores = 0;
   /// Key-value store shared by all ranks; null for a single process and for a dry run.
   c10::intrusive_ptr<c10d::Store> store;
