@@ -1,7 +1,8 @@
 #include "titan/app/rank_session.h"
 
 #include <malloc.h>
-
+#include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <set>
 
 #include "titan/app/program.h"
+#include "titan/base/control_group.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/philox.h"
 #include "titan/base/process.h"
@@ -159,6 +161,11 @@ RankFacts RankSession::own_facts() const {
     facts.problem_code = static_cast<int>(error.code());
   }
   facts.cores = allowed_cores();
+  if (const std::optional<GroupLimit> quota = ControlGroups().processors()) {
+    facts.quota = quota->limit;
+    struct stat group {};
+    if (::stat(quota->file.c_str(), &group) == 0) facts.quota_group = fmt::format("{}:{}", group.st_dev, group.st_ino);
+  }
   return facts;
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "titan/base/error.h"
+#include "titan/base/process.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -67,7 +68,9 @@ Failure describe_failure_without_tensors(const std::exception_ptr& error) {
     return {ExitCode::storage, std::string(file.what()) + "; see whether the path is right and can be used"};
   } catch (const std::system_error& refused) {
     if (refused.code() == std::errc::resource_unavailable_try_again) {
-      return out_of_memory_failure("the system starts no more threads");
+      return {ExitCode::out_of_memory,
+              fmt::format("the system starts no more threads ({}); raise the limit, or give fewer training.threads",
+                          task_limit())};
     }
     return {ExitCode::bug, std::string("internal error: ") + refused.what()};
   } catch (const std::exception& other) {

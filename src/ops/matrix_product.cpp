@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "cpu_products.h"
+#include "product_check.h"
 
 namespace titan {
 namespace {
@@ -56,15 +57,20 @@ at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight) {
   if (!fits) return product_with_transposed(x, weight);
   at::Tensor y = at::empty({x.size(0), weight.size(0)}, x.options());
   type == at::kFloat ? multiply_few_rows<float>(y, x, weight) : multiply_few_rows<BFloat16Bits>(y, x, weight);
+  check_product_once(y, x, weight.t());
   return y;
 }
 
 at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& weight) {
-  return prefers_onednn(x, weight) ? onednn_linear(x, weight) : at::mm(x, weight.t());
+  at::Tensor y = prefers_onednn(x, weight) ? onednn_linear(x, weight) : at::mm(x, weight.t());
+  check_product_once(y, x, weight.t());
+  return y;
 }
 
 at::Tensor product(const at::Tensor& dy, const at::Tensor& weight) {
-  return prefers_onednn(dy, weight) ? onednn_linear(dy, weight.t()) : at::mm(dy, weight);
+  at::Tensor dx = prefers_onednn(dy, weight) ? onednn_linear(dy, weight.t()) : at::mm(dy, weight);
+  check_product_once(dx, dy, weight);
+  return dx;
 }
 
 void product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& weight, bool accumulate) {
@@ -77,17 +83,20 @@ void product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& we
     target.addmm_(dy, weight);
   } else {
     at::mm_out(target, dy, weight);
+    check_product_once(target, dy, weight);
   }
 }
 
 void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
   if (prefers_onednn(dy, x) && dy.size(0) >= kRowsWorthACopy) {
-    at::Tensor result = onednn_linear(dy.t(), x.t());
+    const at::Tensor result = onednn_linear(dy.t(), x.t());
+    check_product_once(result, dy.t(), x);
     accumulate ? target.add_(result) : target.copy_(result);
   } else if (accumulate) {
     target.addmm_(dy.t(), x);
   } else {
     at::mm_out(target, dy.t(), x);
+    check_product_once(target, dy.t(), x);
   }
 }
 

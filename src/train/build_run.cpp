@@ -1,6 +1,5 @@
 // Builds a run, and logs what it builds: device, ranks, tokenizer, model, weights, optimizer, data.
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +7,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <random>
-#include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "attention_choice.h"
@@ -30,6 +28,7 @@
 #include "titan/train/run.h"
 #include "titan/train/run_folder.h"
 #include "titan/train/start_report.h"
+#include "titan/train/threads.h"
 #include "titan/train/validator.h"
 
 namespace titan {
@@ -38,9 +37,33 @@ namespace {
 void set_determinism(const JobConfig& config) {
   if (!config.debug.deterministic) return;
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/1);
-  at::globalContext().setDeterministicAlgorithms(true, config.debug.deterministic_warn_only);
-  at::globalContext().setDeterministicCuDNN(true);
-  at::globalContext().setBenchmarkCuDNN(false);
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(true, config.debug.deterministic_warn_only);
+  context.setDeterministicCuDNN(true);
+  context.setBenchmarkCuDNN(false);
+  TITAN_CHECK(context.deterministicAlgorithms() && context.deterministicCuDNN() && !context.benchmarkCuDNN());
+}
+
+void set_reductions(const JobConfig& config) {
+  const bool reduced = config.training.allow_bf16_reduced_precision_reduction;
+  at::globalContext().setAllowBF16ReductionCuBLAS(reduced);
+  const auto kept = at::globalContext().allowBF16ReductionCuBLAS();
+  TITAN_CHECK((kept == at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK) == reduced, reduced);
+}
+
+/// Variables that make LibTorch's libraries compute fp32 products less exactly, whatever the config says.
+void warn_of_inexact_products(const Log& log) {
+  constexpr std::array<std::pair<const char*, std::string_view>, 4> kVariables{{
+      {"ONEDNN_DEFAULT_FPMATH_MODE", "STRICT"},
+      {"DNNL_DEFAULT_FPMATH_MODE", "STRICT"},
+      {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "0"},
+      {"NVIDIA_TF32_OVERRIDE", "0"},
+  }};
+  for (const auto& [name, exact] : kVariables) {
+    const char* const value = std::getenv(name);
+    if (!value || !*value || value == exact) continue;
+    log.shared_warning("{} = {} lets products of fp32 be computed in fewer bits; unset it for exact ones", name, value);
+  }
 }
 
 /// The seed of the config, or a random one that rank 0 shares with all ranks.
@@ -82,11 +105,6 @@ void prove_programs(const Plan& plan, const std::function<Plan(int64_t rank)>& p
   TITAN_CHECK(between_ranks.empty(), between_ranks);
 }
 
-/// CPU cores available to this rank.
-int64_t default_threads(const World& world) {
-  return world.cores > 0 ? world.cores : std::thread::hardware_concurrency();
-}
-
 ModelStrategies strategies_for(const JobConfig& config) {
   const bool round = config.training.weight_gradient_dtype == "bfloat16";
   return {std::make_shared<DenseProducts>(round), config.training.loss_chunks, round};
@@ -113,24 +131,41 @@ PlanRequest plan_request(const Run& run, const MeshPlace& place, const ModelDesc
   return request;
 }
 
+/// Sets the number of threads, and says in one line what makes it smaller than that of the processors, or than wanted.
+int64_t set_threads(const Run& run) {
+  const int64_t wanted = run.config.training.threads;
+  const int64_t processors = run.world.cores > 0 ? run.world.cores : usable_processors();
+  const ThreadTeam team = use_threads(wanted > 0 ? wanted : default_threads(processors));
+  if (!team.reason.empty()) {
+    run.log.shared_warning("{}: this run computes with {}", team.reason, team.threads);
+  } else if (wanted == 0 && team.threads < processors) {
+    run.log.info("OMP_NUM_THREADS = {} is less than {} processors: training.threads = 0 follows it", team.threads,
+                 processors);
+  }
+  // The rendezvous has compared the threads of several ranks with their share of the host's cores.
+  const int64_t most = run.world.is_distributed() ? machine_cores() : processors;
+  if (team.threads > most) {
+    run.log.shared_warning(
+        "training.threads = {} on {} processors: threads that wait for each other make every step slower", team.threads,
+        most);
+  }
+  return team.threads;
+}
+
 void set_up_device(Run& run) {
   const JobConfig& config = run.config;
-  const int64_t threads = config.training.threads > 0 ? config.training.threads : default_threads(run.world);
-  at::set_num_threads(static_cast<int>(threads));
+  const int64_t threads = set_threads(run);
   set_determinism(config);
-  at::globalContext().setAllowBF16ReductionCuBLAS(config.training.allow_bf16_reduced_precision_reduction);
+  warn_of_inexact_products(run.log);
+  set_reductions(config);
   run.device = choose_device(config.training.device, run.world.local_rank);
-  run.log.info("{}: {} with {} memory, {} threads", run.device.device.is_cpu() ? "CPU" : "CUDA capacity",
-               run.device.name, human_bytes(static_cast<double>(run.device.memory_bytes)), threads);
+  run.log.info("{}: {} with {} memory, {} thread{}", run.device.device.is_cpu() ? "CPU" : "CUDA capacity",
+               run.device.name, human_bytes(static_cast<double>(run.device.memory_bytes)), threads,
+               threads == 1 ? "" : "s");
   require_kernels(run.device);
   refuse_waits_by_design(config, run.device.device);
   const std::optional<Float8Request> float8 = make_float8_request(config);
   if (float8 && !float8->emulate) require_float8(run.device);
-  if (threads > std::thread::hardware_concurrency()) {
-    run.log.shared_warning(
-        "training.threads = {} on {} processors: threads that wait for each other make every step slower", threads,
-        std::thread::hardware_concurrency());
-  }
 }
 
 void open_folder(Run& run) {

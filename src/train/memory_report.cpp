@@ -97,7 +97,6 @@ std::optional<std::string> out_of_memory_words(const std::exception_ptr& error) 
   } catch (const std::bad_alloc&) {
     return "";
   } catch (const std::system_error& refused) {
-    if (refused.code() == std::errc::resource_unavailable_try_again) return "the system starts no more threads";
     if (refused.code() == std::errc::not_enough_memory) return "";
   } catch (const c10::DistError& communication) {
     // NCCL's message follows LibTorch's first line.

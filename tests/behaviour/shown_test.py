@@ -35,7 +35,7 @@ class Shown(BehaviourTest):
         for pattern in (
             r"^Starting job: Llama 3 debug model",
             r"^Reading the tokenizer \./configs/tokenizers/stories\.model$",
-            r"^(CPU|CUDA capacity): .+ with [\d.]+ GiB memory, 1 threads$",
+            r"^(CPU|CUDA capacity): .+ with [\d.]+ GiB memory, 1 thread$",
             r"^TikTokenizer built: #words 2048, BOS ID 1792, EOS ID 1793$",
             r"^Building llama3 debugmodel with dim 64, 2 layers",
             r"^Model llama3 debugmodel size: 393,536 total parameters$",

@@ -121,8 +121,7 @@ std::optional<std::string> words_of(const Throw& fail) {
 TEST(OutOfMemory, IsToldFromOtherFailuresWithTheAllocatorsWords) {
   EXPECT_EQ(words_of([] { throw std::bad_alloc(); }), "");
   const auto system = [](std::errc code) { throw std::system_error(std::make_error_code(code)); };
-  EXPECT_EQ(words_of([&] { system(std::errc::resource_unavailable_try_again); }), "the system starts no more threads")
-      << "of std::thread";
+  EXPECT_EQ(words_of([&] { system(std::errc::resource_unavailable_try_again); }), std::nullopt) << "of std::thread";
   EXPECT_EQ(words_of([&] { system(std::errc::not_enough_memory); }), "");
   EXPECT_EQ(words_of([&] { system(std::errc::permission_denied); }), std::nullopt);
   EXPECT_EQ(words_of([] {
