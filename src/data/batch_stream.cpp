@@ -87,13 +87,22 @@ void BatchStream::start() {
   worker_->thread = std::make_unique<PrefetchThread<StepBatch>>(options_.queue_depth, std::move(produce));
 }
 
-std::optional<StepBatch> BatchStream::next() {
+std::optional<StepBatch> BatchStream::next(const std::function<bool()>& stops) {
   using Thread = PrefetchThread<StepBatch>;
+  using Seconds = std::chrono::duration<double>;
+  const Seconds slice(stops ? 0.1 : options_.timeout.count());
   auto began = std::chrono::steady_clock::now();
   ready_before_ = ready();
+  last_wait_seconds_ = 0;
   std::optional<StepBatch> batch;
-  Thread::Outcome outcome = worker_->thread->take(batch, options_.timeout);
-  last_wait_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  Thread::Outcome outcome{};
+  bool stopped = false;
+  do {
+    outcome = worker_->thread->take(batch, std::min(slice, options_.timeout - Seconds(last_wait_seconds_)));
+    last_wait_seconds_ = Seconds(std::chrono::steady_clock::now() - began).count();
+    stopped = outcome == Thread::Outcome::stalled && stops && stops();
+  } while (outcome == Thread::Outcome::stalled && !stopped && last_wait_seconds_ < options_.timeout.count());
+  if (stopped) return std::nullopt;
   if (outcome == Thread::Outcome::stalled) {
     throw Error(
         ExitCode::bad_data,

@@ -39,7 +39,12 @@ class SignalQueue {
   SignalQueue() {
     sigset_t wanted;
     ::sigemptyset(&wanted);
-    for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) ::sigaddset(&wanted, signal);
+    struct sigaction of_hangup {};
+    ::sigaction(SIGHUP, nullptr, &of_hangup);
+    // The kernel keeps a blocked signal even if it is ignored: under nohup, SIGHUP must not be among them.
+    for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+      if (signal != SIGHUP || of_hangup.sa_handler != SIG_IGN) ::sigaddset(&wanted, signal);
+    }
     ::pthread_sigmask(SIG_BLOCK, &wanted, &before_);
     descriptor_ = ::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
   }

@@ -235,9 +235,11 @@ at::Tensor Generator::read(const std::vector<std::vector<int32_t>>& tokens, cons
   return logits.to(at::kFloat).cpu().contiguous();
 }
 
-std::vector<int32_t> Generator::agreed(std::vector<int32_t> tokens) const {
+std::vector<int32_t> Generator::agreed(std::vector<int32_t> tokens) {
+  stopped_ = StopSignals::received() != 0;
   if (!run_.groups.world) return tokens;
-  at::Tensor all = at::zeros({samples_}, at::TensorOptions(at::kLong));
+  at::Tensor all = at::zeros({samples_ + 1}, at::TensorOptions(at::kLong));
+  all[samples_] = stopped_ ? 1 : 0;
   if (run_.world.rank == 0) {
     for (int64_t i = 0; i < samples_; ++i) all[i] = tokens[static_cast<size_t>(i)];
   }
@@ -245,6 +247,7 @@ std::vector<int32_t> Generator::agreed(std::vector<int32_t> tokens) const {
   run_.groups.world->all_reduce({all})->wait();
   all = all.cpu();
   for (int64_t i = 0; i < samples_; ++i) tokens[static_cast<size_t>(i)] = all[i].item<int32_t>();
+  stopped_ = all[samples_].item<int64_t>() > 0;
   return tokens;
 }
 
@@ -294,8 +297,7 @@ std::vector<GeneratedText> Generator::generate(const std::vector<std::vector<int
       if (on_text && !more.empty()) on_text(i, more);
       goes_on = goes_on || !texts[i].ended();
     }
-    const bool stopped = !run_.world.is_distributed() && StopSignals::received() != 0;
-    if (!goes_on || stopped) break;
+    if (!goes_on || stopped_) break;
   }
   std::vector<GeneratedText> results;
   const double all = seconds();
@@ -339,7 +341,7 @@ void check_samples(const Run& run) {
   }
 }
 
-SampleReport write_sample(const Run& run, int64_t step) {
+std::optional<SampleReport> write_sample(const Run& run, int64_t step) {
   const MetricsSection& metrics = run.config.metrics;
   const Tokenizer& tokenizer = *run.data.tokenizer;
   const std::shared_ptr<const ChatTemplate> chat = sample_template(run);
@@ -355,7 +357,9 @@ SampleReport write_sample(const Run& run, int64_t step) {
   }
   const int64_t context = std::min(run.config.training.seq_len, std::ssize(prompt) + metrics.sample_tokens);
   Generator generator(run, 1, context);
-  return {step, metrics.sample_prompt + (chat ? "\n" : ""), generator.generate({prompt}, options, tokenizer)[0].text};
+  std::string text = generator.generate({prompt}, options, tokenizer)[0].text;
+  if (generator.was_stopped()) return std::nullopt;
+  return SampleReport{step, metrics.sample_prompt + (chat ? "\n" : ""), std::move(text)};
 }
 
 }  // namespace titan

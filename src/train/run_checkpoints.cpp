@@ -188,7 +188,7 @@ bool RunCheckpoints::save_before_end(const RunPosition& now) {
     leave_later_steps();
     checkpointer_->save(now.step, state_.whole(with_all_positions(now)), /*now=*/true);
   }
-  return saved_step_ == now.step;
+  return has_checkpoint_ && saved_step_ == now.step;  // before its first step a new run has none
 }
 
 void RunCheckpoints::finish() {

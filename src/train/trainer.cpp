@@ -6,6 +6,7 @@
 #include "run_memory.h"
 #include "run_reporter.h"
 #include "step_observers.h"
+#include "stop_vote.h"
 #include "titan/base/final_message.h"
 #include "titan/base/stop_signals.h"
 #include "titan/distributed/own_device.h"
@@ -34,7 +35,7 @@ class Trainer {
     }
     const RunStart start = resume(run_);
     position_ = start.position;
-    next_batch_ = run_.data.stream->next();
+    next_batch_ = next_of_stream();
     run_.reporter->begin(start, next_batch_ ? &*next_batch_ : nullptr);
     observers_.emplace(run_, position_.step + 1);
     RunReporter& reporter = *run_.reporter;
@@ -58,14 +59,16 @@ class Trainer {
 
  private:
   void train() {
+    requests_.stop |= StopVote(run_).now();
     while (position_.step < steps_) {
       // A single process stops at once; several ranks stop after the step in which all have learnt of the signal.
       if (!run_.world.is_distributed()) requests_.stop |= StopSignals::received() != 0;
       if (requests_.stop) return;
       if (!observed_step()) {
-        run_.log.shared_warning("Ran out of data; last step was canceled.");
+        if (!requests_.stop) run_.log.shared_warning("Ran out of data; last step was canceled.");
         return;
       }
+      if (run_.checkpoints && !run_.config.checkpoint.load_only) StopSignals::allow_for_saving();
       save_when_due();
       validate_when_due();
       sample_when_due();
@@ -80,12 +83,21 @@ class Trainer {
     return made;
   }
 
-  /// False if the corpus has run out.
+  /// None at the end of the corpus. A single process does not wait longer than until a signal: then it is none, too,
+  /// and `requests_` says so. Of several ranks the others are in the step already.
+  std::optional<StepBatch> next_of_stream() {
+    if (run_.world.is_distributed()) return run_.data.stream->next();
+    std::optional<StepBatch> batch = run_.data.stream->next([] { return StopSignals::received() != 0; });
+    requests_.stop |= !batch && StopSignals::received() != 0;
+    return batch;
+  }
+
+  /// False if the corpus has run out, or a signal came while it was waited for.
   bool train_step(int64_t step) {
     BatchStream& stream = *run_.data.stream;
     if (!next_batch_) {
       const ProfileRange range("wait for data");
-      next_batch_ = stream.next();
+      next_batch_ = next_of_stream();
       if (!next_batch_) return false;
     }
     StepBatch batch = std::move(*next_batch_);
@@ -138,11 +150,14 @@ class Trainer {
   void validate_when_due() {
     if (!run_.validator || !run_.validator->due(position_.step)) return;
     requests_ |= run_.reporter->catch_up();
+    if (requests_.stop) return;
     const auto start = std::chrono::steady_clock::now();
     run_.memory->begin_validation();
     run_.model.assembly.executor->forget_position();
     const auto loss_of = [this](const BatchContext& batch) { return infer(run_, batch, UnitMode::evaluate); };
-    const std::optional<ValidationReport> report = run_.validator->run(position_.step, loss_of, run_.device);
+    StopVote vote(run_);
+    const auto stops = [this, &vote] { return requests_.stop |= vote.soon(); };
+    const std::optional<ValidationReport> report = run_.validator->run(position_.step, loss_of, run_.device, stops);
     if (report) run_.reporter->add(*report);
     run_.memory->end_validation();
     run_.reporter->exclude_since(start);
@@ -153,8 +168,11 @@ class Trainer {
     const bool is_due = freq > 0 && (position_.step % freq == 0 || position_.step == steps_);
     if (!is_due || run_.world.fake) return;
     requests_ |= run_.reporter->catch_up();
+    if (requests_.stop) return;
     const auto start = std::chrono::steady_clock::now();
-    run_.reporter->add(write_sample(run_, position_.step));
+    const std::optional<SampleReport> sample = write_sample(run_, position_.step);
+    if (sample) run_.reporter->add(*sample);
+    requests_.stop |= !sample;
     run_.reporter->exclude_since(start);
   }
 

@@ -6,7 +6,6 @@
 #include <chrono>
 
 #include "titan/base/error.h"
-#include "titan/base/stop_signals.h"
 #include "titan/train/batch.h"
 #include "titan/train/job.h"
 
@@ -41,7 +40,7 @@ bool Validator::due(int64_t step) const { return step == 1 || step % config_.val
 
 std::optional<ValidationReport> Validator::run(int64_t step,
                                                const std::function<at::Tensor(const BatchContext&)>& loss_of,
-                                               const DeviceInfo& device) {
+                                               const DeviceInfo& device, const std::function<bool()>& stops) {
   const auto start = std::chrono::steady_clock::now();
   const bool whole_set = config_.validation.steps < 0;
   const std::unique_ptr<BatchStream> stream = open();
@@ -51,8 +50,7 @@ std::optional<ValidationReport> Validator::run(int64_t step,
   int64_t valid_tokens = 0;
   int64_t tokens = 0;
   for (int64_t batch = 0; whole_set || batch < config_.validation.steps; ++batch) {
-    // Ranks stop together: with several, the training loop agrees on it after the validation.
-    if (!loss_ && StopSignals::received() != 0) return std::nullopt;
+    if (stops && stops()) return std::nullopt;
     std::optional<StepBatch> next = stream->next();
     if (!next) break;
     for (const MicroBatch& microbatch : next->microbatches) {

@@ -8,7 +8,7 @@ import signal
 import unittest
 
 from checkpoint_runs import KILLED, REQUEUE, CheckpointTest, parallel
-from program import INTERRUPTED
+from program import CORPORA, INTERRUPTED
 from rank_processes import HANG
 
 RARELY = "--checkpoint.interval=1000000"
@@ -44,6 +44,80 @@ class Signals(CheckpointTest):
         for number in (signal.SIGTERM, signal.SIGINT):
             step = self.stop(1, number, folder=f"stopped-by-{number}")
             self.assertEqual(self.checkpoints(self.folder / f"stopped-by-{number}"), [step])
+
+    def test_a_terminal_that_is_gone_saves_as_a_termination_request_does(self):
+        for ranks in (1, 2):
+            self.stop(ranks, signal.SIGHUP, folder=f"hangup-{ranks}")
+
+    def begin_with_ignored(self, number: int, ranks: int, folder: str):
+        """As nohup or a background shell starts it."""
+        before = signal.signal(number, signal.SIG_IGN)
+        try:
+            return self.begin(ranks, self.folder / folder, RARELY, restore_signals=False)
+        finally:
+            signal.signal(number, before)
+
+    def test_a_run_that_nohup_started_outlives_its_terminal(self):
+        for ranks in (1, 2):
+            run = self.begin_with_ignored(signal.SIGHUP, ranks, f"nohup-{ranks}")
+            run.wait_for(" step:  3 ")
+            run.popen.send_signal(signal.SIGHUP)
+            run.wait_for(" step: 60 ")
+            run.popen.send_signal(signal.SIGUSR1)
+            self.assertEqual(run.end(), REQUEUE, run.text())
+
+    def test_an_interrupt_that_a_background_shell_ignores_saves_all_the_same(self):
+        for ranks in (1, 2):
+            run = self.begin_with_ignored(signal.SIGINT, ranks, f"background-{ranks}")
+            run.wait_for(" step:  3 ")
+            run.popen.send_signal(signal.SIGINT)
+            self.assertEqual(run.end(), REQUEUE, run.text())
+
+    def test_before_the_first_step_nothing_is_saved(self):
+        large = ("--model.override.dim=512", "--model.override.n_layers=8", "--model.override.n_heads=8")
+        for ranks in (1, 2):
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                folder = self.folder / f"early-{ranks}-{number}"
+                run = self.begin(ranks, folder, RARELY, *large)
+                run.wait_for("Building ")
+                run.popen.send_signal(number)
+                self.assertEqual(run.end(), INTERRUPTED, run.text())
+                self.assertIn("stopped by a signal after step 0 ", run.text())
+                self.assertIn("it is not saved: the same command starts from the beginning", run.text())
+                self.assertEqual(self.checkpoints(folder), [])
+
+    def expect_saved_within(self, phase: str, *words, layouts, numbers) -> None:
+        """Runs that are stopped after the first step, in a phase that would last for minutes."""
+        for ranks, layout in layouts:
+            for number in numbers:
+                folder = self.folder / f"{phase}-{ranks}-{len(layout)}-{number}"
+                run = self.begin(ranks, folder, RARELY, *layout, *words)
+                run.wait_for(" step:  1 ")
+                run.wait_for("memory by purpose, at the peak")
+                run.popen.send_signal(number)
+                self.assertEqual(run.end(), REQUEUE, run.text())
+                self.assertEqual(self.checkpoints(folder), [1])
+                self.expect_friendly(run.text())
+
+    def test_ranks_leave_a_validation_together_and_save_its_step(self):
+        corpus = self.folder / "validation.jsonl"
+        corpus.write_bytes((CORPORA / "stories.jsonl").read_bytes() * 40)
+        words = (
+            "--validation.enable",
+            "--validation.dataset=text",
+            f"--validation.dataset_path={corpus}",
+            "--validation.steps=-1",
+            "--validation.local_batch_size=1",
+            "--validation.seq_len=64",
+        )
+        layouts = [(1, []), (2, parallel(dp_shard=2)), (2, parallel(tp=2))]
+        self.expect_saved_within("validation", *words, layouts=layouts, numbers=(signal.SIGTERM, signal.SIGINT))
+        self.expect_saved_within("usr1", *words, layouts=[(2, parallel(pp=2))], numbers=(signal.SIGUSR1,))
+
+    def test_ranks_leave_a_sample_together_and_save_its_step(self):
+        words = ("--metrics.sample_freq=1", "--metrics.sample_tokens=100000", "--training.seq_len=8192",
+                 "--training.local_batch_size=1", "--metrics.sample_prompt=Once")
+        self.expect_saved_within("sample", *words, layouts=[(1, []), (2, parallel(dp_shard=2))], numbers=(signal.SIGTERM,))
 
     def test_one_rank_that_hears_it_is_enough(self):
         words = parallel(dp_shard=2)

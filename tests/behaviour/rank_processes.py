@@ -34,7 +34,13 @@ class Process:
     """A running titan_train whose output goes to a file, so that it can be looked at while it runs."""
 
     def __init__(
-        self, test: RanksTest, words: tuple, environment: dict[str, str], limits: dict[int, int], cwd: pathlib.Path
+        self,
+        test: RanksTest,
+        words: tuple,
+        environment: dict[str, str],
+        limits: dict[int, int],
+        cwd: pathlib.Path,
+        restore_signals: bool,
     ):
         self.path = test.folder / f"output-{len(test.processes)}.txt"
         with open(self.path, "wb") as file:
@@ -46,6 +52,7 @@ class Process:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 preexec_fn=setter_of(limits),
+                restore_signals=restore_signals,
             )
         test.processes.append(self)
 
@@ -104,8 +111,15 @@ class RanksTest(BehaviourTest):
             time.sleep(0.01)
         self.assertEqual(self.left_running(), [])
 
-    def start(self, *words, limits: dict[int, int] | None = None, cwd: pathlib.Path = ROOT, **variables) -> Process:
-        return Process(self, words, clean_environment(**variables), limits or {}, cwd)
+    def start(
+        self,
+        *words,
+        limits: dict[int, int] | None = None,
+        cwd: pathlib.Path = ROOT,
+        restore_signals: bool = True,
+        **variables,
+    ) -> Process:
+        return Process(self, words, clean_environment(**variables), limits or {}, cwd, restore_signals)
 
     def options(self) -> tuple:
         return (f"--job.dump_folder={self.folder}/run", "--training.device=cpu")

@@ -172,5 +172,16 @@ TEST(BatchStream, AStallPastTheTimeoutNamesTheFileAndTheStreamCanStillGoOn) {
   release.set_value();
 }
 
+TEST(BatchStream, ALongWaitEndsWhenItIsAskedToAndTheBatchComesLater) {
+  std::promise<void> release;
+  BatchStream stream(std::make_unique<HangingSource>(release.get_future().share()), byte_tokenizer(),
+                     plan_of(3, 1, 1, 1, 0), batch_options());
+  int asked = 0;
+  EXPECT_FALSE(stream.next([&] { return ++asked == 2; }));
+  EXPECT_EQ(asked, 2);
+  release.set_value();
+  EXPECT_TRUE(stream.next([] { return false; }));
+}
+
 }  // namespace
 }  // namespace titan

@@ -1,14 +1,12 @@
 #include "titan/train/validator.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 
 #include "job.h"
 #include "support/model.h"
 #include "support/random_sequence.h"
-#include "support/signals.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -162,10 +160,15 @@ TEST(Validator, WhatWasSkippedIsToldInTheFirstRunOnly) {
 TEST(Validator, ARequestToStopGivesNoPartialResult) {
   Fixture f;
   const JobConfig config = f.config();
-  const StopSignals signals;
-  ::kill(::getpid(), SIGTERM);
-  await_stop_signal();
-  EXPECT_FALSE(f.run(config));
+  Validator validator = f.make(config);
+  int64_t batches = 0;
+  const auto loss_of = [&](const BatchContext& batch) {
+    ++batches;
+    return f.small.executor->infer(batch, UnitMode::evaluate);
+  };
+  int64_t asked = 0;
+  EXPECT_FALSE(validator.run(5, loss_of, {at::kCPU, "cpu", 1 << 20}, [&] { return ++asked == 3; }));
+  EXPECT_EQ(batches, 2) << "it is asked before every batch";
 }
 
 TEST(Validator, TheModelIsLeftAsItWas) {

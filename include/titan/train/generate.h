@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,11 +67,13 @@ class Generator {
   /// All tokens that a sample has read.
   const std::vector<int32_t>& tokens(size_t sample) const { return tokens_[sample]; }
   int64_t context() const { return context_; }
+  /// Whether a signal to any rank ended the last `generate` early.
+  bool was_stopped() const { return stopped_; }
 
  private:
   BatchContext batch_of(const std::vector<std::vector<int32_t>>& tokens, const std::vector<int64_t>& first) const;
-  /// Rank 0's tokens, on all ranks.
-  std::vector<int32_t> agreed(std::vector<int32_t> tokens) const;
+  /// Rank 0's tokens, on all ranks, and whether any of them was stopped.
+  std::vector<int32_t> agreed(std::vector<int32_t> tokens);
 
   const Run& run_;
   int64_t samples_;
@@ -78,11 +81,12 @@ class Generator {
   int64_t context_;
   std::unique_ptr<KeyValueCache> cache_;  // null: uncached
   std::vector<std::vector<int32_t>> tokens_;
+  bool stopped_ = false;
 };
 
 /// Throws Error(bad_config) if the run cannot generate the texts of metrics.sample_freq.
 void check_samples(const Run& run);
-/// Collective: generates the texts of `metrics.sample_*` after `step` steps.
-SampleReport write_sample(const Run& run, int64_t step);
+/// Collective: generates the texts of `metrics.sample_*` after `step` steps; nothing if a signal stops it.
+std::optional<SampleReport> write_sample(const Run& run, int64_t step);
 
 }  // namespace titan
