@@ -55,12 +55,16 @@ LogTargets log_targets(const JobConfig& config, const Launch& launch, bool outpu
   targets.to_errors = output_is_result;
   targets.colour = wants_colour(config, launch);
   targets.quiet = config.metrics.quiet;
+  const std::filesystem::path file =
+      std::filesystem::path(config.job.dump_folder) / "logs" / fmt::format("rank-{:04}.log", launch.rank);
+  if (!output_is_result && !launch.fake) targets.file_instead = file;
   if (launch.rank == 0 || launch.fake) {
     targets.terminal = shows_status(launch);
     return targets;
   }
   targets.console = is_shown(launch.rank);
-  targets.file = std::filesystem::path(config.job.dump_folder) / "logs" / fmt::format("rank-{:04}.log", launch.rank);
+  targets.file = file;
+  targets.file_instead.clear();  // `file` has every line
   // titan_train launch adds its own prefix.
   targets.error_prefix = variable("TITAN_LAUNCHER").empty() ? fmt::format("[rank {}] ", launch.rank) : "";
   return targets;
@@ -82,6 +86,7 @@ RankSession::RankSession(const Schema& schema, const JobConfig& config, Launch l
       launch_(std::move(launch)),
       final_message_(std::move(final_message)),
       log_(log_targets(config, launch_, output_is_result)) {
+  if (!output_is_result) ::signal(SIGPIPE, SIG_IGN);  // a run does not end because nobody reads its log
   const int64_t remembered = config.comm.trace_buf_size;
   if (remembered > 0 && !launch_.fake) trace_ = std::make_shared<CollectiveTrace>(remembered);
 }

@@ -6,7 +6,9 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <optional>
 
@@ -91,11 +93,18 @@ Log::Log(const LogTargets& targets)
     if (targets.terminal && !targets.quiet) terminal_ = std::make_shared<TerminalSink>(targets.colour);
     sinks.push_back(console_sink(targets, terminal_));
     if (targets.quiet) sinks.back()->set_level(spdlog::level::warn);
+    console_ = targets.to_errors ? stderr : stdout;
   }
   if (!targets.file.empty()) {
     sinks.push_back(std::make_shared<FileSink>(targets.file, targets.error_prefix.value_or("")));
   }
   if (targets.error_prefix) sinks.push_back(std::make_shared<ErrorSink>(*targets.error_prefix));
+  if (console_ && !targets.file_instead.empty()) {
+    file_instead_ = targets.file_instead;
+    sink_instead_ = std::make_shared<FileSink>(file_instead_, "");
+    sink_instead_->set_level(spdlog::level::off);
+    sinks.push_back(sink_instead_);
+  }
   logger_->set_pattern(kLine);
   logger_->flush_on(spdlog::level::info);
 }
@@ -108,7 +117,31 @@ bool Log::is_silenced() const {
 }
 
 void Log::write(spdlog::level::level_enum level, std::string_view kind, std::string_view text) const {
-  if (!is_silenced()) logger_->log(level, "{}{}{}", kind, kAfterLevel, text);
+  if (is_silenced()) return;
+  const std::string line = fmt::format("{}{}{}", kind, kAfterLevel, text);
+  logger_->log(level, line);
+  check_console(level, line);
+}
+
+void Log::check_console(spdlog::level::level_enum level, const std::string& line) const {
+  if (!console_ || std::ferror(console_) == 0 || console_lost_.exchange(true)) return;
+  const int reason = errno;
+  std::string words = fmt::format("standard {} could not be written ({})", console_ == stdout ? "output" : "error",
+                                  std::strerror(reason));
+  if (sink_instead_) words += fmt::format("; the log continues in {}", printable(file_instead_.string()));
+  logger_->sinks().front()->set_level(spdlog::level::off);
+  if (sink_instead_) {
+    sink_instead_->set_level(spdlog::level::trace);
+    sink_instead_->log(spdlog::details::log_msg(logger_->name(), level, line));
+  }
+  print_error("", "warning", words);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  console_problem_ = std::move(words);
+}
+
+std::string Log::console_problem() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return console_problem_;
 }
 
 void Log::info(std::string_view message) const { write(spdlog::level::info, "INFO", printable_lines(message)); }
@@ -116,7 +149,7 @@ void Log::painted(std::string_view line) const { write(spdlog::level::info, "INF
 void Log::warning(std::string_view message) const { write(spdlog::level::warn, "WARNING", printable_lines(message)); }
 void Log::error(std::string_view message) const { write(spdlog::level::err, "ERROR", printable_lines(message)); }
 void Log::status(std::string_view line) const {
-  if (terminal_ && !is_silenced()) terminal_->show(line);
+  if (terminal_ && !is_silenced() && !console_lost_) terminal_->show(line);
 }
 void Log::flush() const { logger_->flush(); }
 

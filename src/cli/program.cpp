@@ -1,5 +1,6 @@
 #include "titan/cli/program.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 #include <algorithm>
@@ -47,6 +48,14 @@ int fail(const Failure& failure) {
   std::_Exit(code);
 }
 
+/// Else a closed standard output or error would become the first file that the program opens, and a log would be
+/// written into it. What is opened here cannot be written: a command whose result is lost must notice.
+void keep_standard_descriptors_open() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(descriptor, F_GETFD) < 0) (void)::open("/dev/null", O_RDONLY);  // takes the lowest number
+  }
+}
+
 }  // namespace
 
 Failure out_of_memory_failure(const std::string& words) {
@@ -92,6 +101,7 @@ int run_as_program(std::span<const std::string> words, const std::function<int(c
                    DescribeFailure describe) {
   // If a file reaches its size limit, let the write fail as on a full disk instead of killing the process.
   ::signal(SIGXFSZ, SIG_IGN);
+  keep_standard_descriptors_open();
   describe_uncaught = describe;
   std::set_terminate(end_uncaught);
   return exit_code_of(
@@ -102,7 +112,9 @@ int run_as_program(std::span<const std::string> words, const std::function<int(c
         std::optional<PrintableStream> output;
         if (!paints && ::isatty(STDOUT_FILENO) != 0) output.emplace(std::cout);
         const int code = act(Schema());
-        if (code == 0 && !std::cout.flush()) {
+        // What launch prints is a log; the exit code tells about the run.
+        const bool is_result = words.empty() || words[0] != "launch";
+        if (code == 0 && is_result && !std::cout.flush()) {
           throw Error(ExitCode::storage, "standard output could not be written: a full disk, or a file that is closed");
         }
         return code;

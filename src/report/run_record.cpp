@@ -116,7 +116,10 @@ void ReportFile::write_facts(bool anew) const {
 void ReportFile::write(RunStatus status, double now) {
   const auto begin = std::chrono::steady_clock::now();
   try {
-    write_facts(/*anew=*/false);  // the folder may have been removed
+    const std::string log_problem = log_.console_problem();
+    const bool is_news = !log_problem.empty() && !facts_.contains("log");
+    if (is_news) facts_["log"] = log_problem;
+    write_facts(/*anew=*/is_news);  // else only if the folder has been removed
     const std::string name = std::filesystem::absolute(folder_).lexically_normal().filename().string();
     replace_file(folder_ / "report.html", render_page({{name, facts_, &history_, status, now, eta_seconds_}}));
   } catch (const std::exception& error) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <iostream>
@@ -98,6 +99,7 @@ class Launcher {
   void note_end(const RankProcess& rank);
   void end_the_rest();
   void pass_on(RankProcess& rank);
+  void give_up_output(const RankProcess& rank, std::string_view line);
   void keep(const RankProcess& rank, std::string_view line);
   std::string story_of(const RankProcess& rank) const;
   int close() const;
@@ -110,6 +112,7 @@ class Launcher {
   std::string last_error_line_;                           // of any rank, before SIGTERM was sent
   const RankProcess* failed_ = nullptr;                   // the first; one with peer_failure only if there is no other
   std::set<std::string> said_;                            // lines on standard error, to print each once
+  bool lost_output_ = false;                              // standard output cannot be written
   bool lost_lines_ = false;                               // of ranks that are not shown
   bool asked_ = false;                                    // the remaining ranks got SIGTERM
   Clock::time_point ask_at_ = Clock::time_point::max();
@@ -181,9 +184,11 @@ void Launcher::pass_on(RankProcess& rank) {
   const std::string mark = fmt::format("[rank{}] ", rank.rank());
   const bool shown = request_.shown_ranks.empty() || request_.shown_ranks.contains(rank.rank());
   rank.output.read([&](std::string_view line) {
-    if (!shown) return keep(rank, line);
-    std::cout << mark << line << '\n' << std::flush;
+    if (!shown || lost_output_) return keep(rank, line);
+    if (!(std::cout << mark << line << '\n' << std::flush)) give_up_output(rank, line);
   });
+  // A rank whose pipe is closed notices it and writes its log to its own file.
+  if (lost_output_ && shown) rank.output.close();
   rank.errors.read([&](std::string_view line) {
     if (!line.empty() && !line.starts_with(kWarning)) {
       rank.last_error_line = line;
@@ -192,6 +197,16 @@ void Launcher::pass_on(RankProcess& rank) {
     if (request_.output_is_result && !said_.emplace(line).second) return;
     std::cerr << fmt::format("{}{}\n", mark, line) << std::flush;
   });
+}
+
+void Launcher::give_up_output(const RankProcess& rank, std::string_view line) {
+  const int reason = errno;
+  lost_output_ = true;
+  std::cerr << fmt::format(
+                   "titan_train launch: standard output could not be written ({}); the ranks' log continues in {}\n",
+                   std::strerror(reason), request_.output_folder.string())
+            << std::flush;
+  keep(rank, line);
 }
 
 void Launcher::keep(const RankProcess& rank, std::string_view line) {
@@ -237,6 +252,9 @@ int Launcher::close() const {
 
 }  // namespace
 
-int launch_ranks(const LaunchRequest& request) { return Launcher(request).run(); }
+int launch_ranks(const LaunchRequest& request) {
+  ::signal(SIGPIPE, SIG_IGN);  // ranks do not end because nobody reads their log
+  return Launcher(request).run();
+}
 
 }  // namespace titan

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "titan/base/error.h"
+#include "titan/base/process.h"
 
 namespace titan {
 namespace {
@@ -47,6 +48,7 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::signal(SIGPIPE, SIG_DFL);
   const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(input, STDIN_FILENO);
   ::dup2(output, STDOUT_FILENO);
@@ -112,6 +114,12 @@ void RankProcess::start(const std::string& program, const std::vector<std::strin
   if (output_end >= 0) ::close(output_end);
   if (error_end >= 0) ::close(error_end);
   if (process_ > 0) return;
+  if (reason == EAGAIN) {
+    throw Error(ExitCode::out_of_memory,
+                fmt::format("rank {} cannot be started: the system starts no more processes ({}); raise the limit, or "
+                            "start fewer ranks",
+                            rank_, task_limit()));
+  }
   throw Error(ExitCode::launcher,
               fmt::format("rank {} cannot be started: {}; see the limits on processes and open files "
                           "(ulimit -a)",

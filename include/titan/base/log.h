@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <spdlog/sinks/base_sink.h>
 #include <atomic>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -30,6 +31,9 @@ struct LogTargets {
   bool to_errors = false;        ///< log to standard error: standard output holds a command's result
   bool quiet = false;            ///< only warnings and errors on the console, and no status line
   std::filesystem::path file{};  ///< appended to; created with its folders at the first line; empty: no file
+  /// Takes over when the console cannot be written (a closed pipe, a full disk, a terminal that is gone); empty: lines
+  /// are lost.
+  std::filesystem::path file_instead{};
   /// If set, warnings and errors also go to standard error, with this prefix ("[rank 3] ").
   std::optional<std::string> error_prefix{};
 };
@@ -67,6 +71,8 @@ class Log {
   bool shows_status() const { return terminal_ != nullptr; }
   void flush() const;
   bool colour() const { return colour_; }
+  /// Why the console is no longer written, and where the log continues; empty: it is written.
+  std::string console_problem() const;
   /// From now on only the calling thread's lines are written: it is about to end the process, and its message must be
   /// the last line.
   void silence_other_threads() const { only_thread_ = std::this_thread::get_id(); }
@@ -75,7 +81,16 @@ class Log {
   bool is_silenced() const;
   void write(spdlog::level::level_enum level, std::string_view kind, std::string_view text) const;
 
+  /// Turns to `file_instead` if a write to the console has failed; `line` is the first that is not there.
+  void check_console(spdlog::level::level_enum level, const std::string& line) const;
+
   mutable std::atomic<std::thread::id> only_thread_{};  // none: all threads may log
+  std::FILE* console_ = nullptr;                        // of the first sink; null: no console
+  std::filesystem::path file_instead_;
+  spdlog::sink_ptr sink_instead_;  // null: none
+  mutable std::mutex mutex_;       // of the problem
+  mutable std::string console_problem_;
+  mutable std::atomic<bool> console_lost_ = false;
   bool colour_;
   bool speaks_for_all_;
   std::shared_ptr<TerminalSink> terminal_;  // null: no terminal
