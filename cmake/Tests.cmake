@@ -168,7 +168,7 @@ if(TITAN_TORCH)
   foreach(bench ring_attention checkpoint device_ceiling)
     add_executable(bench_${bench} tests/bench/${bench}.cpp)
     target_link_libraries(bench_${bench} PRIVATE titan_core)
-    target_include_directories(bench_${bench} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/tests)
+    target_include_directories(bench_${bench} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/tests)
     titan_reuse_precompiled(bench_${bench})
   endforeach()
 
