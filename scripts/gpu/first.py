@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 import bench
 import card as cards
@@ -234,8 +235,16 @@ class Visit:
         lines = [line[:TABLE_WIDTH] for line in lines]
         return "\n".join([*lines[: TABLE_LINES - 1], f"next: first.sh --variant {self.next_step()}"])
 
+    def made(self, what: Callable[[], str]) -> str:
+        """Numbers that are not as they should be cost the page, and no row."""
+        try:
+            return what()
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            self.session.say(f"The {what.__name__} could not be made of these numbers: {type(error).__name__} {error}")
+            return "\n".join(self.session.sentences)
+
     def save(self) -> None:
-        self.session.record(self.arguments.page, self.page())
+        self.session.record(self.arguments.page, self.made(self.page))
 
     def go(self) -> int:
         arguments = self.arguments
@@ -251,7 +260,7 @@ class Visit:
                 self.session.say(f"There was no row {', '.join(missing)}.")
             self.save()
             shutil.rmtree(self.folder, ignore_errors=True)
-        print(self.table() if arguments.script == "first" else self.page().rstrip(), flush=True)
+        print(self.made(self.table if arguments.script == "first" else self.page).rstrip(), flush=True)
         return 0 if all(run.verdict.startswith(GOOD) for run in self.session.outcomes.values()) else 1
 
 

@@ -247,6 +247,12 @@ class Trouble(Machine):
         left = subprocess.run(["pgrep", "-f", str(self.programs)], capture_output=True, text=True)
         self.assertEqual(left.stdout, "")
 
+    def test_numbers_that_are_none_cost_the_page_alone(self):
+        self.tool("programs/bench_kernel_rates", """#!/bin/sh\necho '{"copy_bytes_per_second": 4, "kernels": [{}]}'\n""")
+        printed = self.driver("--only", "single,kernel rates,tp2", code=0)
+        self.assertIn("The page could not be made of these numbers: KeyError 'bytes'", printed)
+        self.assertEqual(list(self.results()), ["single", "kernel rates", "tp2"])
+
     def test_a_full_disk_under_the_output_folder(self):
         self.out.mkdir()
         (self.out / "results.jsonl").symlink_to("/dev/full")
