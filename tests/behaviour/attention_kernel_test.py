@@ -9,12 +9,19 @@ DOCUMENTS = "--model.flavor=debugmodel_flex_attn"
 FP32 = "--training.mixed_precision_param=float32"
 
 
+# What the kernels are called on the device.
+LAUNCHED = {"cudnn": "cuDNN plan", "flash": "pytorch_flash::flash_", "efficient": "fmha_cutlass"}
+
+
 class AskedKernel(MockGpu):
-    def test_the_kernel_that_is_named_is_used(self):
+    def test_the_kernel_that_is_named_is_used_and_no_other(self):
         for asked, name in (("cudnn", "cuDNN"), ("flash", "flash"), ("efficient", "memory-efficient")):
             with self.subTest(asked):
                 run = self.on_gpu(BF16, f"--debug.attention_kernel={asked}", "--training.steps=3")
                 self.assertIn(f"Attention by {name}, as debug.attention_kernel says", run.output)
+                kernels = run.ledgers[0]["kernels"]
+                used = {kernel for kernel, launched in LAUNCHED.items() if any(launched in called for called in kernels)}
+                self.assertEqual(used, {asked})
         run = self.on_gpu(FP32, "--debug.attention_kernel=efficient", "--training.steps=1")
         self.assertIn("Attention by memory-efficient, as debug.attention_kernel says", run.output)
 
