@@ -18,6 +18,9 @@ constexpr std::string_view kWhatWorks =
     "Give a .txt, .jsonl or .json (one record per line) file, packed as .gz or .zst or not, a .bin file of titan_train "
     "data tokenize, a folder of them, or a glob";
 
+constexpr std::string_view kNoFile = "is a pipe or a device, and text is read more than once";
+constexpr std::string_view kOnlyFiles = "Put its content into a file";
+
 [[noreturn]] void fail(const std::string& path, std::string_view what, std::string_view remedy = kWhatWorks) {
   throw Error(ExitCode::bad_data,
               fmt::format("corpus {}: {}.{}", path, what, remedy.empty() ? "" : fmt::format(" {}.", remedy)));
@@ -62,6 +65,8 @@ class FolderWalk {
         walk(entry.path());
       } else if (entry.is_regular_file()) {
         add(entry.path(), name);
+      } else if (entry.is_other() && text_form(entry.path()) != TextForm::none) {
+        fail(top_, fmt::format("{} {}", entry.path().string(), kNoFile), kOnlyFiles);
       } else if (entry.is_symlink() && text_form(entry.path()) != TextForm::none) {
         fail(top_, fmt::format("{} is a link to nothing", entry.path().string()), "Mend the link or remove it");
       }
@@ -116,6 +121,9 @@ std::vector<fs::path> files_matching(const std::string& pattern) {
   std::vector<fs::path> files;
   for (size_t i = 0; result == 0 && i < matches.gl_pathc; ++i) files.emplace_back(matches.gl_pathv[i]);
   ::globfree(&matches);
+  for (const fs::path& file : files) {
+    if (fs::is_other(file)) fail(pattern, fmt::format("{} {}", file.string(), kNoFile), kOnlyFiles);
+  }
   std::erase_if(files, [](const fs::path& file) { return !fs::is_regular_file(file); });
   if (files.empty()) fail(pattern, "no file matches");
   return files;

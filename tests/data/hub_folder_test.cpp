@@ -125,6 +125,18 @@ TEST(OtherKinds, AFileIsRefusedByItsKindWhateverItsName) {
   EXPECT_TRUE(page.next(document));
 }
 
+TEST(OtherKinds, APipeIsRefusedHoweverItIsNamed) {
+  const TemporaryFolder folder;
+  folder.write("c/a.jsonl", "{\"text\": \"one\"}\n");
+  ASSERT_EQ(::mkfifo((folder / "c/b.jsonl").c_str(), 0600), 0);
+  for (const char* path : {"c/b.jsonl", "c", "c/*.jsonl"}) {
+    EXPECT_PRED_FORMAT2(contains, message_of(ExitCode::bad_data, [&] { find_text_files((folder / path).string()); }),
+                        "text is read more than once");
+  }
+  EXPECT_PRED_FORMAT2(contains, message_of(ExitCode::bad_data, [&] { FileReader reader(folder / "c/b.jsonl"); }),
+                      "this is not a file but a pipe, a device or a folder");
+}
+
 TEST(OtherKinds, IdsOfOtherTrainersAreKnown) {
   const TemporaryFolder folder;
   const std::string ids = folder.write("a.bin", std::string(40, '\3'));
