@@ -1,6 +1,7 @@
 #include "checkpoint_job.h"
 
 #include <algorithm>
+#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "titan/app/commands.h"
@@ -121,7 +122,7 @@ fs::path find_model(const fs::path& folder) {
 CheckpointJob load_checkpoint_job(const Schema& schema, const fs::path& checkpoint,
                                   std::span<const std::string> words) {
   const std::unique_ptr<Storage> storage = make_posix_storage();
-  const fs::path folder = find_model(checkpoint);
+  const fs::path folder = find_model(checkpoint.has_filename() ? checkpoint : checkpoint.parent_path());
   const auto given = [&](std::string_view key) {
     return std::any_of(words.begin(), words.end(),
                        [&](const std::string& word) { return word.find(key) != word.npos; });

@@ -15,12 +15,10 @@ namespace titan {
 namespace {
 
 /// The vocabulary of some flavors is the tokenizer's; without the tokenizer's file the smallest possible one is used.
-ModelDescription describe_model(const JobConfig& config) {
-  const ModelFamily& family = *find_model_family(config.model.name);
-  const auto describe = [&](int64_t vocabulary) { return family.describe(make_model_request(config, vocabulary)); };
+ModelDescription describe_planned_model(const JobConfig& config) {
   const std::string place = tokenizer_location(config);
-  if (std::filesystem::exists(place)) return describe(open_tokenizer(place)->vocabulary_size());
-  ModelDescription model = describe(1);
+  if (std::filesystem::exists(place)) return describe_model(config, open_tokenizer(place)->vocabulary_size());
+  ModelDescription model = describe_model(config, 1);
   if (model.vocabulary_is_tokenizers) {
     std::cerr << fmt::format(
         "the tokenizer {} does not exist: the plan is for a vocabulary of {}, and this model's is the tokenizer's\n",
@@ -42,15 +40,17 @@ std::vector<std::string> unit_table(const Plan& plan) {
   std::vector<std::string> lines{line("by unit", numbers("parameters", "gradients", "optimizer", "activations"))};
   std::string last, first_name;
   for (const UnitPlan& unit : plan.units) {
-    int64_t owned = 0;
+    int64_t owned = 0, trained = 0;
     for (size_t group : unit.groups) {
       const WeightGroupPlan& weights = plan.groups[group];
-      if (plan.units[weights.reduce_after].name == unit.name) owned += weights.shard_numel;
+      if (plan.units[weights.reduce_after].name != unit.name) continue;
+      owned += weights.shard_numel;
+      trained += weights.trained_shard_numel();
     }
     const int64_t moments = plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
     const std::string text =
         numbers(size_words(owned * size_of(plan.request.master)), size_words(owned * size_of(ElementType::float32)),
-                size_words(owned * moments), size_words(unit.saved_bytes));
+                size_words(trained * moments), size_words(unit.saved_bytes));
     if (text == last) {
       lines.back() = line(first_name + " to " + unit.name, text);
       continue;
@@ -65,7 +65,7 @@ std::vector<std::string> unit_table(const Plan& plan) {
 }  // namespace
 
 PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu) {
-  PlannedJob job{{make_mesh(config, world), rank}, describe_model(config), {}};
+  PlannedJob job{{make_mesh(config, world), rank}, describe_planned_model(config), {}};
   PlanRequest request = make_plan_request(config, job.place, on_gpu);
   add_pipeline(request, config, job.model);
   job.plan = make_plan(job.model, *find_model_family(config.model.name), request);

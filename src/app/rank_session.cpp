@@ -239,7 +239,7 @@ void RankSession::write_trace() {
   const std::filesystem::path file = fmt::format("{}{}.json", trace_prefix(), launch_.rank);
   try {
     std::filesystem::create_directories(file.parent_path());
-    write_file_atomically(file, trace_->json());
+    write_own_file_atomically(file, trace_->json());
     log_.info("The last collectives of this rank are in {}", file.string());
   } catch (const std::exception& error) {
     log_.warning("{}: the last collectives of this rank are not kept", error.what());

@@ -10,7 +10,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
-#include "titan/base/json.h"
+#include "titan/base/ordered_json.h"
 #include "titan/base/text.h"
 #include "titan/cli/program.h"
 #include "titan/report/page.h"
@@ -36,8 +36,11 @@ std::filesystem::path folder_of(const std::string& word) {
 /// run.json; null if the run has none or it is damaged.
 nlohmann::ordered_json facts_of(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder / "run.json")) return {};
-  return parse_json<nlohmann::ordered_json>(read_file(folder / "run.json", ExitCode::bad_data),
-                                            /*allow_exceptions=*/false);
+  try {
+    return parse_ordered_json(read_file(folder / "run.json", ExitCode::bad_data));
+  } catch (const nlohmann::json::exception&) {
+    return {};
+  }
 }
 
 /// A page may only overwrite an earlier page: a typing error in its name could otherwise overwrite a run's only record.

@@ -16,8 +16,21 @@
 namespace titan {
 namespace {
 
-/// Timeout for a writer to open a named pipe that is being read.
-constexpr int kWriterLimitMilliseconds = 5000;
+/// How long the other end of a pipe may do nothing.
+constexpr int kPipeLimitMilliseconds = 5000;
+
+/// A character device may never end (/dev/zero).
+constexpr size_t kMostOfADevice = size_t{64} << 20;
+
+constexpr const char* kOwnFiles = "and the program writes only regular files there; remove it";
+
+/// What is neither a regular file nor a folder, for which opening has a word.
+std::string other_kind(mode_t mode) {
+  if (S_ISREG(mode) || S_ISDIR(mode)) return {};
+  if (S_ISLNK(mode)) return "a symbolic link";
+  if (S_ISFIFO(mode)) return "a named pipe";
+  return S_ISSOCK(mode) ? "a socket" : "a device";
+}
 
 [[noreturn]] void fail(ExitCode code, std::string_view what, const std::filesystem::path& path, int reason) {
   throw Error(code, fmt::format("cannot {} {}: {}", what, path.string(), std::strerror(reason)));
@@ -30,11 +43,17 @@ struct Descriptor {
   }
 };
 
-/// Writes all of `bytes`, retrying after short writes and EINTR; returns 0 or the error number.
-int write_all(int descriptor, std::string_view bytes) {
+/// Writes all of `bytes`, retrying after short writes and EINTR; returns 0 or the error number. `milliseconds`: how
+/// long to wait for a full pipe to take more.
+int write_all(int descriptor, std::string_view bytes, int milliseconds = 0) {
   while (!bytes.empty()) {
     ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EAGAIN) {
+      pollfd ready{descriptor, POLLOUT, 0};
+      if (::poll(&ready, 1, milliseconds) > 0) continue;
+      return milliseconds > 0 ? ETIMEDOUT : EAGAIN;
+    }
     if (written < 0) return errno;
     bytes.remove_prefix(static_cast<size_t>(written));
   }
@@ -52,20 +71,38 @@ void sync_folder(const std::filesystem::path& folder) {
   if (directory.value < 0 || ::fsync(directory.value) != 0) fail(ExitCode::storage, "sync", folder, errno);
 }
 
-void put_in_place(const std::filesystem::path& path, std::string_view bytes, bool sync) {
+/// One of the program's own files for appending or locking, without waiting for anything; -1 and a reason if something
+/// else is there.
+int open_own_file(const std::filesystem::path& path, int flags, std::string& reason) {
+  reason = own_file_obstacle(path);
+  if (!reason.empty()) return -1;
+  const int descriptor = ::open(path.c_str(), flags | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   struct stat status {};
-  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+  const bool fits = descriptor >= 0 && ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+  if (fits) return descriptor;
+  reason = descriptor < 0 ? std::strerror(errno) : fmt::format("it is {}, {}", other_kind(status.st_mode), kOwnFiles);
+  if (descriptor >= 0) ::close(descriptor);
+  return -1;
+}
+
+void put_in_place(const std::filesystem::path& path, std::string_view bytes, bool sync, bool own) {
+  const std::string obstacle = own ? own_file_obstacle(path) : std::string();
+  if (!obstacle.empty()) throw Error(ExitCode::storage, fmt::format("cannot write {}: {}", path.string(), obstacle));
+  struct stat status {};
+  if (!own && ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     // Renaming over a device or pipe (/dev/null) would replace it with a regular file for every program of the machine.
-    // Without `sync`, opening a pipe does not block on its reader either.
-    Descriptor place{::open(path.c_str(), O_WRONLY | O_CLOEXEC | (sync ? 0 : O_NONBLOCK))};
+    // Without O_NONBLOCK, opening a pipe would wait for its reader.
+    Descriptor place{::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK)};
     if (place.value < 0) fail(ExitCode::storage, "write", path, errno);
-    if (int reason = write_all(place.value, bytes)) fail(ExitCode::storage, "write", path, reason);
+    const int patience = sync ? kPipeLimitMilliseconds : 0;
+    if (int reason = write_all(place.value, bytes, patience)) fail(ExitCode::storage, "write", path, reason);
     return;
   }
   std::filesystem::path temporary = path;
   temporary += fmt::format(".tmp-{}", ::getpid());
   try {
-    Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    Descriptor file{::open(temporary.c_str(), flags, 0644)};
     if (file.value < 0) fail(ExitCode::storage, "write", path, errno);
     if (int reason = write_all(file.value, bytes)) fail(ExitCode::storage, "write", path, reason);
     if (sync && ::fdatasync(file.value) != 0) fail(ExitCode::storage, "write", path, errno);
@@ -87,6 +124,7 @@ std::string read_file(const std::filesystem::path& path, ExitCode code, size_t m
   struct stat status {};
   if (::fstat(file.value, &status) != 0) fail(code, "read", path, errno);
   if (S_ISDIR(status.st_mode)) fail(code, "read", path, EISDIR);
+  if (S_ISCHR(status.st_mode)) most = std::min(most, kMostOfADevice);
   std::string bytes(std::min(static_cast<size_t>(status.st_size), most), '\0');
   size_t filled = 0;
   bool awaits_writer = S_ISFIFO(status.st_mode);
@@ -99,14 +137,15 @@ std::string read_file(const std::filesystem::path& path, ExitCode code, size_t m
     ssize_t got = ::read(file.value, bytes.data() + filled, bytes.size() - filled);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) {
-      becomes_readable(file.value, -1);
-      continue;
+      if (becomes_readable(file.value, kPipeLimitMilliseconds)) continue;
+      throw Error(code, fmt::format("cannot read {}: the program at the other end has written nothing for {} s",
+                                    path.string(), kPipeLimitMilliseconds / 1000));
     }
     if (got < 0) fail(code, "read", path, errno);
     if (got == 0 && filled == 0 && std::exchange(awaits_writer, false)) {
-      if (becomes_readable(file.value, kWriterLimitMilliseconds)) continue;
+      if (becomes_readable(file.value, kPipeLimitMilliseconds)) continue;
       throw Error(code, fmt::format("cannot read {}: no program opened this pipe for writing within {} s",
-                                    path.string(), kWriterLimitMilliseconds / 1000));
+                                    path.string(), kPipeLimitMilliseconds / 1000));
     }
     if (got == 0) break;
     filled += static_cast<size_t>(got);
@@ -115,12 +154,27 @@ std::string read_file(const std::filesystem::path& path, ExitCode code, size_t m
   return bytes;
 }
 
+std::string own_file_obstacle(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return {};  // opening it reports the reason
+  const std::string kind = other_kind(status.st_mode);
+  return kind.empty() ? kind : fmt::format("it is {}, {}", kind, kOwnFiles);
+}
+
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
-  put_in_place(path, bytes, /*sync=*/true);
+  put_in_place(path, bytes, /*sync=*/true, /*own=*/false);
 }
 
 void replace_file(const std::filesystem::path& path, std::string_view bytes) {
-  put_in_place(path, bytes, /*sync=*/false);
+  put_in_place(path, bytes, /*sync=*/false, /*own=*/false);
+}
+
+void write_own_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
+  put_in_place(path, bytes, /*sync=*/true, /*own=*/true);
+}
+
+void replace_own_file(const std::filesystem::path& path, std::string_view bytes) {
+  put_in_place(path, bytes, /*sync=*/false, /*own=*/true);
 }
 
 void make_folders(const std::filesystem::path& path) {
@@ -139,8 +193,9 @@ bool is_file_at(int descriptor, const std::filesystem::path& path) {
 AppendFile::AppendFile(std::filesystem::path path) : path_(std::move(path)) { descriptor_ = open(); }
 
 int AppendFile::open() {
-  const int descriptor = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor < 0) last_error_ = fmt::format("cannot open {}: {}", path_.string(), std::strerror(errno));
+  std::string reason;
+  const int descriptor = open_own_file(path_, O_WRONLY | O_APPEND, reason);
+  if (descriptor < 0) last_error_ = fmt::format("cannot open {}: {}", path_.string(), reason);
   return descriptor;
 }
 
@@ -177,8 +232,9 @@ std::string content_of(int descriptor) {
 // flock, not fcntl: flock belongs to the open file, so two holders in one process also exclude each other. A child
 // process loses the lock at exec.
 LockFile::LockFile(const std::filesystem::path& path, std::string_view holder)
-    : path_(path), descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-  if (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
+    : path_(path), descriptor_(open_own_file(path, O_RDWR, detail_)) {
+  if (descriptor_ < 0) return;
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
     state_ = State::held;
     // On a full disk the lock is held, but the file lacks the holder's text.
     const std::string line = std::string(holder) + "\n";
@@ -187,7 +243,7 @@ LockFile::LockFile(const std::filesystem::path& path, std::string_view holder)
     }
     return;
   }
-  if (descriptor_ >= 0 && errno == EWOULDBLOCK) {
+  if (errno == EWOULDBLOCK) {
     state_ = State::taken;
     detail_ = content_of(descriptor_);
     return;

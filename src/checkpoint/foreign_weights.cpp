@@ -125,6 +125,24 @@ Fit fit_of(const ForeignModel& model, const TensorSource& source) {
   return fit;
 }
 
+ForeignModel named_as_in(ForeignModel model, const TensorSource& source) {
+  constexpr std::string_view kBase = "model.";
+  const auto rename = [&](std::string& name) {
+    if (!name.starts_with(kBase) || source.tensors().contains(name)) return;
+    if (std::string bare = name.substr(kBase.size()); source.tensors().contains(bare)) name = std::move(bare);
+  };
+  for (ForeignTensor& tensor : model.tensors) rename(tensor.name);
+  std::map<std::string, std::string> copies;
+  for (const auto& [copy, original] : model.copies) {
+    std::string theirs = copy, its_original = original;
+    rename(theirs);
+    rename(its_original);
+    copies[theirs] = its_original;
+  }
+  model.copies = std::move(copies);
+  return model;
+}
+
 Fit check_fit(const ForeignModel& model, TensorSource& source) {
   Fit fit = fit_of(model, source);
   if (!fit.complete()) {

@@ -280,17 +280,18 @@ SaveOutcome export_parts(Storage& storage, RankBarrier& barrier, const HuggingFa
 }  // namespace
 
 HuggingFaceWeights read_hugging_face(Storage& storage, const std::filesystem::path& folder,
-                                     std::optional<ScaleBlock> quantised, const ForeignModel& model,
+                                     std::optional<ScaleBlock> quantised, const ForeignModel& wanted,
                                      std::span<const SavedParameter> parameters, int64_t rank) {
   SafetensorsFolder stored(storage, folder);
   std::optional<BlockScaledWeights> scaled;
   if (quantised) scaled.emplace(stored, *quantised);
   TensorSource& weights = scaled ? static_cast<TensorSource&>(*scaled) : stored;
+  const ForeignModel model = named_as_in(wanted, weights);
   // One rank compares the second copies of tied weights.
   const Fit fit = rank == 0 ? check_fit(model, weights) : fit_of(model, weights);
   if (fit.complete()) read_boxes(weights, model, parameters, rank);
   const std::optional<Manifest>& manifest = stored.manifest();
-  return {fit.counts(), stored.verified(), manifest ? std::optional(manifest->step) : std::nullopt};
+  return {fit.counts(), stored.verified(), manifest ? std::optional(manifest->step) : std::nullopt, stored.note()};
 }
 
 LoadOutcome load_hugging_face_together(Storage& storage, RankBarrier& barrier, const std::filesystem::path& folder,
@@ -302,6 +303,7 @@ LoadOutcome load_hugging_face_together(Storage& storage, RankBarrier& barrier, c
     outcome.verified = read.verified;
     outcome.line = fmt::format("LOAD: {} from {} (Hugging Face, {}{})", read.counts, folder.string(),
                                quantised ? "quantised, " : "", outcome.verified ? "verified" : "unverified");
+    if (!read.note.empty() && barrier.rank() == 0) outcome.warnings.push_back(read.note);
   };
   const std::string problem = agreed(barrier, problem_of(load));
   if (!problem.empty()) {

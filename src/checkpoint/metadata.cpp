@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <iterator>
 #include <limits>
+#include <map>
 
 #include "titan/base/file_kind.h"
 #include "titan/base/json.h"
+#include "titan/base/ordered_json.h"
 
 namespace titan {
 namespace {
@@ -99,10 +102,16 @@ PickleRef storage_meta_of(const CheckpointIndex& index) {
 
 [[noreturn]] void fail(const std::string& what) { throw DamageError(what); }
 
+// A pickle may hold one value in many places, so a small file may stand for much work: what follows bounds it.
+
+/// More fields than any of these objects has, more dimensions than a tensor has (64 in torch), a longer name than any.
+constexpr size_t kMostItems = 256, kMostDimensions = 64, kLongestName = 4096;
+
 /// A field of an object of Python's `type`, whose state is a dictionary of its fields.
 const PickleValue& field(const PickleValue& object, std::string_view type, std::string_view name) {
   if (!object.is_object(type) || object.items.size() != 2)
     fail(fmt::format("it holds something instead of a {}", type));
+  if (object.items[1]->items.size() > kMostItems) fail(fmt::format("a {} has too many fields", type));
   const PickleValue* found = object.items[1]->find(name);
   if (!found) fail(fmt::format("a {} has no {}", type, name));
   return *found;
@@ -110,6 +119,7 @@ const PickleValue& field(const PickleValue& object, std::string_view type, std::
 
 const std::string& text_of(const PickleValue& value) {
   if (!value.is(Kind::text)) fail("a name is not text");
+  if (value.text.size() > kLongestName) fail(fmt::format("a name has {} bytes", value.text.size()));
   return value.text;
 }
 
@@ -120,6 +130,7 @@ int64_t count_of(const PickleValue& value) {
 
 std::vector<int64_t> counts_of(const PickleValue& value) {
   if (!value.is(Kind::tuple)) fail("a shape is not a tuple");
+  if (value.items.size() > kMostDimensions) fail(fmt::format("a shape has {} dimensions", value.items.size()));
   std::vector<int64_t> counts;
   for (const PickleRef& item : value.items) counts.push_back(count_of(*item));
   return counts;
@@ -148,7 +159,8 @@ void check_box(const LogicalTensor& tensor, const Box& box) {
   if (!inside) fail(fmt::format("a chunk of {} is outside of it", tensor.name));
 }
 
-StoredTensor tensor_from(const std::string& name, const PickleValue& value) {
+/// `places`: how many chunks may still come, as many as have a place.
+StoredTensor tensor_from(const std::string& name, const PickleValue& value, size_t& places) {
   const std::string type = type_in_metadata("TensorStorageMetadata");
   StoredTensor stored{{name, dtype_of(field(value, type, "properties")), counts_of(field(value, type, "size"))}, {}};
   int64_t bytes = static_cast<int64_t>(c10::elementSize(stored.tensor.type));
@@ -157,6 +169,8 @@ StoredTensor tensor_from(const std::string& name, const PickleValue& value) {
   }
   const PickleValue& chunks = field(value, type, "chunks");
   if (!chunks.is(Kind::list)) fail("chunks are not a list");
+  if (chunks.items.size() > places) fail(fmt::format("{} has a chunk without a place", name));
+  places -= chunks.items.size();
   const std::string chunk_type = type_in_metadata("ChunkStorageMetadata");
   for (const PickleRef& chunk : chunks.items) {
     Box box{counts_of(field(*chunk, chunk_type, "offsets")), counts_of(field(*chunk, chunk_type, "sizes"))};
@@ -179,33 +193,51 @@ BlobPlace place_from(const PickleValue& info) {
   return place;
 }
 
-/// Assigns the byte range of `key`, a MetadataIndex, to its chunk or value.
-void set_place(CheckpointIndex& index, const PickleValue& key, BlobPlace place) {
-  const std::string type = type_in_metadata("MetadataIndex");
-  const std::string& name = text_of(field(key, type, "fqn"));
-  const auto value = index.values.find(name);
-  if (value != index.values.end()) {
-    value->second = std::move(place);
-    return;
-  }
-  const auto tensor = index.tensors.find(name);
-  if (tensor == index.tensors.end()) fail(fmt::format("{} has a place and no description", name));
-  const std::vector<int64_t> offset = counts_of(field(key, type, "offset"));
-  std::vector<StoredChunk>& chunks = tensor->second.chunks;
-  const auto fits = [&](const StoredChunk& chunk) { return chunk.box.offset == offset && chunk.place.file.empty(); };
-  // The key's index is a hint to the chunk; without it the search would be quadratic in the chunks.
-  const PickleValue* hint = key.items[1]->find("index");
-  auto found = chunks.end();
-  if (hint && hint->is(Kind::integer) && hint->integer >= 0 && hint->integer < std::ssize(chunks)) {
-    found = chunks.begin() + hint->integer;
-  }
-  if (found == chunks.end() || !fits(*found)) found = std::find_if(chunks.begin(), chunks.end(), fits);
-  if (found != chunks.end()) {
+/// Assigns byte ranges to the chunks and values of an index.
+class Placement {
+ public:
+  explicit Placement(CheckpointIndex& index) : index_(index) {}
+
+  /// `key`: a MetadataIndex.
+  void set(const PickleValue& key, BlobPlace place) {
+    const std::string type = type_in_metadata("MetadataIndex");
+    const std::string& name = text_of(field(key, type, "fqn"));
+    const auto value = index_.values.find(name);
+    if (value != index_.values.end()) {
+      value->second = std::move(place);
+      return;
+    }
+    const auto tensor = index_.tensors.find(name);
+    if (tensor == index_.tensors.end()) fail(fmt::format("{} has a place and no description", name));
+    const std::vector<int64_t> offset = counts_of(field(key, type, "offset"));
+    std::vector<StoredChunk>& chunks = tensor->second.chunks;
+    // The key's index is a hint to the chunk.
+    const PickleValue* hint = key.items[1]->find("index");
+    const bool is_hint = hint && hint->is(Kind::integer) && hint->integer >= 0 && hint->integer < std::ssize(chunks);
+    StoredChunk* found = is_hint ? &chunks[static_cast<size_t>(hint->integer)] : nullptr;
+    if (!found || found->box.offset != offset || !found->place.file.empty()) found = search(name, chunks, offset);
+    if (!found) fail(fmt::format("{} has a chunk that its description lacks", name));
     found->place = std::move(place);
-    return;
   }
-  fail(fmt::format("{} has a chunk that its description lacks", name));
-}
+
+ private:
+  /// The first chunk at `offset` without a place; null: there is none.
+  StoredChunk* search(const std::string& name, std::vector<StoredChunk>& chunks, const std::vector<int64_t>& offset) {
+    const auto [known, is_new] = by_offset_.try_emplace(name);
+    for (size_t i = 0; is_new && i < chunks.size(); ++i) known->second[chunks[i].box.offset].push_back(i);
+    std::deque<size_t>& candidates = known->second[offset];
+    while (!candidates.empty()) {
+      StoredChunk& chunk = chunks[candidates.front()];
+      if (chunk.place.file.empty()) return &chunk;
+      candidates.pop_front();
+    }
+    return nullptr;
+  }
+
+  CheckpointIndex& index_;
+  /// The chunks of tensors whose keys have no hint, or a wrong one.
+  std::map<std::string, std::map<std::vector<int64_t>, std::deque<size_t>>> by_offset_;
+};
 
 }  // namespace
 
@@ -255,17 +287,19 @@ CheckpointIndex read_index(std::string_view bytes) {
   if (!descriptions.is(Kind::dictionary) || !places.is(Kind::dictionary)) fail("its index is not a dictionary");
   CheckpointIndex index;
   index.has_manifest = names_manifest(*metadata);
+  size_t unplaced = places.items.size() / 2;
   for (size_t i = 0; i < descriptions.items.size(); i += 2) {
     const std::string& name = text_of(*descriptions.items[i]);
     const PickleValue& description = *descriptions.items[i + 1];
     if (description.is_object(type_in_metadata("BytesStorageMetadata"))) {
       index.values[name] = {};
     } else {
-      index.tensors[name] = tensor_from(name, description);
+      index.tensors[name] = tensor_from(name, description, unplaced);
     }
   }
+  Placement placement(index);
   for (size_t i = 0; i < places.items.size(); i += 2) {
-    set_place(index, *places.items[i], place_from(*places.items[i + 1]));
+    placement.set(*places.items[i], place_from(*places.items[i + 1]));
   }
   for (const auto& [name, place] : index.values) {
     if (place.file.empty()) fail(fmt::format("{} has no place", name));
@@ -328,7 +362,7 @@ Manifest read_manifest(std::string_view bytes) {
     throw DamageError("its manifest is not as it was written (its XXH3-128 differs)");
   }
   try {
-    return manifest_from(parse_json<nlohmann::ordered_json>(bytes));
+    return manifest_from(parse_ordered_json(bytes));
   } catch (const nlohmann::json::exception& problem) {
     throw DamageError(fmt::format("its manifest cannot be read: {}", problem.what()));
   }

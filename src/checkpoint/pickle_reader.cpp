@@ -15,6 +15,7 @@ using Kind = PickleValue::Kind;
 using Node = std::shared_ptr<PickleValue>;
 
 constexpr int kMaximumDepth = 100;
+constexpr size_t kMostDimensions = 64;  // of a torch.Size: those of a tensor
 
 /// The bytes that latin-1 text encodes: protocol 2's form of bytes.
 std::string latin1_bytes(std::string_view utf8) {
@@ -191,6 +192,8 @@ class Machine {
     if (name == "torch Size") {
       if (arguments->items.size() != 1 || !arguments->items[0]->is(Kind::tuple))
         throw PickleError("a size is not a tuple");
+      // It is copied, and one tuple may be given to many sizes.
+      if (arguments->items[0]->items.size() > kMostDimensions) throw PickleError("a size has too many dimensions");
       push(*arguments->items[0]).frozen = false;
     } else if (name == "collections OrderedDict" && arguments->items.empty()) {
       push(Kind::dictionary);

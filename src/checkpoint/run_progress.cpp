@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <set>
 
 #include "titan/base/json.h"
@@ -115,6 +116,7 @@ CheckpointState describe_progress(const RunProgress& progress, TorchtitanRelease
   }
   add(kAllTokensKey, pickle::integer(progress.tokens));
   if (!progress.guard.is_null()) add(kGuardKey, pickle::text(progress.guard.dump()));
+  if (!progress.counters.is_null()) add(kCountersKey, pickle::text(progress.counters.dump()));
   return state;
 }
 
@@ -123,7 +125,8 @@ bool holds_run(const CheckpointIndex& index) {
 }
 
 int64_t stored_count(const std::string& name, double number) {
-  if (!(number >= 0 && number <= kMostCount)) throw DamageError(fmt::format("its {} is {}", name, number));
+  const bool is_count = number >= 0 && number <= kMostCount && number == std::floor(number);
+  if (!is_count) throw DamageError(fmt::format("its {} is {}", name, number));
   return static_cast<int64_t>(number);
 }
 
@@ -277,6 +280,7 @@ CheckpointState progress_of(OpenCheckpoint& checkpoint, const StoredProgress& st
   progress.data_position = our_position(checkpoint);
   const CheckpointIndex& index = checkpoint.index();
   if (index.values.contains(kGuardKey)) progress.guard = words_of(checkpoint.value(kGuardKey));
+  if (index.values.contains(kCountersKey)) progress.counters = words_of(checkpoint.value(kCountersKey));
   CheckpointState state = describe_progress(progress, form.release);
   if (!progress.data_position.is_null() || progress.data_ranks != loader_states(index)) return state;
   for (StateValue& value : state.values) {

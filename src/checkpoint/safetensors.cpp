@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
@@ -30,7 +31,7 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
     const at::Tensor host = tensor.detach().cpu().contiguous();
     bytes.append(static_cast<const char*>(host.const_data_ptr()), host.nbytes());
   }
-  write_file_atomically(path, bytes);
+  write_own_file_atomically(path, bytes);
 }
 
 NamedTensors read_safetensors(const std::filesystem::path& path) {
@@ -49,7 +50,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors is little-endian");
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;  // ordered_json looks for each key among all before it
 
 /// The longest header that the safetensors library accepts.
 constexpr uint64_t kLongestHeader = 100'000'000;
@@ -85,7 +86,7 @@ class HeaderReader {
       if (name != "__metadata__") entries_.push_back(entry(name, value));
     }
     std::stable_sort(entries_.begin(), entries_.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-      return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
+      return std::tie(a.offset, a.bytes) < std::tie(b.offset, b.bytes);
     });
     check_cover();
     return std::move(entries_);
@@ -198,7 +199,8 @@ std::string safetensors_name(at::ScalarType type) {
 
 std::string safetensors_header(std::span<const LogicalTensor> tensors,
                                const std::map<std::string, std::string>& metadata) {
-  Json header = Json::object();  // an object even without tensors
+  using Ordered = nlohmann::ordered_json;
+  Ordered header = Ordered::object();  // an object even without tensors
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
   for (const LogicalTensor& tensor : tensors) {
@@ -244,7 +246,17 @@ SafetensorsFolder::SafetensorsFolder(Storage& storage, std::filesystem::path fol
     return std::any_of(entries.begin(), entries.end(), [&](const StorageEntry& entry) { return entry.name == name; });
   };
   if (has(kExportManifest)) manifest_ = read_manifest(storage_.read_all(folder_ / kExportManifest));
-  if (has(kSafetensorsIndex)) {
+  const bool has_both = has(kSafetensorsIndex) && has(kSafetensorsFile);
+  // An export of ours says itself which files it has.
+  const bool reads_index =
+      has(kSafetensorsIndex) && (!has_both || (manifest_ && !manifest_->files.contains(kSafetensorsFile)));
+  if (has_both) {
+    const char* const read = reads_index ? kSafetensorsIndex : kSafetensorsFile;
+    const char* const left = reads_index ? kSafetensorsFile : kSafetensorsIndex;
+    note_ = fmt::format("{} holds two sets of weights, {} and {}: the first is read{}", folder_.string(), read, left,
+                        reads_index ? "" : ", as transformers does");
+  }
+  if (reads_index) {
     check_index(storage_.read_all(folder_ / kSafetensorsIndex));
   } else if (has(kSafetensorsFile)) {
     open(kSafetensorsFile);

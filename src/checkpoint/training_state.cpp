@@ -8,6 +8,7 @@
 #include <map>
 
 #include "titan/base/json.h"
+#include "titan/base/text.h"
 #include "titan/checkpoint/tensor_source.h"
 
 namespace titan {
@@ -21,8 +22,16 @@ std::string state_key(const std::string& name, const char* what) {
   return fmt::format("{}{}.{}", kOptimizerStates, name, what);
 }
 
-void add_number(CheckpointState& state, const std::string& name, const at::Tensor& number) {
-  state.tensors.push_back({{{name, number.scalar_type(), {}}, whole_everywhere({})}, number});
+/// The optimizer's step count of a parameter, on the ranks that hold a part of it. It is a copy: the count goes on
+/// while a save is under way.
+void add_steps(CheckpointState& state, const SavedParameter& parameter, int64_t step) {
+  const BoxOfRank box_of = [whole = parameter.box_of](int64_t rank) -> std::optional<Box> {
+    return whole(rank) ? std::optional(Box{}) : std::nullopt;
+  };
+  const at::Tensor count = parameter.steps.defined() ? parameter.steps.clone() : at::scalar_tensor(step, at::kFloat);
+  const bool holds = parameter.master.defined();
+  state.tensors.push_back(
+      {{{state_key(parameter.name, "step"), at::kFloat, {}}, box_of}, holds ? count : at::Tensor()});
 }
 
 /// The dtype of the first such tensor that this rank holds; fp32 if it holds none.
@@ -84,7 +93,6 @@ CheckpointState describe_model(std::span<const SavedParameter> parameters) {
 CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress) {
   CheckpointState state = describe_model(parameters);
   const at::ScalarType type = dtype_held(parameters, &SavedParameter::first_moment);
-  const at::Tensor optimizer_steps = at::scalar_tensor(progress.optimizer_steps.value_or(progress.step), at::kFloat);
   AdamSettings any;
   for (const SavedParameter& parameter : parameters) {
     if (!parameter.trained) continue;
@@ -93,7 +101,7 @@ CheckpointState describe_run(std::span<const SavedParameter> parameters, const R
          {std::pair("exp_avg", parameter.first_moment), std::pair("exp_avg_sq", parameter.second_moment)}) {
       state.tensors.push_back({{{state_key(parameter.name, what), type, parameter.shape}, parameter.box_of}, moment});
     }
-    add_number(state, state_key(parameter.name, "step"), optimizer_steps);
+    add_steps(state, parameter, progress.step);
     add_settings(state, parameter.name, parameter.settings);
   }
   add_schedule(state, any, progress.step);
@@ -133,26 +141,20 @@ class Restoration {
       check_rest();
       return restored_;
     }
+    restored_.has_moments = wants("optimizer");
     if (wants("optimizer")) add_moments();
-    at::Tensor optimizer_steps = at::zeros({}, at::kFloat);
-    const bool counts_steps = wants("optimizer") && add_number(steps_key(), optimizer_steps);
-    std::optional<StoredProgress> stored;
-    if (wants("train_state")) stored = read_progress(checkpoint_);
+    const StoredProgress stored = read_progress(checkpoint_);
     checkpoint_.load(targets_);
-    if (stored) {
-      restored_.progress = RunProgress{.step = stored->step, .tokens = stored->tokens.value_or(0)};
-      if (wants("optimizer") && !counts_steps && !steps_key().empty()) {
-        restored_.notes.emplace_back("it does not say how many steps the optimizer has made: as many as the run");
-      }
-      if (counts_steps)
-        restored_.progress->optimizer_steps = counted_steps(stored_count(steps_key(), optimizer_steps.item<double>()));
-      if (!wants("optimizer")) restored_.progress->optimizer_steps = 0;
+    if (wants("optimizer")) take_steps(stored.step);
+    if (wants("train_state")) {
+      restored_.progress = RunProgress{.step = stored.step, .tokens = stored.tokens.value_or(0)};
       if (holds_past_losses(checkpoint_)) {
         restored_.notes.emplace_back("its lists of past losses are not taken over");
       }
-      if (!stored->tokens) restored_.notes.emplace_back("it does not say how many tokens were seen: counting from 0");
+      if (!stored.tokens) restored_.notes.emplace_back("it does not say how many tokens were seen: counting from 0");
       if (wants("dataloader")) read_data_position();
-      read_guard();
+      restored_.progress->guard = read_json(kGuardKey, "the spike guard's window");
+      restored_.progress->counters = read_json(kCountersKey, "its counters");
     }
     check_rest();
     return restored_;
@@ -208,59 +210,54 @@ class Restoration {
     const at::ScalarType type = dtype_held(parameters_, &SavedParameter::first_moment);
     for (const SavedParameter& parameter : parameters_) {
       if (!parameter.trained) continue;
+      const bool has_moments = index_.tensors.contains(state_key(parameter.name, "exp_avg"));
+      if (!has_moments && checkpoint_.verified()) {  // it was frozen in the run that saved it
+        without_moments_.push_back(parameter.name);
+        continue;
+      }
       add(state_key(parameter.name, "exp_avg"), type, parameter, parameter.first_moment, "optimizer.state_dtype");
       add(state_key(parameter.name, "exp_avg_sq"), type, parameter, parameter.second_moment, "optimizer.state_dtype");
+      add_steps(parameter);
     }
   }
 
-  /// torch counts steps per parameter; here all have the same count.
-  std::string steps_key() const {
-    for (const SavedParameter& parameter : parameters_) {
-      if (parameter.trained) return state_key(parameter.name, "step");
+  /// Adds the step count of each parameter that this rank holds; it is checked before it is taken over.
+  void add_steps(const SavedParameter& parameter) {
+    const std::optional<Box> box = parameter.box_of(rank_);
+    if (!box || !parameter.steps.defined()) return;
+    StepCount count{&parameter, state_key(parameter.name, "step"), {}};
+    if (index_.tensors.contains(count.name)) {
+      count.stored = at::zeros({}, at::kFloat);
+      targets_.push_back({{count.name, at::kFloat, {}}, {}, count.stored, /*any_type=*/true});
     }
-    return {};
+    steps_.push_back(std::move(count));
   }
 
-  /// The optimizer's step count. If another program saved it, the counts of all parameters are compared; `first` is one
-  /// of them.
-  int64_t counted_steps(int64_t first) {
-    if (checkpoint_.verified()) return first;
-    std::vector<LoadTarget> numbers;
-    for (const SavedParameter& parameter : parameters_) {
-      const std::string name = state_key(parameter.name, "step");
-      if (!parameter.trained || !index_.tensors.contains(name)) continue;
-      numbers.push_back({{name, at::kFloat, {}}, {}, at::zeros({}, at::kFloat), /*any_type=*/true});
+  /// The counts belong to the moments. `step`: of the run, for a checkpoint that does not have them.
+  void take_steps(int64_t step) {
+    size_t without = 0;
+    for (const StepCount& count : steps_) {
+      if (!count.stored.defined()) ++without;
+      const int64_t steps = count.stored.defined() ? stored_count(count.name, count.stored.item<double>()) : step;
+      count.parameter->steps.copy_(at::scalar_tensor(steps, at::kFloat));
     }
-    checkpoint_.load(numbers);
-    std::map<int64_t, std::string> seen;  // step counts, each with one parameter that has it
-    for (const LoadTarget& number : numbers) {
-      seen.emplace(stored_count(number.tensor.name, number.into.item<double>()), number.tensor.name);
-    }
-    const auto& [most, parameter] = *seen.rbegin();
-    if (seen.size() > 1) {
+    if (!without_moments_.empty()) {
       restored_.notes.push_back(
-          fmt::format("its optimizer has made other numbers of steps for other parameters ({} is "
-                      "{}, {} is {}): all continue with {}",
-                      parameter, most, seen.begin()->second, seen.begin()->first, most));
+          fmt::format("it holds no moments of {}, which were frozen when it was saved: they begin from zero",
+                      join(without_moments_, ", ")));
     }
-    return most;
+    if (without > 0) {
+      restored_.notes.emplace_back("it does not say how many steps the optimizer has made: as many as the run");
+    }
   }
 
-  /// False if the checkpoint does not have it.
-  bool add_number(const std::string& name, const at::Tensor& into) {
-    if (!index_.tensors.contains(name)) return false;
-    targets_.push_back({{name, into.scalar_type(), {}}, {}, into, /*any_type=*/true});
-    return true;
-  }
-
-  /// Reads the tensors that no rank needs (e.g. per-parameter step counts), distributed over the ranks by file, so that
-  /// damage in their blocks is found.
+  /// Reads the tensors that no rank needs, distributed over the ranks by file, so that damage in their blocks is found.
   void check_rest() {
     if (!leave_.empty() || !checkpoint_.verified()) return;
-    std::set<std::string> needed{steps_key()};
+    std::set<std::string> needed;
     for (const SavedParameter& parameter : parameters_) {
-      needed.insert(
-          {prefix_ + parameter.name, state_key(parameter.name, "exp_avg"), state_key(parameter.name, "exp_avg_sq")});
+      needed.insert({prefix_ + parameter.name, state_key(parameter.name, "exp_avg"),
+                     state_key(parameter.name, "exp_avg_sq"), state_key(parameter.name, "step")});
     }
     std::map<std::string, std::vector<LogicalTensor>> rest;  // by file
     for (const auto& [name, stored] : index_.tensors) {
@@ -313,15 +310,24 @@ class Restoration {
     restored_.samples->ranks = ranks;
   }
 
-  void read_guard() {
-    if (!index_.values.contains(kGuardKey)) return;
+  /// A value that is JSON; null if there is none.
+  nlohmann::json read_json(const char* key, const char* what) {
+    if (!index_.values.contains(key)) return nullptr;
     try {
-      const PickleRef words = checkpoint_.value(kGuardKey);
-      if (words->is(PickleValue::Kind::text)) restored_.progress->guard = parse_json(words->text);
+      const PickleRef words = checkpoint_.value(key);
+      if (words->is(PickleValue::Kind::text)) return parse_json(words->text);
+      restored_.notes.emplace_back(fmt::format("{} could not be restored: not text", what));
     } catch (const nlohmann::json::exception& error) {
-      restored_.notes.emplace_back(fmt::format("the spike guard's window could not be restored: {}", error.what()));
+      restored_.notes.emplace_back(fmt::format("{} could not be restored: {}", what, error.what()));
     }
+    return nullptr;
   }
+
+  struct StepCount {
+    const SavedParameter* parameter = nullptr;
+    std::string name;
+    at::Tensor stored;  // undefined: the checkpoint has none
+  };
 
   OpenCheckpoint& checkpoint_;
   const CheckpointIndex& index_;
@@ -330,6 +336,8 @@ class Restoration {
   const std::set<std::string>& leave_;
   int64_t data_rank_, ranks_;
   std::vector<LoadTarget> targets_;
+  std::vector<StepCount> steps_;  // of the parameters that this rank trains
+  std::vector<std::string> without_moments_;
   std::string prefix_;
   RestoredRun restored_;
 };

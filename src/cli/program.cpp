@@ -56,6 +56,15 @@ void keep_standard_descriptors_open() {
   }
 }
 
+/// Paths that are not absolute have no meaning there, and libraries say so in words of their own.
+void expect_working_folder() {
+  std::error_code gone;
+  if (!std::filesystem::current_path(gone).empty()) return;
+  throw Error(ExitCode::storage, fmt::format("the working folder cannot be used ({}): it may have been removed; change "
+                                             "to a folder that is there, and start again",
+                                             gone.message()));
+}
+
 }  // namespace
 
 Failure out_of_memory_failure(const std::string& words) {
@@ -107,6 +116,7 @@ int run_as_program(std::span<const std::string> words, const std::function<int(c
   return exit_code_of(
       [&] {
         const PrintableStream errors(std::cerr);
+        expect_working_folder();
         // Output to a file or a pipe is not filtered. schedule and launch write colour codes to a terminal.
         const bool paints = !words.empty() && (words[0] == "schedule" || words[0] == "launch");
         std::optional<PrintableStream> output;

@@ -17,24 +17,50 @@
 
 namespace titan {
 
+namespace {
+
+/// A member that is not null; null if there is none.
+nlohmann::json member_of(const nlohmann::json& object, const char* key) {
+  return object.is_object() ? object.value(key, nlohmann::json()) : nlohmann::json();
+}
+
+/// The dictionary with the rotary settings, as transformers 5 finds it: rope_scaling counts if it holds anything. A
+/// dictionary per layer type is that of all layers if they agree.
+nlohmann::json rotary_dictionary(const nlohmann::json& config) {
+  using Json = nlohmann::json;
+  const Json scaling = member_of(config, "rope_scaling");
+  Json read = scaling.is_object() && !scaling.empty() ? scaling : member_of(config, "rope_parameters");
+  if (!read.is_object()) return Json::object();
+  std::vector<Json> by_type;
+  for (const auto& [key, value] : read.items()) {
+    if (value.is_object() || (value.is_null() && key.ends_with("_attention"))) by_type.push_back(value);
+  }
+  if (by_type.empty()) return read;
+  const bool agree = std::all_of(by_type.begin(), by_type.end(), [&](const Json& one) { return one == by_type[0]; });
+  if (!agree || by_type[0].is_null()) return {{"rope_type", kRotaryByLayerType}};
+  return by_type[0];
+}
+
+}  // namespace
+
 nlohmann::json rotary_settings(const nlohmann::json& config) {
   using Json = nlohmann::json;
-  const Json together = config.value("rope_parameters", Json());
-  const Json scaling = together.is_object() ? together : config.value("rope_scaling", Json());
-  Json read = scaling.is_object() ? scaling : Json::object();
+  Json read = rotary_dictionary(config);
   const auto usual = [&read](const char* key, const Json& value) {
     if (read.value(key, Json()).is_null()) read[key] = value;
   };
-  if (!together.is_object()) read["rope_theta"] = config.value("rope_theta", Json());
+  usual("rope_theta", member_of(config, "rope_theta"));
   usual("rope_theta", 10000.0);
   usual("rope_type", read.value("type", Json("default")));
-  const Json outer = config.value("partial_rotary_factor", Json());
-  if (!outer.is_null() && outer != Json(1.0)) read["partial_rotary_factor"] = outer;
+  usual("partial_rotary_factor", member_of(config, "partial_rotary_factor"));
   usual("partial_rotary_factor", 1.0);
   const Json longest = config.value("max_position_embeddings", Json(2048));
   if (read["rope_type"] == "dynamic") read["original_max_position_embeddings"] = longest;
-  if (read["rope_type"] != "yarn") return read;
+  if (read["rope_type"] != "yarn" && read["rope_type"] != "llama3") return read;
+  const Json original = member_of(config, "original_max_position_embeddings");
+  if (!original.is_null()) read["original_max_position_embeddings"] = original;
   usual("original_max_position_embeddings", longest);
+  if (read["rope_type"] == "llama3") return read;
   usual("beta_fast", 32.0);
   usual("beta_slow", 1.0);
   const auto value = [&read](const char* key) {
@@ -157,8 +183,9 @@ class HuggingFaceConfig {
     const std::string theirs =
         named.is_array() && named.size() == 1 && named[0].is_string() ? named[0].get<std::string>() : std::string();
     const Json type = json_.value("model_type", Json());
+    const bool by_type = named.is_null() || named == Json::array();
     for (const Architecture& one : kArchitectures) {
-      if (theirs == one.theirs || (named.is_null() && type == Json(one.model_type))) return &one;
+      if (theirs == one.theirs || (by_type && type == Json(one.model_type))) return &one;
     }
     std::vector<std::string> known;
     for (const Architecture& one : kArchitectures) known.emplace_back(one.theirs);
@@ -236,6 +263,9 @@ class HuggingFaceConfig {
 
   void read_rotary() {
     const Json rotary = rotary_settings(json_);
+    if (rotary["rope_type"] == kRotaryByLayerType) {
+      return refuse("its rotary settings differ from layer type to layer type, and here all layers have the same");
+    }
     give_number("model.override.rope_theta", number(rotary, "rope_theta"));
     if (const Json& share = rotary["partial_rotary_factor"]; share != Json(1.0)) {
       refuse(fmt::format("partial_rotary_factor is {}, and here the whole of every head turns", share.dump()));

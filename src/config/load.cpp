@@ -87,6 +87,23 @@ void derive_rope_scaling(Settings& settings) {
   }
 }
 
+/// A path with or without trailing slashes (which tab completion writes) is one path: its last part is its name.
+void drop_trailing_slashes(JobConfig& config) {
+  const auto drop = [](std::string& path) {
+    while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  };
+  CheckpointSection& checkpoint = config.checkpoint;
+  for (std::string* path :
+       {&config.job.dump_folder, &config.model.from_hf, &config.model.hf_assets_path, &checkpoint.folder}) {
+    drop(*path);
+  }
+  for (std::optional<std::string>* path : {&config.model.tokenizer_path, &config.training.dataset_path,
+                                           &config.validation.dataset_path, &checkpoint.initial_load_path}) {
+    if (*path) drop(**path);
+  }
+  for (MixtureSource& source : config.data.mixture) drop(source.path);
+}
+
 LoadedConfig load(const Schema& schema, const detail::TomlDocument& document, const detail::CommandLine& command_line,
                   std::vector<Problem> problems, std::span<const ConfigCheck> checks) {
   LoadedConfig loaded;
@@ -104,6 +121,7 @@ LoadedConfig load(const Schema& schema, const detail::TomlDocument& document, co
   derive_rope_scaling(settings);
   detail::apply_hugging_face_config(settings, loaded.problems);
   loaded.config = settings.config();
+  drop_trailing_slashes(loaded.config);
   loaded.origins = settings.origins();
   detail::judge_effects(schema, settings, loaded.config, loaded.problems, loaded.notes);
   run_checks(checks, loaded);

@@ -109,6 +109,12 @@ void describe_numbers(TrainingFields& training) {
       .own()
       .choices({"abort", "skip"})
       .help("on a loss or gradient norm that is not finite: end the run, or leave that step out");
+  training.add("max_skipped_steps", &S::max_skipped_steps, 16)
+      .own()
+      .at_least(0)
+      .only_when({"training.non_finite = \"skip\"",
+                  [](const JobConfig& config) { return config.training.non_finite == "skip"; }})
+      .help("steps in a row that are not finite, after which the run ends; 0: no limit");
   const Condition guarded{"training.spike_guard = \"warn\" or \"skip\"",
                           [](const JobConfig& config) { return config.training.spike_guard != "off"; }};
   training.add("spike_guard", &S::spike_guard, "off")

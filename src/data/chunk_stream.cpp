@@ -442,15 +442,17 @@ bool ChunkMixture::next(Chunk& chunk) {
 
 void ChunkMixture::take_counters() {
   counters_ = {};
-  for (const auto& stream : streams_) {
-    const DataCounters& one = stream->counters();
-    counters_.documents += one.documents;
-    counters_.tokens += one.tokens;
-    counters_.bad_records += one.bad_records;
-    counters_.invalid_utf8 += one.invalid_utf8;
-    counters_.re_loops += one.re_loops;
-    counters_.long_conversations += one.long_conversations;
-  }
+  for (const auto& stream : streams_) counters_ += stream->counters();
+}
+
+DataCounters& DataCounters::operator+=(const DataCounters& other) {
+  documents += other.documents;
+  tokens += other.tokens;
+  bad_records += other.bad_records;
+  invalid_utf8 += other.invalid_utf8;
+  re_loops += other.re_loops;
+  long_conversations += other.long_conversations;
+  return *this;
 }
 
 StreamState ChunkMixture::state() const {

@@ -1,5 +1,6 @@
 #include "titan/kernels/adam.h"
 
+#include "bias_correction.h"
 #include "launchers.h"
 
 namespace titan {
@@ -23,6 +24,7 @@ __device__ void adam_element(float& weight, float gradient, float& first, float&
 __global__ void adam_kernel(AdamStep a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
   const float factor = load_shared_word(a.clip);
+  const AdamConstants constants = corrected(a.constants, a.corrections);
   auto* copy = static_cast<Bf16*>(a.copy);
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index < packs) {
@@ -32,7 +34,7 @@ __global__ void adam_kernel(AdamStep a, int64_t packs) {
     Pack<float, kWidth> second = load<kWidth>(a.second + index * kWidth);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i)
-      adam_element(weight.at[i], gradient.at[i], first.at[i], second.at[i], factor, a.constants);
+      adam_element(weight.at[i], gradient.at[i], first.at[i], second.at[i], factor, constants);
     store(a.weight + index * kWidth, weight);
     store(a.first + index * kWidth, first);
     store(a.second + index * kWidth, second);
@@ -41,7 +43,7 @@ __global__ void adam_kernel(AdamStep a, int64_t packs) {
   const int64_t tail = packs * kWidth + index - packs;
   if (index >= packs && tail < a.count) {
     float weight = load_one(a.weight + tail), first = load_one(a.first + tail), second = load_one(a.second + tail);
-    adam_element(weight, load_one(a.gradient + tail), first, second, factor, a.constants);
+    adam_element(weight, load_one(a.gradient + tail), first, second, factor, constants);
     store_one(a.weight + tail, weight);
     store_one(a.first + tail, first);
     store_one(a.second + tail, second);

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "bias_correction.h"
 #include "launchers.h"
 
 namespace titan {
@@ -196,6 +197,7 @@ template <class Weight, class Moment, int kWidth>
 __global__ void __launch_bounds__(kThreads) bf16_adam_kernel(Bf16AdamStep a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
   const float clip = load_shared_word(a.clip);
+  a.constants = corrected(a.constants, a.corrections);
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index < packs) {
     if (step_pack<Weight, Moment, kWidth>(a, kWidth * index, clip)) return;

@@ -42,7 +42,7 @@ void Optimizer::step_bf16(const State& state, int64_t step, double lr, const Ste
   const at::Tensor& master = parameter.master;
   const at::Tensor& gradient = parameter.gradient_shard;
   TITAN_CHECK(master.is_contiguous() && gradient.is_contiguous(), parameter.name());
-  const AdamConstants constants = constants_of(state, step, lr);
+  const AdamConstants constants = constants_of(state, lr);
   const Rounding rounding{rounding_key(options_.rounding_seed, step, parameter.name()), place_of(parameter)};
   const bool bf16_weight = master.scalar_type() == at::kBFloat16;
   const bool bf16_moments = state.first.scalar_type() == at::kBFloat16;
@@ -53,7 +53,8 @@ void Optimizer::step_bf16(const State& state, int64_t step, double lr, const Ste
     cuda().kernels().bf16_adam(
         {master.mutable_data_ptr(), gradient.const_data_ptr<float>(), state.first.mutable_data_ptr(),
          state.second.mutable_data_ptr(), master.numel(), type(bf16_weight), type(bf16_moments), rounding.key,
-         rounding.place, constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(), copy},
+         rounding.place, constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(), copy,
+         state.corrections.const_data_ptr<float>()},
         cuda().current_stream(master.get_device()));
     return;
   }

@@ -48,7 +48,14 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<Param
       states_[index].weight_decay = options.weight_decay * group.weight_decay_multiplier;
     }
   }
-  for (size_t i = 0; i < parameters.size(); ++i) states_[i].parameter = parameters[i];
+  const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters[0]->master.device();
+  counts_ = at::zeros({std::ssize(parameters)}, at::kFloat).to(device);
+  if (device.is_cuda()) corrections_ = at::ones({std::ssize(parameters), 2}, at::kFloat).to(device);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    states_[i].parameter = parameters[i];
+    states_[i].applied = counts_[static_cast<int64_t>(i)];
+    if (device.is_cuda()) states_[i].corrections = corrections_[static_cast<int64_t>(i)];
+  }
   // Moments are in memory in the order of the masters, so that a range of masters is a range of moments.
   std::vector<State*> by_address;
   for (State& state : states_) {
@@ -97,18 +104,57 @@ int64_t Optimizer::state_bytes() const {
 void Optimizer::step(int64_t step, double lr, const StepControl& control) {
   std::vector<const State*> ready;
   for (const State& state : states_) {
-    if (state.parameter->gradient_shard.defined() && state.parameter->trainable()) ready.push_back(&state);
+    Parameter& parameter = *state.parameter;
+    if (!parameter.trainable()) {
+      parameter.compute_copy_written = writes_copy(parameter);  // it stays valid
+    } else if (parameter.gradient_shard.defined()) {
+      ready.push_back(&state);
+    }
   }
-  offload_ ? step_offloaded(ready, step, lr, control) : step_states(ready, step, lr, control);
+  apply(ready, step, lr, control);
 }
 
 void Optimizer::step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control) {
   std::vector<const State*> ready;
   for (const State& state : states_) {
-    const bool wanted = std::find(parameters.begin(), parameters.end(), state.parameter) != parameters.end();
-    if (wanted && state.parameter->trainable()) ready.push_back(&state);
+    if (std::find(parameters.begin(), parameters.end(), state.parameter) == parameters.end()) continue;
+    if (state.parameter->trainable()) {
+      ready.push_back(&state);
+    } else {
+      state.parameter->compute_copy_written = writes_copy(*state.parameter);
+    }
   }
-  offload_ ? step_offloaded(ready, step, lr, control) : step_states(ready, step, lr, control);
+  apply(ready, step, lr, control);
+}
+
+void Optimizer::apply(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control) {
+  if (states.empty() || !count(states, control)) return;
+  offload_ ? step_offloaded(states, step, lr, control) : step_states(states, step, lr, control);
+}
+
+bool Optimizer::count(const std::vector<const State*>& states, const StepControl& control) {
+  if (!counts_.is_cpu()) return count_on_device(states, control), true;
+  if (look_at(control.skip) != 0) return false;
+  for (const State* state : states) *state->applied.mutable_data_ptr<float>() += 1;
+  return true;
+}
+
+// The host learns of a skipped step one step late, so the count and what follows from it stay on the device.
+void Optimizer::count_on_device(const std::vector<const State*>& states, const StepControl& control) {
+  if (!std::exchange(counts_are_known_, true)) {
+    const at::Tensor begun = counts_.cpu();
+    for (size_t i = 0; i < states_.size(); ++i) states_[i].begun = begun.const_data_ptr<float>()[i];
+  }
+  at::Tensor& rows = rows_[states[0]];
+  if (!rows.defined()) {
+    std::vector<int64_t> numbers;
+    for (const State* state : states) numbers.push_back(state->applied.storage_offset());
+    rows = at::tensor(numbers, at::kLong).to(counts_.device());
+  }
+  counts_.index_add_(0, rows, (1 - control.skip).expand(rows.sizes()));
+  const at::Tensor steps = counts_.to(at::kDouble);
+  corrections_.select(1, 0).copy_((1 - at::pow(options_.beta1, steps)).reciprocal_());
+  corrections_.select(1, 1).copy_((1 - at::pow(options_.beta2, steps)).rsqrt_());
 }
 
 // While one parameter is stepped, the next one's moments are copied to the device and the previous one's to the host.
@@ -145,15 +191,13 @@ void Optimizer::step_offloaded(const std::vector<const State*>& states, int64_t 
 
 void Optimizer::step_states(const std::vector<const State*>& states, int64_t step, double lr,
                             const StepControl& control) {
-  if (states.empty()) return;
   const at::Tensor& master = states[0]->parameter->master;
-  if (master.is_cpu() && look_at(control.skip) != 0) return;
   const bool bf16_states = master.scalar_type() != at::kFloat || options_.state_type != at::kFloat;
   if (options_.implementation == OptimizerImplementation::fused && bf16_states) {
     for (const State* state : states) step_bf16(*state, step, lr, control);
   } else if (options_.implementation == OptimizerImplementation::fused) {
     for (const Stretch& stretch : stretches(states)) {
-      master.is_cuda() ? step_fused_cuda(stretch, step, lr, control) : step_fused_cpu(stretch, step, lr, control);
+      master.is_cuda() ? step_fused_cuda(stretch, lr, control) : step_fused_cpu(stretch, lr, control);
     }
   } else if (options_.implementation == OptimizerImplementation::for_loop) {
     for (const State* state : states) step_one(*state, step, lr, control);
@@ -167,6 +211,16 @@ bool Optimizer::copies_join(const Parameter& before, const Parameter& after) {
          (!writes_copy(after) || adjacent(before.compute_copy, after.compute_copy));
 }
 
+bool Optimizer::joins(const State& before, const State& after) {
+  const auto count = [](const State& state) {
+    return state.applied.is_cpu() ? *state.applied.const_data_ptr<float>() : state.begun;
+  };
+  return before.lr_multiplier == after.lr_multiplier && before.weight_decay == after.weight_decay &&
+         count(before) == count(after) && adjacent(before.parameter->master, after.parameter->master) &&
+         adjacent(before.parameter->gradient_shard, after.parameter->gradient_shard) &&
+         adjacent(before.first, after.first) && copies_join(*before.parameter, *after.parameter);
+}
+
 std::vector<Optimizer::Stretch> Optimizer::stretches(const std::vector<const State*>& states) const {
   std::vector<const State*> ordered = states;
   std::sort(ordered.begin(), ordered.end(), [](const State* a, const State* b) {
@@ -175,12 +229,7 @@ std::vector<Optimizer::Stretch> Optimizer::stretches(const std::vector<const Sta
   std::vector<Stretch> result;
   for (const State* state : ordered) {
     const State* last = result.empty() ? nullptr : result.back().states.back();
-    const bool joins = last && last->lr_multiplier == state->lr_multiplier &&
-                       last->weight_decay == state->weight_decay &&
-                       adjacent(last->parameter->master, state->parameter->master) &&
-                       adjacent(last->parameter->gradient_shard, state->parameter->gradient_shard) &&
-                       adjacent(last->first, state->first) && copies_join(*last->parameter, *state->parameter);
-    if (!joins) result.push_back({});
+    if (!last || !joins(*last, *state)) result.push_back({});
     result.back().states.push_back(state);
   }
   for (Stretch& stretch : result) {
@@ -197,22 +246,30 @@ std::vector<Optimizer::Stretch> Optimizer::stretches(const std::vector<const Sta
   return result;
 }
 
-AdamConstants Optimizer::constants_of(const State& state, int64_t step, double lr) const {
+at::Tensor Optimizer::bias_correction(const State& state, double beta) {
+  if (!state.applied.is_cpu()) return 1 - at::pow(beta, state.applied.to(at::kDouble));
+  return at::scalar_tensor(1 - std::pow(beta, look_at(state.applied)), at::kDouble);
+}
+
+AdamConstants Optimizer::constants_of(const State& state, double lr) const {
   const double rate = lr * state.lr_multiplier;
   const bool decoupled = options_.decoupled_decay;
   AdamConstants constants{};
   constants.beta1 = static_cast<float>(options_.beta1);
   constants.beta2 = static_cast<float>(options_.beta2);
   constants.epsilon = static_cast<float>(options_.epsilon);
-  constants.step_size = static_cast<float>(rate / (1 - std::pow(options_.beta1, static_cast<double>(step))));
-  constants.root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, static_cast<double>(step))));
+  const bool on_host = state.applied.is_cpu();
+  const double correction1 = on_host ? 1 - std::pow(options_.beta1, look_at(state.applied)) : 1;
+  const double correction2 = on_host ? 1 - std::pow(options_.beta2, look_at(state.applied)) : 1;
+  constants.step_size = static_cast<float>(rate / correction1);
+  constants.root_scale = static_cast<float>(1 / std::sqrt(correction2));
   constants.decay = decoupled ? static_cast<float>(1 - rate * state.weight_decay) : 1.0f;
   constants.coupled = decoupled ? 0.0f : static_cast<float>(state.weight_decay);
   return constants;
 }
 
-void Optimizer::step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const {
-  const AdamConstants constants = constants_of(*stretch.states.front(), step, lr);
+void Optimizer::step_fused_cpu(const Stretch& stretch, double lr, const StepControl& control) const {
+  const AdamConstants constants = constants_of(*stretch.states.front(), lr);
   const double clip = look_at(control.clip);
   const AdamMemory memory{
       stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr<float>(),
@@ -226,15 +283,15 @@ void Optimizer::step_fused_cpu(const Stretch& stretch, int64_t step, double lr, 
 void Optimizer::step_one(const State& state, int64_t step, double lr, const StepControl& control) const {
   at::Tensor& master = state.parameter->master;
   const double rate = lr * state.lr_multiplier;
-  const double correction1 = 1 - std::pow(options_.beta1, static_cast<double>(step));
-  const double correction2 = 1 - std::pow(options_.beta2, static_cast<double>(step));
+  const at::Tensor correction1 = bias_correction(state, options_.beta1);
+  const at::Tensor correction2 = bias_correction(state, options_.beta2);
   at::Tensor g = state.parameter->gradient_shard * control.clip;
   at::Tensor p = master.to(at::kFloat);
   if (!options_.decoupled_decay) g = g + p * state.weight_decay;
   at::Tensor m = state.first.to(at::kFloat) * options_.beta1 + g * (1 - options_.beta1);
   at::Tensor v = state.second.to(at::kFloat) * options_.beta2 + g * g * (1 - options_.beta2);
   if (options_.decoupled_decay) p = p * (1 - rate * state.weight_decay);
-  p = p - rate * (m / correction1) / (v.sqrt() / std::sqrt(correction2) + options_.epsilon);
+  p = p - rate * (m / correction1) / (v.sqrt() / correction2.sqrt() + options_.epsilon);
   store(state, step, KeptNumber::first_moment, m, state.first, control);
   store(state, step, KeptNumber::second_moment, v, state.second, control);
   store(state, step, KeptNumber::weight, p, master, control);
@@ -242,9 +299,7 @@ void Optimizer::step_one(const State& state, int64_t step, double lr, const Step
 
 void Optimizer::step_foreach(const std::vector<const State*>& states, int64_t step, double lr,
                              const StepControl& control) const {
-  const double correction1 = 1 - std::pow(options_.beta1, static_cast<double>(step));
-  const double correction2 = 1 - std::pow(options_.beta2, static_cast<double>(step));
-  std::vector<at::Tensor> weights, gradients, first, second;
+  std::vector<at::Tensor> weights, gradients, first, second, corrections, roots;
   std::vector<at::Scalar> decays, couplings, rates;
   for (const State* state : states) {
     weights.push_back(state->parameter->master.to(at::kFloat));
@@ -254,7 +309,9 @@ void Optimizer::step_foreach(const std::vector<const State*>& states, int64_t st
     const double rate = lr * state->lr_multiplier;
     decays.emplace_back(options_.decoupled_decay ? 1 - rate * state->weight_decay : 1.0);
     couplings.emplace_back(options_.decoupled_decay ? 0.0 : state->weight_decay);
-    rates.emplace_back(-rate / correction1);
+    rates.emplace_back(-rate);
+    corrections.push_back(bias_correction(*state, options_.beta1));
+    roots.push_back(bias_correction(*state, options_.beta2).sqrt_());
   }
   // `store` discards the results of a skipped step.
   std::vector<at::Tensor> g = at::_foreach_mul(gradients, control.clip);
@@ -264,10 +321,10 @@ void Optimizer::step_foreach(const std::vector<const State*>& states, int64_t st
   std::vector<at::Tensor> v = at::_foreach_mul(second, options_.beta2);
   at::_foreach_addcmul_(v, g, g, 1 - options_.beta2);
   std::vector<at::Tensor> denominators = at::_foreach_sqrt(v);
-  at::_foreach_div_(denominators, std::sqrt(correction2));
+  at::_foreach_div_(denominators, roots);
   at::_foreach_add_(denominators, options_.epsilon);
   std::vector<at::Tensor> fresh = at::_foreach_mul(weights, decays);
-  at::_foreach_addcdiv_(fresh, m, denominators, rates);
+  at::_foreach_addcdiv_(fresh, at::_foreach_div(m, corrections), denominators, rates);
   for (size_t i = 0; i < states.size(); ++i) {
     store(*states[i], step, KeptNumber::first_moment, m[i], states[i]->first, control);
     store(*states[i], step, KeptNumber::second_moment, v[i], states[i]->second, control);
@@ -275,13 +332,14 @@ void Optimizer::step_foreach(const std::vector<const State*>& states, int64_t st
   }
 }
 
-void Optimizer::step_fused_cuda(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const {
-  const AdamConstants constants = constants_of(*stretch.states.front(), step, lr);
+void Optimizer::step_fused_cuda(const Stretch& stretch, double lr, const StepControl& control) const {
+  const AdamConstants constants = constants_of(*stretch.states.front(), lr);
   cuda().kernels().adam(
       {stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr<float>(),
        stretch.first.mutable_data_ptr<float>(), stretch.second.mutable_data_ptr<float>(), stretch.weight.numel(),
        constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(),
-       stretch.copy.defined() ? stretch.copy.mutable_data_ptr() : nullptr},
+       stretch.copy.defined() ? stretch.copy.mutable_data_ptr() : nullptr,
+       stretch.states.front()->corrections.const_data_ptr<float>()},
       cuda().current_stream(stretch.weight.get_device()));
   // A skipped step writes neither weights nor copies, so both stay consistent.
   for (const State* state : stretch.states) state->parameter->compute_copy_written = stretch.copy.defined();

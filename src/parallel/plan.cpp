@@ -306,6 +306,14 @@ int64_t WeightGroupPlan::partial_numel() const {
   return numel;
 }
 
+int64_t WeightGroupPlan::trained_shard_numel() const {
+  int64_t numel = 0;
+  for (const ParameterPlan& parameter : parameters) {
+    if (parameter.spec.trainable) numel += parameter.shard.numel();
+  }
+  return numel;
+}
+
 bool Plan::has_stage(int64_t number) const {
   return std::any_of(stages.begin(), stages.end(), [&](const StagePlan& stage) { return stage.number == number; });
 }

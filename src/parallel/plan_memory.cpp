@@ -160,7 +160,9 @@ int64_t offloaded_activations(const Plan& plan) {
 int64_t offloaded_moments(const Plan& plan) {
   std::vector<int64_t> numels;
   for (const WeightGroupPlan& group : plan.groups) {
-    for (const ParameterPlan& parameter : group.parameters) numels.push_back(parameter.shard.numel());
+    for (const ParameterPlan& parameter : group.parameters) {
+      if (parameter.spec.trainable) numels.push_back(parameter.shard.numel());
+    }
   }
   std::sort(numels.rbegin(), numels.rend());
   numels.resize(std::min(numels.size(), size_t{3}));
@@ -177,8 +179,11 @@ bool gradients_pass(const Plan& plan) { return plan.request.step_in_backward && 
 /// Memory that is held all the time.
 std::vector<MemoryPurpose> persistent_memory(const Plan& plan, std::span<const RepeatedProgram> step) {
   const PlanRequest& request = plan.request;
-  int64_t owned = 0;
-  for (const WeightGroupPlan& group : plan.groups) owned += group.shard_numel;
+  int64_t owned = 0, trained = 0;
+  for (const WeightGroupPlan& group : plan.groups) {
+    owned += group.shard_numel;
+    trained += group.trained_shard_numel();
+  }
   std::vector<MemoryPurpose> table;
   add(table, "parameters", owned * size_of(request.master), request.cpu_offload);
   add(table, "parameters, compute copy", copy_bytes(plan), request.cpu_offload);
@@ -186,7 +191,7 @@ std::vector<MemoryPurpose> persistent_memory(const Plan& plan, std::span<const R
   add(table, "gradients before reduction", sum(plan.gradient_slots));
   add(table, "gradients, narrowed", sum(plan.message_slots));
   if (!gradients_pass(plan)) add(table, "gradients", owned * size_of(ElementType::float32), request.cpu_offload);
-  add(table, "optimizer state", owned * request.optimizer_moments * size_of(request.optimizer_state),
+  add(table, "optimizer state", trained * request.optimizer_moments * size_of(request.optimizer_state),
       request.cpu_offload || request.offload_optimizer);
   if (request.shards() > 1) add(table, "padding of uneven shards", padding_bytes(plan, step));
   add(table, "peer memory, hidden states", plan.peer_bytes());
@@ -239,9 +244,9 @@ void add_offload_traffic(Plan& plan) {
     if (unit.offloaded) plan.activation_offload_bytes += plan.request.accumulation * unit.saved_bytes;
   }
   if (!plan.request.offload_optimizer) return;
-  int64_t owned = 0;
-  for (const WeightGroupPlan& group : plan.groups) owned += group.shard_numel;
-  plan.optimizer_offload_bytes = owned * plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
+  int64_t trained = 0;
+  for (const WeightGroupPlan& group : plan.groups) trained += group.trained_shard_numel();
+  plan.optimizer_offload_bytes = trained * plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
 }
 
 void add_memory(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step) {

@@ -27,7 +27,7 @@ void MemorySnapshots::write_to(const std::string& name) {
   try {
     make_folders(folder_ / name);
     const std::filesystem::path file = folder_ / name / fmt::format("rank{}_memory_snapshot.pickle", rank_);
-    replace_file(file, cuda().history());
+    replace_own_file(file, cuda().history());
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     log_.info("Dumped the memory snapshot {} in {:.2f} seconds", file.string(), seconds);
   } catch (const std::exception& error) {

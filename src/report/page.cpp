@@ -117,7 +117,7 @@ std::string plain_numbers(const std::vector<RunView>& runs) {
   std::string rows;
   for (const RunView& run : runs) {
     const Json loss = shown(run.history->newest("loss").value_or(NAN));
-    rows += fmt::format("<tr><td>{}</td><td>step {}</td><td>loss {}</td></tr>", escaped_html(run.name),
+    rows += fmt::format("<tr><td>{}</td><td>step {}</td><td>loss {}</td></tr>", escaped_html(printable(run.name)),
                         run.history->last_step(), loss.is_string() ? loss.get<std::string>() : loss.dump());
   }
   return "<table>" + rows + "</table>";
@@ -159,7 +159,7 @@ std::string render_page(const std::vector<RunView>& runs) {
   };
   put("{{mark}}", std::string(kPageMark));
   put("{{refresh}}", reloads ? fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">\n", kReloadSeconds) : "");
-  put("{{title}}", escaped_html(alone ? title_of(first) : fmt::format("{} runs", runs.size())));
+  put("{{title}}", escaped_html(alone ? printable(title_of(first)) : fmt::format("{} runs", runs.size())));
   put("{{numbers}}", plain_numbers(runs));
   put("{{runs}}", embedded(data));
   return page + std::string(rest);

@@ -148,9 +148,14 @@ void RunHistory::add_event(RunEvent event) {
 RunHistory read_history(const std::filesystem::path& path, std::optional<int64_t> before_step, size_t most_bytes) {
   RunHistory history;
   std::error_code reason;
-  const auto size = std::filesystem::is_directory(path) ? 0 : std::filesystem::file_size(path, reason);
-  std::ifstream file(path, std::ios::binary);
-  if (!file || reason || std::filesystem::is_directory(path)) read_file(path, ExitCode::bad_data);  // throws
+  const bool is_there = std::filesystem::exists(path, reason);
+  if (is_there && !std::filesystem::is_regular_file(path, reason)) {  // a pipe would block
+    throw Error(ExitCode::bad_data, fmt::format("cannot read {}: it is not a regular file", path.string()));
+  }
+  const auto size = std::filesystem::file_size(path, reason);
+  std::ifstream file;
+  if (is_there) file.open(path, std::ios::binary);
+  if (!file.is_open() || !file || reason) read_file(path, ExitCode::bad_data);  // throws
   const size_t stride = std::max<size_t>(1, (size + most_bytes - 1) / most_bytes);
   size_t number = 0;
   for (std::string line; std::getline(file, line);) {

@@ -110,7 +110,7 @@ void ReportFile::write_facts(bool anew) const {
   if (!anew && std::filesystem::exists(path)) return;
   std::error_code ignored;  // writing the file reports it
   std::filesystem::create_directories(folder_, ignored);
-  replace_file(path, facts_.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  replace_own_file(path, facts_.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 void ReportFile::write(RunStatus status, double now) {
@@ -121,7 +121,7 @@ void ReportFile::write(RunStatus status, double now) {
     if (is_news) facts_["log"] = log_problem;
     write_facts(/*anew=*/is_news);  // else only if the folder has been removed
     const std::string name = std::filesystem::absolute(folder_).lexically_normal().filename().string();
-    replace_file(folder_ / "report.html", render_page({{name, facts_, &history_, status, now, eta_seconds_}}));
+    replace_own_file(folder_ / "report.html", render_page({{name, facts_, &history_, status, now, eta_seconds_}}));
   } catch (const std::exception& error) {
     if (!std::exchange(warned_, true)) log_.warning("metrics.report: {}; training continues without it", error.what());
   }

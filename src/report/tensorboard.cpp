@@ -121,7 +121,7 @@ void EventFile::open(double now) {
   std::filesystem::create_directories(folder_, ignored);
   const int64_t time = std::max(static_cast<int64_t>(now), newest_time(folder_) + 1);
   path_ = folder_ / fmt::format("{}{:010}.{}.{}.0", kPrefix, time, host_name(), ::getpid());
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   WireMessage event;
   event.add_double(kWallTime, now);
   event.add_bytes(kFileVersion, "brain.Event:2");

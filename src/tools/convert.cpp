@@ -88,7 +88,9 @@ void convert_from_hugging_face(const WeightConversion& conversion, std::ostream&
   const ModelRequest request = model_of(conversion, stored.manifest(), settings);
   std::optional<BlockScaledWeights> scaled;
   TensorSource& theirs = as_numbers(stored, settings, scaled);
-  import_all(conversion, theirs, adapter_of(request).hugging_face(request), request, target, "Hugging Face", out);
+  if (!stored.note().empty()) out << stored.note() << '\n';
+  const ForeignModel model = named_as_in(adapter_of(request).hugging_face(request), theirs);
+  import_all(conversion, theirs, model, request, target, "Hugging Face", out);
 }
 
 void convert_from_meta(const WeightConversion& conversion, std::ostream& out) {

@@ -71,7 +71,9 @@ void verify_hugging_face(const WeightConversion& conversion, std::ostream& out) 
   const ForeignSettings settings = read_settings(conversion.from, ForeignSettings::Format::hugging_face);
   const ModelRequest request = model_of(conversion, weights.manifest(), settings);
   std::optional<BlockScaledWeights> scaled;
-  compare(adapter_of(request).hugging_face(request), as_numbers(weights, settings, scaled), request, out);
+  if (!weights.note().empty()) out << fmt::format("note    {}\n", weights.note());
+  TensorSource& numbers = as_numbers(weights, settings, scaled);
+  compare(named_as_in(adapter_of(request).hugging_face(request), numbers), numbers, request, out);
 }
 
 bool holds(const std::filesystem::path& folder, const char* file) {

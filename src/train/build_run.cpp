@@ -195,7 +195,7 @@ void connect_ranks(Run& run) {
         "The ranks of this host cannot share memory ({}); they communicate through sockets, which is slower", reason);
   };
   // The units and the shared weights do not depend on the vocabulary, which may come from the tokenizer.
-  const ModelDescription model = find_model_family(config.model.name)->describe(make_model_request(config, 1));
+  const ModelDescription model = describe_model(config, 1);
   run.groups =
       make_mesh_groups(run.place.mesh, world.rank, timeout, communicator_maker(world, run.device.device, transport),
                        groups_of_one, tied_ranks_of(plan_request(run, run.place, model), model));
@@ -222,7 +222,8 @@ void build_model(Run& run, std::optional<uint64_t> seed) {
   const Log& log = run.log;
   const ModelFamily& family = *find_model_family(config.model.name);
   const ModelRequest request = make_model_request(config, run.data.tokenizer->vocabulary_size());
-  const ModelDescription& description = run.model.description = family.describe(request);
+  const ModelDescription& description = run.model.description =
+      describe_model(config, run.data.tokenizer->vocabulary_size());
   log.info("Building {} {} with {}", description.name, description.flavor, description.summary);
   const Plan plan = make_plan(description, family, plan_request(run, run.place, description));
   if (const std::optional<std::string> idle = precision_warning(plan)) log.shared_warning(*idle);
@@ -245,6 +246,11 @@ void build_model(Run& run, std::optional<uint64_t> seed) {
                     });
   for (const auto& parameter : run.model.assembly.model->parameter_handles()) {
     run.model.parameters.push_back(parameter.get());
+  }
+  for (const UnitDescription& unit : description.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (!parameter.trainable) run.model.assembly.model->parameter(parameter.name).freeze();
+    }
   }
 }
 

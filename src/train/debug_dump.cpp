@@ -88,7 +88,7 @@ void DebugDump::add_gradients(const at::Tensor& loss, const at::Tensor& grad_nor
 
 void DebugDump::add_gradients_of(std::span<Parameter* const> parameters) {
   for (Parameter* parameter : parameters) {
-    if (!ranks_.pipeline && !parameter->gradient_shard.defined()) continue;
+    if (!parameter->trainable() || (!ranks_.pipeline && !parameter->gradient_shard.defined())) continue;
     add_parameter("grad.", *parameter, parameter->gradient_shard);
   }
 }

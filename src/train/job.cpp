@@ -120,6 +120,24 @@ ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocab
   return request;
 }
 
+ModelDescription describe_model(const JobConfig& config, int64_t tokenizer_vocabulary) {
+  ModelDescription model =
+      find_model_family(config.model.name)->describe(make_model_request(config, tokenizer_vocabulary));
+  std::vector<ParameterSpec*> parameters;
+  std::vector<std::string> names;
+  for (UnitDescription& unit : model.units) {
+    for (ParameterSpec& parameter : unit.parameters) {
+      parameters.push_back(&parameter);
+      names.push_back(parameter.name);
+    }
+  }
+  for (const ParameterGroup& group : assign_parameter_groups(names, config.optimizer.param_groups)) {
+    if (group.lr_multiplier != 0) continue;
+    for (const size_t member : group.members) parameters[member]->trainable = false;
+  }
+  return model;
+}
+
 RecomputeSelection make_recompute_selection(const JobConfig& config) {
   const ActivationCheckpointSection& section = config.activation_checkpoint;
   RecomputeSelection selection;
@@ -393,7 +411,15 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
     return problems;
   }
   try {
-    assign_parameter_groups(names, config.optimizer.param_groups);
+    const std::vector<ParameterGroup> groups = assign_parameter_groups(names, config.optimizer.param_groups);
+    const bool trains = std::any_of(groups.begin(), groups.end(), [](const ParameterGroup& group) {
+      return group.lr_multiplier != 0 && !group.members.empty();
+    });
+    if (!trains) {
+      problems.push_back(origins.problem("optimizer.param_groups",
+                                         "every parameter is in a group with lr_multiplier = 0: nothing is trained",
+                                         "give one group another lr_multiplier"));
+    }
   } catch (const Error& error) {
     problems.push_back(origins.problem("optimizer.param_groups", error.what(), ""));
   }

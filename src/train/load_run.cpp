@@ -9,6 +9,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/data/batch_stream.h"
+#include "titan/report/run_history.h"
 #include "titan/train/hugging_face.h"
 #include "titan/train/job.h"
 
@@ -54,6 +55,8 @@ class RunLoader {
   /// The same for an export in Hugging Face's format. True if every byte matched its hash.
   bool restore_export(Storage& storage, const std::filesystem::path& folder);
   void check_facts(const OpenCheckpoint& checkpoint, WeightUse use);
+  /// A checkpoint of an earlier titan, whose optimizer counted skipped steps too, if its run skipped some.
+  void warn_of_counted_skips(const OpenCheckpoint& checkpoint, WeightUse use);
   void begin_attempt();
 
   const JobConfig& config_;
@@ -138,6 +141,7 @@ RunPosition RunLoader::restore(OpenCheckpoint& checkpoint, WeightUse use) {
   if (!holds_run(checkpoint.index()) && !leaves_model_alone(leave)) return restore_model(checkpoint, use);
   const RestoredRun restored = restore_run(checkpoint, state_.parameters(/*step=*/0), place_.rank, leave,
                                            place_.mesh.data_parallel_rank(place_.rank), place_.mesh.world());
+  if (restored.has_moments) warn_of_counted_skips(checkpoint, use);
   if (!leaves_model_alone(leave)) notes_.insert(notes_.end(), restored.notes.begin(), restored.notes.end());
   return restored.progress ? position_of(checkpoint, restored, use) : RunPosition();
 }
@@ -169,7 +173,8 @@ RunPosition RunLoader::position_of(const OpenCheckpoint& checkpoint, const Resto
       find_config_changes(manifest ? manifest->facts : nlohmann::ordered_json(), progress.step, config_, place_);
   changed_options_ = std::move(changes.line);
   std::move(changes.warnings.begin(), changes.warnings.end(), std::back_inserter(notes_));
-  RunPosition position{progress.step, progress.tokens, progress.optimizer_steps.value_or(progress.step), std::nullopt};
+  RunPosition position{.step = progress.step, .tokens = progress.tokens, .data = std::nullopt};
+  position.counters = run_counters_from_json(progress.counters);
   if (restored.has_data_position) {
     if (progress.step > 0) check_stream_options(progress.data_position, config_);
     position.data =
@@ -191,7 +196,7 @@ RunPosition RunLoader::restore_finished(const std::filesystem::path& folder, std
   notes_.push_back(
       fmt::format("step {} holds the model of a finished run: nothing of training.steps = {} is left to do", step,
                   config_.training.steps));
-  return {.step = step, .tokens = 0, .optimizer_steps = step, .data = std::nullopt};
+  return {.step = step, .tokens = 0, .data = std::nullopt};
 }
 
 bool RunLoader::restore_export(Storage& storage, const std::filesystem::path& folder) {
@@ -211,6 +216,22 @@ bool RunLoader::restore_export(Storage& storage, const std::filesystem::path& fo
 void RunLoader::check_facts(const OpenCheckpoint& checkpoint, WeightUse use) {
   const std::string changed = check_model_facts(checkpoint, model_, use);
   if (!changed.empty()) notes_.push_back(changed);
+}
+
+void RunLoader::warn_of_counted_skips(const OpenCheckpoint& checkpoint, WeightUse use) {
+  if (!checkpoint.manifest() || checkpoint.index().values.contains(kCountersKey) || place_.rank != 0) return;
+  const std::filesystem::path run = use == WeightUse::resume ? std::filesystem::path(config_.job.dump_folder)
+                                                             : checkpoint.folder().parent_path().parent_path();
+  const std::filesystem::path metrics = run / "metrics.jsonl";
+  std::error_code unknown;
+  if (!std::filesystem::is_regular_file(metrics, unknown)) return;
+  const std::optional<double> skipped =
+      read_history(metrics, step_of(checkpoint.folder().filename().string()).value_or(0) + 1).newest("skipped_steps");
+  if (skipped.value_or(0) <= 0) return;
+  notes_.push_back(
+      fmt::format("the optimizer's step count is taken as the checkpoint has it, and the version that saved it counted "
+                  "skipped steps too ({} of them in {}): Adam's bias correction is that of a later step",
+                  *skipped, metrics.string()));
 }
 
 // Discards the results of a failed attempt.

@@ -151,7 +151,7 @@ struct Peaks {
 /// Throws Error for an invalid job.
 Peaks predict(const JobConfig& config, const MeshPlace& place, const MemoryQuestion& question) {
   const ModelFamily& family = *find_model_family(config.model.name);
-  const ModelDescription model = family.describe(make_model_request(config, question.vocabulary));
+  const ModelDescription model = describe_model(config, question.vocabulary);
   const std::vector<Problem> problems = check_degrees(&model, config, {});
   if (!problems.empty()) throw Error(ExitCode::bad_config, problems[0].what);
   PlanRequest request = make_plan_request(config, place, question.device_only);

@@ -204,7 +204,9 @@ void RunCheckpoints::finish() {
 std::string RunCheckpoints::next_command() const {
   std::vector<std::string> without;
   if (config_.checkpoint.load_step >= 0) without.emplace_back("checkpoint.load_step");
-  if (forgets_progress(config_.checkpoint)) without.emplace_back("train_state in checkpoint.exclude_from_loading");
+  std::vector<std::string> states = config_.checkpoint.exclude_from_loading;
+  std::erase(states, "lr_scheduler");  // the rate follows from the step
+  if (!states.empty()) without.push_back(join(states, " and ") + " in checkpoint.exclude_from_loading");
   const bool is_the_same = without.empty() || saved_step_ == begun_at_;
   return is_the_same ? "the same command" : "the same command without " + join(without, " and ");
 }

@@ -9,7 +9,14 @@
 namespace titan {
 
 RunFolder::RunFolder(std::filesystem::path folder, std::string holder, const Log& log)
-    : folder_(std::move(folder)), holder_(std::move(holder)), log_(log), lock_(take()) {
+    : folder_(std::move(folder)), holder_(std::move(holder)), log_(log) {
+  for (const char* name : {"run.lock", "metrics.jsonl", "run.json", "report.html"}) {
+    const std::string obstacle = own_file_obstacle(folder_ / name);
+    if (obstacle.empty()) continue;
+    throw Error(ExitCode::storage,
+                fmt::format("{}: {}, or name another folder in job.dump_folder", (folder_ / name).string(), obstacle));
+  }
+  lock_ = take();
   if (lock_->state() == LockFile::State::taken) {
     throw Error(ExitCode::launcher,
                 fmt::format("another run writes to {}: {}; end that one, or name another folder in job.dump_folder",

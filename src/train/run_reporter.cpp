@@ -84,7 +84,7 @@ void RunReporter::begin(const RunStart& start, const StepBatch* first) {
   }
   meter_ = std::make_unique<StepMeter>(run_.device, run_.config.training.steps, run_.data.tokens_per_step,
                                        run_.model.plan().flops_per_token, run_.world.size);
-  meter_->continue_after(start.position.tokens);
+  meter_->continue_after(start.position.tokens, start.position.counters.skipped_steps);
 }
 
 // A dry run simulates a run elsewhere: its numbers are not recorded in the folder.
@@ -251,7 +251,19 @@ bool RunReporter::aborts_run(const StepValues& values) const {
   return is_non_finite(values) && run_.config.training.non_finite == "abort";
 }
 
+// With a loss that stays NaN the run would spend its remaining steps on nothing.
+void RunReporter::count_non_finite(const EnqueuedStep& read, const std::string& what) {
+  const int64_t most = run_.config.training.max_skipped_steps;
+  if (++non_finite_in_a_row_ < most || most == 0) return;
+  throw Error(ExitCode::non_finite,
+              fmt::format("{}; so were the {} steps before it, and training.max_skipped_steps = {} ends the run; "
+                          "try a lower optimizer.lr or a longer lr_scheduler.warmup_steps, from a checkpoint of step "
+                          "{} or earlier",
+                          what, most - 1, most, read.step - most));
+}
+
 void RunReporter::judge(const EnqueuedStep& read, const StepValues& values) {
+  if (!is_non_finite(values)) non_finite_in_a_row_ = 0;
   if (is_non_finite(values)) {
     // With the optimizer in backward, each unit is checked separately: those with finite gradients were updated.
     const std::string_view changed = run_.config.optimizer.early_step_in_backward
@@ -265,6 +277,7 @@ void RunReporter::judge(const EnqueuedStep& read, const StepValues& values) {
                                             "training.non_finite = \"skip\"");
     }
     run_.log.shared_warning("{}; the step is skipped", what);
+    count_non_finite(read, what);
   }
   if (!is_spike(values)) return;
   const auto [what, value, deviations] =

@@ -38,12 +38,14 @@ class RunReporter {
   /// Opens the files of the run's folder and reports the start. `first`: the first batch; null: there is none.
   void begin(const RunStart& start, const StepBatch* first);
   /// Reads the results of the previous step (on a CPU, of this step) and reports them when due. Returns the requests
-  /// that all ranks agreed on. Throws Error(non_finite) under training.non_finite = abort.
+  /// that all ranks agreed on. Throws Error(non_finite) under training.non_finite.
   Requests add(EnqueuedStep step);
   /// The same for all steps that are not read yet.
   Requests catch_up();
   void add(const ValidationReport& report);
   void add(const SampleReport& report);
+  /// Steps that the run has skipped, over all its starts; complete after catch_up().
+  int64_t skipped_steps() const { return meter_->skipped_steps(); }
   /// Excludes the time since `start` from training time.
   void exclude_since(std::chrono::steady_clock::time_point start);
 
@@ -78,6 +80,8 @@ class RunReporter {
   /// Warns of a skipped step or a spike; throws Error(non_finite).
   void judge(const EnqueuedStep& read, const StepValues& values);
   bool aborts_run(const StepValues& values) const;
+  /// Throws Error(non_finite) after training.max_skipped_steps such steps in a row.
+  void count_non_finite(const EnqueuedStep& read, const std::string& what);
   template <class Report>
   void record(const Report& report);
 
@@ -89,6 +93,7 @@ class RunReporter {
   std::unique_ptr<StepMeter> meter_;
   StatusDisplay status_;
   int64_t allocation_retries_ = 0;  // reported so far
+  int64_t non_finite_in_a_row_ = 0;
   std::deque<EnqueuedStep> enqueued_;
   std::deque<PendingReport> pending_;
   std::optional<EnqueuedStep> unreported_;  // the last one read, when it was not due

@@ -96,6 +96,32 @@ std::optional<SpikeGuardState> guard_state_from_json(const nlohmann::json& words
   }
 }
 
+namespace {
+
+template <class Counters, class Visit>
+void visit_counters(Counters& counters, const Visit& visit) {
+  visit("skipped_steps", counters.skipped_steps);
+  visit("bad_records", counters.data.bad_records), visit("invalid_utf8", counters.data.invalid_utf8);
+  visit("loops", counters.data.re_loops), visit("long_conversations", counters.data.long_conversations);
+}
+
+}  // namespace
+
+nlohmann::json to_json(const RunCounters& counters) {
+  nlohmann::json json;
+  visit_counters(counters, [&](const char* name, int64_t count) { json[name] = count; });
+  return json;
+}
+
+RunCounters run_counters_from_json(const nlohmann::json& json) {
+  RunCounters counters;
+  visit_counters(counters, [&](const char* name, int64_t& count) {
+    if (!json.is_object() || !json.contains(name) || !json.at(name).is_number_integer()) return;
+    count = std::max<int64_t>(0, json.at(name).get<int64_t>());
+  });
+  return counters;
+}
+
 RunState::RunState(const JobConfig& config, RunParts parts) : config_(config), parts_(parts) {
   for (ParameterPlace& place : place_parameters(parts.model, parts.assembly.executor->plan().request)) {
     boxes_[place.spec.name] = boxes_of(place.layout, parts.place.mesh, std::move(place.stages));
@@ -130,11 +156,13 @@ std::vector<SavedParameter> RunState::parameters(int64_t step) const {
                        at::Tensor(),
                        at::Tensor(),
                        {},
-                       parameter->trainable()};
+                       parameter->trainable(),
+                       {}};
     const auto mine = optimizer_index_.find(parameter->name());
     if (parts_.optimizer && mine != optimizer_index_.end()) {
       one.first_moment = parts_.optimizer->first_moment(mine->second);
       one.second_moment = parts_.optimizer->second_moment(mine->second);
+      one.steps = parts_.optimizer->applied_steps(mine->second);
     }
     saved.push_back(std::move(one));
   }
@@ -210,8 +238,8 @@ StreamState data_position_from_json(const nlohmann::json& json, bool split, int6
 }
 
 CheckpointState RunState::whole(const RunPosition& now) const {
-  RunProgress progress{now.step, now.tokens, data_position(now), parts_.place.mesh.data_parallel_degree(),
-                       now.optimizer_steps};
+  RunProgress progress{now.step, now.tokens, data_position(now), parts_.place.mesh.data_parallel_degree()};
+  progress.counters = to_json(now.counters);
   note_stream_options(progress.data_position, config_);
   if (parts_.guard) progress.guard = to_json(parts_.guard->state());
   CheckpointState state = describe_run(parameters(now.step), progress);

@@ -9,8 +9,8 @@
 namespace titan {
 namespace {
 
-/// Parameters that this rank counts in the norm. If all tensor-parallel ranks hold a copy, the first rank counts it; if
-/// two pipeline stages hold a weight, its owner does.
+/// Trained parameters that this rank counts in the norm. If all tensor-parallel ranks hold a copy, the first rank
+/// counts it; if two pipeline stages hold a weight, its owner does.
 std::vector<std::vector<Parameter*>> counted_parameters(const Plan& plan,
                                                         const std::vector<std::vector<Parameter*>>& groups) {
   const bool first = plan.request.place.coordinate(MeshAxis::tp) == 0;
@@ -18,6 +18,7 @@ std::vector<std::vector<Parameter*>> counted_parameters(const Plan& plan,
   for (size_t g = 0; g < groups.size(); ++g) {
     if (plan.groups[g].is_copy) continue;
     for (size_t i = 0; i < groups[g].size(); ++i) {
+      if (!groups[g][i]->trainable()) continue;
       if (first || !plan.groups[g].parameters[i].copied_over_tensor) counted[g].push_back(groups[g][i]);
     }
   }

@@ -35,6 +35,7 @@ class Trainer {
     }
     const RunStart start = resume(run_);
     position_ = start.position;
+    earlier_counters_ = position_.counters.data;
     next_batch_ = next_of_stream();
     run_.reporter->begin(start, next_batch_ ? &*next_batch_ : nullptr);
     observers_.emplace(run_, position_.step + 1);
@@ -110,16 +111,19 @@ class Trainer {
     const double rate = run_.model.schedule.rate(step);
     DebugDump* dump = observers_->begin_work(step, microbatches);
     HostWaitCheck host_waits(run_.device.device, observers_->watches_host(step));
-    const StepOutcome outcome =
-        run_.model.step_runner->run(microbatches, position_.optimizer_steps + 1, rate, own_requests(), dump);
+    const StepOutcome outcome = run_.model.step_runner->run(microbatches, step, rate, own_requests(), dump);
     host_waits.finish();
     observers_->end_work(step);
 
-    position_ = {step, position_.tokens + run_.data.tokens_per_step, position_.optimizer_steps + 1, batch.state};
-    if (batch.counters.invalid_utf8 > 0 && counters_.invalid_utf8 == 0) {
+    if (batch.counters.invalid_utf8 > 0 && !said_invalid_utf8_) {
+      said_invalid_utf8_ = true;
       run_.log.warning("the corpus holds malformed UTF-8; each such sequence is read as U+FFFD and counted");
     }
-    counters_ = batch.counters;
+    batch.counters += earlier_counters_;
+    position_ = {.step = step,
+                 .tokens = position_.tokens + run_.data.tokens_per_step,
+                 .data = batch.state,
+                 .counters = {position_.counters.skipped_steps, batch.counters}};
     EnqueuedStep enqueued{
         step, rate, StepReadback(outcome), wait, stream.ready_before(), batch.counters, run_.own_share(batch)};
     stream.recycle(std::move(batch));
@@ -142,7 +146,11 @@ class Trainer {
     if (!run_.checkpoints) return;
     const auto start = std::chrono::steady_clock::now();
     const bool is_last = position_.step == steps_;
-    if (run_.folder && run_.checkpoints->is_due(position_.step, is_last, asked)) run_.folder->keep();
+    if (run_.checkpoints->is_due(position_.step, is_last, asked)) {
+      if (run_.folder) run_.folder->keep();
+      requests_ |= run_.reporter->catch_up();
+      position_.counters.skipped_steps = run_.reporter->skipped_steps();
+    }
     run_.checkpoints->after_step(position_, is_last, asked);
     run_.reporter->exclude_since(start);
   }
@@ -177,7 +185,8 @@ class Trainer {
   }
 
   ExitCode finish() {
-    run_.reporter->report_skipped(counters_);
+    run_.reporter->report_skipped(position_.counters.data);
+    position_.counters.skipped_steps = run_.reporter->skipped_steps();
     const bool is_over = position_.step >= steps_;
     const bool stopped = requests_.stop && !is_over;
     if (run_.folder) run_.folder->keep();
@@ -199,9 +208,10 @@ class Trainer {
 
   Run& run_;
   const int64_t steps_;
-  RunPosition position_;  // after the last step
-  Requests requests_;     // agreed on by all ranks
-  DataCounters counters_;
+  RunPosition position_;           // after the last step
+  Requests requests_;              // agreed on by all ranks
+  DataCounters earlier_counters_;  // of the run's earlier starts
+  bool said_invalid_utf8_ = false;
   std::optional<StepBatch> next_batch_;  // the first of this process; read early for the start report
   std::optional<StepObservers> observers_;
 };

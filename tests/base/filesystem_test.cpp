@@ -125,6 +125,40 @@ TEST_F(Files, WhatIsShownDoesNotWaitForAPipesReader) {
   EXPECT_TRUE(fs::is_fifo(pipe));
 }
 
+TEST_F(Files, OwnFilesAreRegularFilesAndNothingElse) {
+  const fs::path target = folder_ / "target", link = folder_ / "link", pipe = folder_ / "pipe";
+  write_file_atomically(target, "kept");
+  fs::create_symlink(target, link);
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const std::pair<fs::path, std::string> others[] = {
+      {link, "it is a symbolic link"}, {pipe, "it is a named pipe"}, {"/dev/null", "it is a device"}};
+  for (const auto& [path, kind] : others) {
+    EXPECT_TRUE(own_file_obstacle(path).starts_with(kind)) << own_file_obstacle(path);
+    for (const Write write : {&write_own_file_atomically, &replace_own_file}) {
+      EXPECT_NE(refused(write, path).find(kind), std::string::npos) << path;
+    }
+    AppendFile file(path);
+    EXPECT_FALSE(file.append_line("line"));
+    EXPECT_NE(file.last_error().find(kind), std::string::npos) << file.last_error();
+    const LockFile lock(path, "a test");
+    EXPECT_EQ(lock.state(), LockFile::State::unlockable);
+    EXPECT_TRUE(lock.detail().starts_with(kind)) << lock.detail();
+  }
+  EXPECT_EQ(read_file(target), "kept");
+  EXPECT_TRUE(fs::is_symlink(link));
+  for (const Write write : {&write_own_file_atomically, &replace_own_file}) write(folder_ / "own", "bytes");
+  EXPECT_EQ(read_file(folder_ / "own"), "bytes");
+  EXPECT_EQ(own_file_obstacle(folder_ / "own"), "");
+  EXPECT_EQ(own_file_obstacle(folder_ / "none"), "");
+}
+
+TEST_F(Files, APipeWithoutAReaderIsRefusedAndADeviceWithoutAnEndIsNotReadToIt) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_NE(refused(&write_file_atomically, pipe), "");
+  EXPECT_THROW(read_file("/dev/zero"), Error);
+}
+
 TEST_F(Files, AFolderIsNoFileToRead) {
   EXPECT_THROW(read_file(folder_), Error);
   EXPECT_THROW(read_file(folder_ / "none"), Error);

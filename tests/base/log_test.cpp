@@ -69,7 +69,9 @@ TEST_F(LogFile, EscapesControlCharactersOfMessagesAndKeepsWhatTheProgramPainted)
 TEST_F(LogFile, ThatCannotBeWrittenCostsLinesAndOneWarningAndNotTheRun) {
   const std::string below_a_device = "/dev/null/logs/rank.log";
   for (const auto& [path, reason] :
-       {std::pair{std::string("/dev/full"), "No space left on device"}, std::pair{below_a_device, "Not a directory"}}) {
+       {std::pair{std::string("/dev/full"),
+                  "cannot open /dev/full: it is a device, and the program writes only regular files there; remove it"},
+        std::pair{below_a_device, "Not a directory"}}) {
     testing::internal::CaptureStderr();
     {
       const Log log({.console = false, .file = path, .error_prefix = "[rank 3] "});

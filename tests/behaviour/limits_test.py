@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import subprocess
 import unittest
 
-from program import NON_FINITE, OK, OUT_OF_MEMORY, ROOT, STORAGE, BehaviourTest
+from program import BAD_DATA, NON_FINITE, OK, OUT_OF_MEMORY, ROOT, STORAGE, BehaviourTest
 
 GIB = 1 << 30
 # Weights that grow by thousands a step, until float32 ends.
@@ -79,11 +80,46 @@ class Disk(BehaviourTest):
         self.assertIn("Training completed", run.messages())
         self.assertEqual(sum(line.startswith("step: ") for line in run.messages()), 4)
 
-    def test_a_full_disk_costs_metrics_and_one_warning_not_the_run(self):
-        folder = self.fresh_folder()
+    def test_files_of_the_run_are_no_links_pipes_or_devices(self):
+        target = self.write("target", "kept")
+        for name in ("run.lock", "metrics.jsonl", "run.json", "report.html"):
+            for kind, make in (
+                ("a symbolic link", lambda path: path.symlink_to(target)),
+                ("a symbolic link", lambda path: path.symlink_to("/dev/full")),
+                ("a named pipe", os.mkfifo),
+            ):
+                folder = self.fresh_folder()
+                folder.mkdir()
+                make(folder / name)
+                run = self.train(folder=folder, exit_code=STORAGE)
+                self.assertIn(f"{folder / name}: it is {kind}, ", run.errors)
+                self.assertIn("name another folder in job.dump_folder", run.errors)
+        self.assertEqual(target.read_text(), "kept")
+
+    def test_a_working_folder_that_was_removed_is_named(self):
+        folder = self.folder / "gone"
         folder.mkdir()
-        (folder / "metrics.jsonl").symlink_to("/dev/full")
-        self.trains_on(folder, "No space left on device")
+        script = f'cd {folder} && rmdir {folder} && exec "{self.program}" configs/debug_model.toml'
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+        self.assertEqual(done.returncode, STORAGE)
+        self.assertIn("the working folder cannot be used", done.stderr)
+
+    def test_an_escape_byte_in_a_description_does_not_reach_the_page(self):
+        run = self.train("--job.description=a\x1b]0;title\x07b\x9b31m", steps=1)
+        page = (run.folder / "report.html").read_bytes()
+        self.assertNotIn(b"\x1b", page)
+        self.assertNotIn(b"\x07", page)
+
+    def test_pipes_as_inputs_of_a_report_end_with_a_sentence(self):
+        whole = self.train(steps=1).folder
+        for name in ("metrics.jsonl", "run.json"):
+            folder = self.fresh_folder()
+            shutil.copytree(whole, folder)
+            (folder / name).unlink()
+            os.mkfifo(folder / name)
+            run = self.titan("report", str(folder), "--out", str(self.folder / "page.html"))
+            self.assertEqual(run.code, BAD_DATA, run.errors)
+            self.assertIn(str(folder / name), run.errors)
 
     def test_a_file_system_without_room_costs_metrics_only(self):
         folder = self.fresh_folder()

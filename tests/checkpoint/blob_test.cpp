@@ -144,6 +144,29 @@ TEST(Index, WhatCannotBeIsDamage) {
   refused([](CheckpointIndex& i) { i.values["lr_scheduler.last_epoch"] = {"__0_0.distcp", INT64_MAX, 1}; });
 }
 
+TEST(Index, ManyChunksWithoutHintsAreFound) {
+  constexpr int64_t kChunks = 100'000;
+  CheckpointIndex index;
+  StoredTensor& tensor = index.tensors["w"];
+  tensor.tensor = {"w", at::kFloat, {kChunks}};
+  for (int64_t i = 0; i < kChunks; ++i) tensor.chunks.push_back({{{i}, {1}}, {"__0_0.distcp", 4 * i, 4}});
+  std::string bytes = write_index(index);
+  size_t hints = 0;
+  for (size_t at = bytes.find("index"); at != std::string::npos; at = bytes.find("index", at)) bytes[at] = 'x', ++hints;
+  EXPECT_GT(hints, 0u);
+  EXPECT_EQ(read_index(bytes), index);
+}
+
+TEST(Index, WhatStandsForMoreWorkThanItHasBytesIsDamage) {
+  const auto refused = [](const std::function<void(CheckpointIndex&)>& change) {
+    CheckpointIndex index = some_index();
+    change(index);
+    EXPECT_ANY_THROW(read_index(write_index(index)));
+  };
+  refused([](CheckpointIndex& i) { i.tensors["layers.0.w"].tensor.shape.resize(100, 1); });
+  refused([](CheckpointIndex& i) { i.values[std::string(10'000, 'n')] = {"__0_0.distcp", 0, 700}; });
+}
+
 TEST(Index, AnotherPickleIsDamage) {
   EXPECT_THROW(read_index(write_pickle(pickle::integer(5))), DamageError);
   EXPECT_THROW(read_index("no pickle"), PickleError);

@@ -85,6 +85,27 @@ TEST(Fit, CountsWhatIsThereAndNamesWhatIsNot) {
             "their.bias");
 }
 
+TEST(Fit, TheNamesOfABaseModelLackItsPrefix) {
+  ForeignModel model = small_model();
+  for (ForeignTensor& tensor : model.tensors) tensor.name = "model." + tensor.name;
+  model.tensors.push_back({"lm_head", "output", {7, kWeightColumns}});
+  model.copies = {{"model.their.copy", "model.their.w"}};
+  auto tensors = their_tensors();
+  tensors["their.copy"] = tensors.at("their.w").clone();
+  tensors["lm_head"] = tensors.at("their.w").clone();
+  MemorySource bare(tensors);
+  EXPECT_EQ(check_fit(named_as_in(model, bare), bare).counts(), "4/4 tensors, 0 missing, 0 unexpected");
+  tensors.erase("their.norm");
+  MemorySource incomplete(tensors);
+  EXPECT_EQ(fit_of(named_as_in(model, incomplete), incomplete).missing, std::vector<std::string>{"model.their.norm"});
+  std::map<std::string, at::Tensor> prefixed;
+  for (const auto& [name, tensor] : their_tensors()) prefixed["model." + name] = tensor;
+  prefixed["lm_head"] = at::zeros({7, kWeightColumns});
+  prefixed["their.w"] = at::zeros({1});
+  MemorySource both(prefixed);
+  EXPECT_EQ(fit_of(named_as_in(model, both), both).unexpected, std::vector<std::string>{"their.w"});
+}
+
 TEST(Fit, AnotherShapeAndWholeNumbersAreNoWeights) {
   auto tensors = their_tensors();
   tensors["their.w"] = at::zeros({8, kWeightColumns});

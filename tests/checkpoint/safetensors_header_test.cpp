@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "memory_storage.h"
+#include "titan/checkpoint/metadata.h"
 
 namespace titan {
 namespace {
@@ -57,6 +58,20 @@ TEST(SafetensorsHeader, EntriesComeInTheOrderOfTheirBytes) {
   EXPECT_EQ(entries[1].bytes, 8);
 }
 
+TEST(SafetensorsHeader, AFileOfAnotherKindIsNamed) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+  EXPECT_TRUE(says(refusal_of(pointer), "this is a Git LFS pointer, not the file itself; fetch the file with git lfs"));
+  EXPECT_TRUE(says(refusal_of("<!DOCTYPE html><html>"), "this is an HTML page"));
+  EXPECT_TRUE(says(refusal_of(std::string("GGUF\3\0\0\0", 8)), "this is a model file of llama.cpp (GGUF)"));
+  EXPECT_TRUE(says(refusal_of(std::string("\x80\2}q\0.", 6)), "this is a pickle of Python"));
+  try {
+    read_index(pointer);
+    FAIL();
+  } catch (const DamageError& error) {
+    EXPECT_TRUE(says(error.what(), ".metadata: this is a Git LFS pointer"));
+  }
+}
+
 TEST(SafetensorsHeader, ALieAboutSizesIsSaid) {
   EXPECT_EQ(refusal_of_header(fmt::format(kTwo, 0, 8, 8, 20), 20), "accepted") << "without a lie";
   EXPECT_TRUE(says(refusal_of_header(fmt::format(kTwo, 0, 8, 8, 24), 24), "tensor b does not fill its shape"));
@@ -91,6 +106,17 @@ TEST(SafetensorsHeader, WhatIsNoJsonOfTheFormIsSaid) {
                                          "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}})",
                                      1),
                    "two entries for a"));
+}
+
+TEST(SafetensorsHeader, HundredsOfThousandsOfNamesAreRead) {
+  std::string header = "{";
+  for (int i = 0; i < 300'000; ++i) {
+    header += fmt::format(R"({}"t{}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})", i > 0 ? "," : "", i);
+  }
+  MemoryStorage storage;
+  storage.write_all(kFile, with_length(header + "}"));
+  CheckedReader file(storage, kFile, std::nullopt);
+  EXPECT_EQ(read_safetensors_header(file).size(), 300'000u);
 }
 
 TEST(SafetensorsHeader, WhatIsWrittenIsRead) {

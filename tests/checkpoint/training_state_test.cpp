@@ -18,7 +18,15 @@ namespace {
 std::vector<SavedParameter> parameters(int64_t rank, uint64_t seed) {
   const auto halves = [](int64_t rank) { return std::optional(Box{{2 * rank, 0}, {2, 3}}); };
   const auto rows = [&](uint64_t which) { return normal({4, 3}, seed + which).narrow(0, 2 * rank, 2).clone(); };
-  return {{"a.weight", {4, 3}, halves, rows(1), rows(2), rows(3), settings_in_mid_run()},
+  return {{"a.weight",
+           {4, 3},
+           halves,
+           rows(1),
+           rows(2),
+           rows(3),
+           settings_in_mid_run(),
+           /*trained=*/true,
+           at::scalar_tensor(7, at::kFloat)},
           {"b.weight", {4, 3}, halves, rows(4), at::Tensor(), at::Tensor(), {}, /*trained=*/false}};
 }
 
@@ -147,43 +155,59 @@ TEST_F(TrainingState, StatesThatAreLeftOutKeepWhatTheyHad) {
   EXPECT_TRUE(same_bits(into[0].first_moment, before[0].first_moment));
   EXPECT_FALSE(restored.has_data_position);
   EXPECT_EQ(restored.progress->step, 7);
-  EXPECT_EQ(restored.progress->optimizer_steps, 0) << "moments that begin anew have seen no step";
 }
 
-TEST_F(TrainingState, HowManyStepsTheMomentsHaveSeenIsRemembered) {
-  RunProgress progress = some_progress();
-  progress.optimizer_steps = 3;
-  save([&](int64_t rank) { return describe_run(parameters(rank, 1), progress); });
-  const RestoredRun restored = restore(parameters(1, 50), 1);
-  EXPECT_EQ(restored.progress->step, 7);
-  EXPECT_EQ(restored.progress->optimizer_steps, 3);
+/// parameters(), both trained, whose moments have seen that many steps.
+std::vector<SavedParameter> both_trained(int64_t rank, uint64_t seed, float first, float second) {
+  std::vector<SavedParameter> all = parameters(rank, seed);
+  for (at::Tensor* moment : {&all[1].first_moment, &all[1].second_moment}) *moment = all[0].first_moment.clone();
+  all[1].trained = true;
+  all[0].steps = at::scalar_tensor(first, at::kFloat);
+  all[1].steps = at::scalar_tensor(second, at::kFloat);
+  return all;
 }
 
-TEST_F(TrainingState, OtherNumbersOfOptimizerStepsForOtherParametersAreSaid) {
-  const auto both_trained = [](int64_t rank, uint64_t seed) {
-    std::vector<SavedParameter> all = parameters(rank, seed);
-    for (at::Tensor* moment : {&all[1].first_moment, &all[1].second_moment}) *moment = all[0].first_moment.clone();
-    all[1].trained = true;
-    return all;
-  };
-  for (const float other : {7.0F, 3.0F, 9.0F}) {
-    storage_.remove_folder("root");
-    save([&](int64_t rank) {
-      CheckpointState state = describe_run(both_trained(rank, 1), some_progress());
-      for (StateTensor& tensor : state.tensors) {
-        if (tensor.placed.tensor.name == "optimizer.state.b.weight.step") tensor.local = at::scalar_tensor(other);
-      }
-      return state;
-    });
-    write_index_of_python();
-    const RestoredRun restored = restore(both_trained(1, 50), 1);
-    EXPECT_EQ(restored.progress->optimizer_steps, std::max<int64_t>(7, static_cast<int64_t>(other)));
-    ASSERT_EQ(restored.notes.size(), other == 7 ? 0u : 1u);
-    if (other == 7) continue;
-    for (const char* part : {"optimizer.state.a.weight.step is 7", "optimizer.state.b.weight.step is "}) {
-      EXPECT_NE(restored.notes[0].find(part), std::string::npos) << restored.notes[0];
+TEST_F(TrainingState, TheStepsThatTheMomentsHaveSeenAreRestoredWithThemWhateverElseIsLeftOut) {
+  save([&](int64_t rank) { return describe_run(both_trained(rank, 1, 3, 5), some_progress()); });
+  for (const bool of_python : {false, true}) {
+    if (of_python) write_index_of_python();
+    for (const std::set<std::string>& leave : {std::set<std::string>{},
+                                               {"train_state"},
+                                               {"train_state", "dataloader"},
+                                               {"model", "train_state", "dataloader", "lr_scheduler"}}) {
+      const std::vector<SavedParameter> into = both_trained(1, 50, 0, 0);
+      const RestoredRun restored = restore(into, 1, leave);
+      EXPECT_EQ(restored.progress.has_value(), !leave.contains("train_state"));
+      EXPECT_EQ(into[0].steps.item<float>(), 3);
+      EXPECT_EQ(into[1].steps.item<float>(), 5);
+      EXPECT_TRUE(restored.notes.empty());
     }
+    const std::vector<SavedParameter> into = both_trained(1, 50, 0, 0);
+    restore(into, 1, {"optimizer"});
+    EXPECT_EQ(into[1].steps.item<float>(), 0) << "moments that begin anew have seen no step";
   }
+}
+
+TEST_F(TrainingState, ACountOfStepsThatIsNoneIsDamage) {
+  for (const float count : {-1.0F, 2.5F, NAN}) {
+    storage_.remove_folder("root");
+    save([&](int64_t rank) { return describe_run(both_trained(rank, 1, 3, count), some_progress()); });
+    EXPECT_THROW(restore(both_trained(0, 50, 0, 0), 0), DamageError) << count;
+  }
+}
+
+TEST_F(TrainingState, MomentsOfAParameterThatWasFrozenBeginFromZero) {
+  save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress()); });
+  std::vector<SavedParameter> into = both_trained(0, 50, 0, 0);
+  into[1].first_moment.zero_();
+  const RestoredRun restored = restore(into, 0);
+  EXPECT_EQ(into[0].steps.item<float>(), 7);
+  EXPECT_EQ(into[1].steps.item<float>(), 0);
+  EXPECT_EQ(into[1].first_moment.abs().sum().item<float>(), 0);
+  ASSERT_EQ(restored.notes.size(), 1u);
+  EXPECT_NE(restored.notes[0].find("no moments of b.weight"), std::string::npos) << restored.notes[0];
+  write_index_of_python();
+  EXPECT_THROW(restore(into, 0), MismatchError) << "without a manifest they may be lost";
 }
 
 /// What a checkpoint has instead of the entry of that name.

@@ -15,11 +15,12 @@ struct Case {
   double clip = 0.37;
   bool skip = false;
   std::optional<size_t> copy_offset{};  // of a copy in bf16; none: there is none
+  bool corrects = false;                // the bias corrections are on the device
 };
 
 /// Step 3 of AdamW, or of Adam, from arbitrary moments.
 std::string run_step(KernelMachine& machine, const Case& c) {
-  const auto& [count, offset, decoupled, clip, skip, copy_offset] = c;
+  const auto& [count, offset, decoupled, clip, skip, copy_offset, corrects] = c;
   const KernelType fp32 = KernelType::fp32;
   const auto w = numbers(count, 1, fp32), g = numbers(count, 2, fp32), m = numbers(count, 3, fp32, 0.1);
   auto v = numbers(count, 4, fp32, 0.1);
@@ -31,6 +32,7 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   const std::vector<double> before = numbers(count, 5, KernelType::bf16);
   Numbers copy(machine, KernelType::bf16, before, copy_offset.value_or(0));
   const double correction1 = 1 - std::pow(kBeta1, 3), correction2 = 1 - std::pow(kBeta2, 3);
+  Numbers corrections(machine, fp32, std::vector<double>{1 / correction1, 1 / std::sqrt(correction2)});
   AdamStep a;
   a.weight = static_cast<float*>(weight.data());
   a.gradient = static_cast<const float*>(gradient.data());
@@ -40,13 +42,14 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   a.constants = {static_cast<float>(kBeta1),
                  static_cast<float>(kBeta2),
                  static_cast<float>(kEps),
-                 static_cast<float>(kLr / correction1),
-                 static_cast<float>(1 / std::sqrt(correction2)),
+                 static_cast<float>(corrects ? kLr : kLr / correction1),
+                 static_cast<float>(corrects ? 1 : 1 / std::sqrt(correction2)),
                  decoupled ? static_cast<float>(1 - kLr * kDecay) : 1.0f,
                  decoupled ? 0.0f : static_cast<float>(kDecay)};
   a.clip = static_cast<const float*>(clip_in.data());
   a.skip = static_cast<const float*>(skip_in.data());
   if (copy_offset) a.copy = copy.data();
+  if (corrects) a.corrections = static_cast<const float*>(corrections.data());
   Findings findings;
   machine.launch(&Kernels::adam, a);
   if (!skip) findings.compare_traffic(machine, traffic(a));
@@ -83,6 +86,7 @@ std::vector<KernelCase> cases() {
       }
     }
   }
+  add("adamw_corrected_257", {.count = 257, .corrects = true});
   add("adam_257", {.count = 257, .decoupled = false, .clip = 1});
   add("adamw_skipped_257", {.count = 257, .clip = 1, .skip = true});
   add("adamw_skipped_257_copy", {.count = 257, .clip = 1, .skip = true, .copy_offset = 0});

@@ -26,6 +26,7 @@ struct Case {
   bool skip = false;
   bool strange = false;                 // zeros, infinities, NaNs, tiny and huge numbers among the others
   std::optional<size_t> copy_offset{};  // of a copy in bf16; none: there is none
+  bool corrects = false;                // factors of step size and root scale are on the device
   bool tiny = false;                    // weights and gradients of 0, so that subnormal quotients are what is kept
 };
 
@@ -68,12 +69,17 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   a.clip = static_cast<const float*>(clip.data());
   a.skip = static_cast<const float*>(skip.data());
   if (c.copy_offset) a.copy = copy.data();
+  Numbers corrections(machine, KernelType::fp32, std::vector<double>{1.5, 0.75});
+  AdamConstants k = kConstants;
+  if (c.corrects) {
+    a.corrections = static_cast<const float*>(corrections.data());
+    k.step_size *= 1.5f, k.root_scale *= 0.75f;
+  }
   Findings findings;
   machine.launch(&Kernels::bf16_adam, a);
   if (!c.skip && !c.strange && !c.tiny) findings.compare_traffic(machine, traffic(a));
   std::vector<double> new_w = w, new_m = m, new_v = v;
   for (size_t i = 0; i < c.count && !c.skip; ++i) {
-    const AdamConstants& k = kConstants;
     const float scaled = static_cast<float>(g[i]) * 0.5f + k.coupled * static_cast<float>(w[i]);
     const float fresh_m = k.beta1 * static_cast<float>(m[i]) + (1 - k.beta1) * scaled;
     const float fresh_v = k.beta2 * static_cast<float>(v[i]) + (1 - k.beta2) * scaled * scaled;

@@ -163,8 +163,26 @@ TEST(Llama, OnlyTheFlexAndVarlenFlavorsStopAtDocumentBounds) {
     const bool named = flavor.name.ends_with("_flex") || flavor.name.ends_with("_flex_attn") ||
                        flavor.name.ends_with("_varlen") || flavor.name.ends_with("_varlen_attn");
     EXPECT_EQ(flavor.block_causal, named) << flavor.name;
-    EXPECT_EQ(flavor.tied, flavor.family == "llama3_2") << flavor.name;
+    if (flavor.family != "qwen3") EXPECT_EQ(flavor.tied, flavor.family == "llama3_2") << flavor.name;
   }
+}
+
+TEST(Qwen3, FlavorsHaveTheSizesOfThePublishedModels) {
+  const ModelFamily& family = *find_model_family("qwen3");
+  const std::pair<std::string, int64_t> published[] = {{"0.6B", 596'049'920},   {"1.7B", 1'720'574'976},
+                                                       {"4B", 4'022'468'096},   {"8B", 8'190'735'360},
+                                                       {"14B", 14'768'307'200}, {"32B", 32'762'123'264}};
+  std::vector<std::string> names;
+  for (const auto& [name, parameters] : published) {
+    names.push_back(name);
+    const ModelDescription model = family.describe(request_for("qwen3", name));
+    EXPECT_EQ(model.parameter_count(), parameters) << name;
+    EXPECT_EQ(model.head_dim, 128) << name;
+    EXPECT_EQ(model.kv_heads, 8) << name;
+    EXPECT_EQ(model.longest_text, 40960) << name;
+  }
+  EXPECT_EQ(family.flavors("qwen3"), names);
+  EXPECT_TRUE(family.flavors("qwen2").empty());
 }
 
 std::string refusal(const ModelRequest& request) {

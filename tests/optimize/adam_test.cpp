@@ -141,6 +141,50 @@ TEST_P(Adam, ASkippedStepLeavesEveryBitAlone) {
   }
 }
 
+TEST_P(Adam, ASkippedStepIsNotCounted) {
+  Shards shards(kShapes, one_block());
+  Optimizer optimizer(shards.all, one_group(kShapes.size()), options());
+  std::vector<Float64Adam> expected;
+  for (Parameter* parameter : shards.all) expected.emplace_back(parameter->master);
+  int64_t applied = 0;
+  for (int64_t step = 1; step <= 6; ++step) {
+    shards.draw_gradients(step);
+    StepControl now = control(shards);
+    if (step == 1 || step == 4) now.skip.fill_(1);
+    optimizer.step(step, 0.01, now);
+    if (step == 1 || step == 4) continue;
+    ++applied;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      expected[i].step(applied, 0.01, 0.1, 1.0, shards.all[i]->gradient_shard, options());
+    }
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(optimizer.applied_steps(i).item<float>(), 4);
+    EXPECT_TRUE(near(shards.all[i]->master, expected[i].p, 1e-6)) << i;
+  }
+}
+
+TEST_P(Adam, EveryParameterIsCorrectedByTheNumberOfItsOwnSteps) {
+  Shards shards(kShapes, one_block());
+  Optimizer optimizer(shards.all, one_group(kShapes.size()), options());
+  std::vector<Float64Adam> expected;
+  for (size_t i = 0; i < kShapes.size(); ++i) {
+    expected.emplace_back(shards.all[i]->master);
+    optimizer.applied_steps(i).fill_(static_cast<double>(i) * 3);
+  }
+  for (int64_t step = 1; step <= 3; ++step) {
+    shards.draw_gradients(step);
+    optimizer.step(step, 0.01, control(shards));
+    for (size_t i = 0; i < expected.size(); ++i) {
+      expected[i].step(3 * static_cast<int64_t>(i) + step, 0.01, 0.1, 1.0, shards.all[i]->gradient_shard, options());
+    }
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(optimizer.applied_steps(i).item<float>(), 3 * static_cast<float>(i) + 3);
+    EXPECT_TRUE(near(shards.all[i]->master, expected[i].p, 1e-6)) << i;
+  }
+}
+
 /// The same parameters with bf16 send shards, in one block or each on its own.
 void add_copies(Shards& shards, bool one_block) {
   at::Tensor block = at::zeros({shards.masters.numel()}, at::kBFloat16);
@@ -249,6 +293,29 @@ TEST(Optimizer, SteppingGroupByGroupGivesTheBitsOfOneStep) {
   second.step_some(std::span(parts.all).subspan(3), 1, 0.01, shared);
   second.step_some(std::span(parts.all).first(3), 1, 0.01, shared);
   EXPECT_TRUE(same_bits(whole.masters, parts.masters));
+}
+
+TEST(Optimizer, GroupsThatAreSkippedApartAreCountedApart) {
+  Shards shards(kShapes, true);
+  Optimizer optimizer(shards.all, one_group(5), {});
+  for (int64_t step = 1; step <= 3; ++step) {
+    shards.draw_gradients(step);
+    StepControl now = control(shards);
+    optimizer.step_some(std::span(shards.all).first(2), step, 0.01, now);
+    if (step == 2) now.skip.fill_(1);
+    optimizer.step_some(std::span(shards.all).subspan(2), step, 0.01, now);
+  }
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(optimizer.applied_steps(i).item<float>(), i < 2 ? 3 : 2);
+}
+
+TEST(Optimizer, TheCopyOfAFrozenParameterStaysValid) {
+  Shards shards({{4}, {4}}, true);
+  add_copies(shards, true);
+  shards.all[1]->freeze();
+  shards.draw_gradients(1);
+  Optimizer optimizer(shards.all, one_group(2), {});
+  optimizer.step(1, 0.1, control(shards));
+  for (const Parameter* parameter : shards.all) EXPECT_TRUE(parameter->compute_copy_written) << parameter->name();
 }
 
 TEST(Optimizer, AParameterWithoutGradientOrFrozenIsNotStepped) {

@@ -40,8 +40,8 @@ TEST_P(OffloadedMoments, ChangeNoBitAndCrossOnceEachWayInAStep) {
     host_offload->reset();
     here.step(step, 0.01, near.draw(step, step == 2));
     away.step(step, 0.01, far.draw(step, step == 2));
-    EXPECT_EQ(host_offload->to_device_bytes(), away.state_bytes());
-    EXPECT_EQ(host_offload->to_host_bytes(), away.state_bytes());
+    EXPECT_EQ(host_offload->to_device_bytes(), step == 2 ? 0 : away.state_bytes());
+    EXPECT_EQ(host_offload->to_host_bytes(), step == 2 ? 0 : away.state_bytes());
   }
   for (size_t i = 0; i < near.all.size(); ++i) {
     EXPECT_TRUE(same_bits(near.all[i]->master, far.all[i]->master));

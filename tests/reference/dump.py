@@ -1,7 +1,7 @@
 """Step dumps: what `debug.dump_steps` writes, read and written as safetensors.
 
 Keys: tokens and labels int64 [G, T] in sample order, logits [G, T, V] (optional), loss, grad_norm, and for every
-parameter param.NAME (before the step), grad.NAME (before clipping), param_after.NAME.
+parameter param.NAME (before the step), grad.NAME (before clipping; none of a frozen one), param_after.NAME.
 """
 
 from __future__ import annotations
@@ -60,9 +60,11 @@ def read(folder: pathlib.Path, step: int) -> StepDump:
         section("param_after."),
         tensors.get("logits"),
     )
-    for title, names in (("grad", dump.gradients), ("param_after", dump.parameters_after)):
-        if set(names) != set(dump.parameters):
-            raise DumpError(f"{path}: the names of param.* and {title}.* differ: {set(names) ^ set(dump.parameters)}")
+    if set(dump.parameters_after) != set(dump.parameters):
+        differing = set(dump.parameters_after) ^ set(dump.parameters)
+        raise DumpError(f"{path}: the names of param.* and param_after.* differ: {differing}")
+    if not set(dump.gradients) <= set(dump.parameters):
+        raise DumpError(f"{path}: grad.* has names that param.* lacks: {set(dump.gradients) - set(dump.parameters)}")
     if dump.tokens.dtype != torch.int64 or dump.labels.shape != dump.tokens.shape:
         raise DumpError(f"{path}: tokens are {dump.tokens.dtype} {dump.tokens.shape}, labels {dump.labels.shape}")
     return dump

@@ -8,6 +8,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import tomllib
 import unittest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -123,6 +124,107 @@ class FromHuggingFaceTest(unittest.TestCase):
                 again = transformers.AutoModelForCausalLM.from_pretrained(export, attn_implementation="eager").eval()
                 self.assertIs(type(again), type(theirs))
                 self.assertLess((again(ours.tokens).logits - logits).abs().max().item(), TOLERANCE)
+
+    def folder_with(self, config: dict) -> pathlib.Path:
+        model = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        (model / "config.json").write_text(json.dumps(config))
+        return model
+
+    def options(self, config: dict) -> subprocess.CompletedProcess:
+        """The options that a folder with this config.json gives."""
+        model = self.folder_with(config)
+        return subprocess.run([binary(), "config", "show", str(DEBUG_CONFIG), f"--model.from_hf={model}"], cwd=ROOT,
+                              capture_output=True, text=True)
+
+    def test_rotary_settings_of_every_spelling_are_read_as_transformers_reads_them(self):
+        linear, yarn = {"factor": 2.0}, {"factor": 4.0}
+        llama3 = {"factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        spellings = [
+            {},
+            {"rope_theta": 5e5},
+            {"rope_parameters": {"rope_type": "default"}, "rope_theta": 5e5},
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "rope_theta": 5e5},
+            {"rope_parameters": {"rope_theta": 1e6}, "rope_scaling": {"rope_type": "linear", **linear}},
+            {"rope_parameters": {"rope_theta": 1e6}, "rope_scaling": {"type": "linear", **linear}, "rope_theta": 7e5},
+            {"rope_parameters": {"rope_theta": 1e6}, "rope_scaling": {}},
+            {"rope_parameters": {}, "rope_scaling": {"type": "linear", **linear}, "rope_theta": 7e5},
+            {"rope_parameters": None, "rope_scaling": None, "rope_theta": 7e5},
+            {"rope_scaling": {"rope_theta": 3e5, "rope_type": "default"}, "rope_theta": 7e5},
+            {"rope_scaling": {"rope_type": "yarn", "type": "linear", **yarn}},
+            {"rope_scaling": {"type": "yarn", **yarn}, "original_max_position_embeddings": 32},
+            {"rope_scaling": {"type": "dynamic", **linear, "original_max_position_embeddings": 64}},
+            {"rope_scaling": {"type": "llama3", **llama3}},
+            {"rope_scaling": {"type": "llama3", **llama3, "original_max_position_embeddings": 64},
+             "original_max_position_embeddings": 32},
+            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1.0}, "partial_rotary_factor": 0.5},
+        ]
+        for kind in ("llama", "mistral", "qwen2", "qwen3"):
+            for spelling in spellings:
+                with self.subTest(kind=kind, spelling=spelling):
+                    config = {**SIZES, "max_position_embeddings": 256, "model_type": kind, **spelling}
+                    del config["attn_implementation"]
+                    # Making the model completes the settings.
+                    read = transformers.AutoConfig.from_pretrained(self.folder_with(config))
+                    theirs = transformers.AutoModelForCausalLM.from_config(read).config.rope_parameters
+                    shown = self.options({**config, "architectures": []})
+                    self.assertEqual(shown.returncode, 0, shown.stderr)
+                    model = tomllib.loads(shown.stdout)["model"]
+                    ours = model["override"]
+                    self.assertEqual(ours["rope_theta"], theirs["rope_theta"])
+                    names = {"default": "none", "llama3": "llama3_1"}
+                    kind_of_rope = theirs["rope_type"]
+                    self.assertEqual(model["rope_scaling"], names.get(kind_of_rope, kind_of_rope))
+                    if kind_of_rope == "default":
+                        continue
+                    self.assertEqual(ours["rope_factor"], theirs["factor"])
+                    original = {"linear": 0, "dynamic": 256}.get(kind_of_rope)
+                    if original is None:
+                        original = theirs["original_max_position_embeddings"]
+                    self.assertEqual(ours["rope_original_context"], original)
+
+    def test_rotary_settings_by_layer_type_are_read_if_they_agree(self):
+        one = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}
+        config = {**SIZES, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+        for by_type in ({"full_attention": one}, {"full_attention": one, "sliding_attention": dict(one)}):
+            shown = self.options({**config, "rope_parameters": by_type})
+            self.assertEqual(shown.returncode, 0, shown.stderr)
+            self.assertEqual(tomllib.loads(shown.stdout)["model"]["override"]["rope_theta"], 5e5)
+        for other in ({**one, "factor": 3.0}, None):
+            shown = self.options({**config, "rope_parameters": {"full_attention": one, "sliding_attention": other}})
+            self.assertEqual(shown.returncode, 64, shown.stdout)
+            self.assertIn("differ from layer type to layer type", shown.stderr)
+
+    def test_two_sets_of_weights_are_named_and_transformers_choice_is_read(self):
+        first, second = make("llama"), make("llama")
+        with torch.no_grad():
+            second.model.norm.weight.mul_(2)
+        model, other = self.folder / "both", self.folder / "other"
+        second.save_pretrained(model, max_shard_size="40KB")
+        first.save_pretrained(other)
+        (model / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+        out = self.folder / "both-run"
+        text = train(out, [*self.flags(model), "--model.max_seq_len=4096"])
+        ours = dump.read(out, 1)
+        chosen = transformers.AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager").eval()
+        logits = chosen(ours.tokens).logits
+        self.assertLess((ours.logits.view_as(logits) - logits).abs().max().item(), TOLERANCE * logits.abs().max().item())
+        for name in ("model.safetensors,", "model.safetensors.index.json"):
+            self.assertIn(name.rstrip(","), str(text))
+
+    def test_tensors_of_a_base_model_are_read(self):
+        for case in ("qwen3", "qwen2, tied, yarn with mscale"):
+            theirs = make(case, tie_word_embeddings=True)
+            model = self.folder / f"base-{case[:5]}"
+            theirs.model.save_pretrained(model)
+            config = json.loads((model / "config.json").read_text())
+            config["architectures"] = [type(theirs).__name__]
+            (model / "config.json").write_text(json.dumps(config))
+            out = self.folder / f"run-{case[:5]}"
+            train(out, [*self.flags(model), "--model.max_seq_len=4096"])
+            ours = dump.read(out, 1)
+            logits = theirs(ours.tokens).logits
+            self.assertLess((ours.logits.view_as(logits) - logits).abs().max().item(),
+                            TOLERANCE * logits.abs().max().item())
 
     def test_what_is_not_supported_is_refused_by_name(self):
         model = self.folder / "model"

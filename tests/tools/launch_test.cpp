@@ -126,14 +126,14 @@ TEST_F(LaunchTest, WhatRanksSayWhenTheyAreAskedToEndIsNotTakenForTheCause) {
   EXPECT_TRUE(result.errors.ends_with("titan_train launch: rank 0 ended with exit code 5\n")) << result.errors;
 }
 
-TEST_F(LaunchTest, AFullDiskCostsTheLinesOfHiddenRanksAndOneWarning) {
+TEST_F(LaunchTest, AFileThatCannotBeWrittenCostsTheLinesOfHiddenRanksAndOneWarning) {
   make_folders(folder_ / "logs");
   std::filesystem::create_symlink("/dev/full", folder_ / "logs" / "rank-0001.out");
   const Result result = launch(2, "echo one; echo two", {0});
   EXPECT_EQ(result.code, 0);
   EXPECT_EQ(result.output, "[rank0] one\n[rank0] two\n");
   EXPECT_TRUE(result.errors.starts_with("titan_train launch: what rank 1 and other ranks")) << result.errors;
-  EXPECT_TRUE(result.errors.ends_with("logs: No space left on device\n")) << result.errors;
+  EXPECT_NE(result.errors.find("rank-0001.out: it is a symbolic link"), std::string::npos) << result.errors;
   EXPECT_EQ(std::count(result.errors.begin(), result.errors.end(), '\n'), 1) << result.errors;
 }
 

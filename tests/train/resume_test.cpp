@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -451,6 +452,34 @@ TEST(Resuming, AFileInThePlaceOfTheFolderIsAnErrorAtTheStart) {
     EXPECT_TRUE(contains(error.what(), "cannot list " + folder / "out/checkpoint" + ": Not a directory"))
         << error.what();
   }
+}
+
+/// Makes a checkpoint one of a version that did not know the counters.
+void forget_counters(const std::string& checkpoint) {
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  const std::filesystem::path folder(checkpoint);
+  std::string index = storage->read_all(folder / kIndexFile);
+  for (size_t at = index.find("titan_counters"); at != index.npos; at = index.find("titan_counters")) index[at] = 'x';
+  Manifest manifest = read_manifest(storage->read_all(folder / kManifestFile));
+  manifest.files[kIndexFile] = record_of(index);
+  storage->write_all(folder / kIndexFile, index);
+  storage->write_all(folder / kManifestFile, write_manifest(manifest));
+}
+
+TEST(ResumeOfAnEarlierVersion, TakesTheStepCountAsItIsAndWarnsIfTheRunSkippedSteps) {
+  const TestFolder folder;
+  run(folder, {"--training.steps=4"});
+  forget_counters(folder / "out/checkpoint/step-4");
+  EXPECT_FALSE(contains(run(folder, {"--training.steps=6"}), "counted skipped steps"));
+  forget_counters(folder / "out/checkpoint/step-6");
+  std::string metrics = read_file(folder / "out/metrics.jsonl");
+  constexpr std::string_view kNone = "\"skipped_steps\":0", kTwo = "\"skipped_steps\":2";
+  ASSERT_NE(metrics.find(kNone), metrics.npos) << metrics;
+  for (size_t at = 0; (at = metrics.find(kNone, at)) != metrics.npos; ++at) metrics.replace(at, kNone.size(), kTwo);
+  std::ofstream(folder / "out/metrics.jsonl") << metrics;
+  const std::string shown = run(folder, {"--training.steps=8"});
+  EXPECT_TRUE(contains(shown, "counted skipped steps too (2 of them")) << shown;
+  EXPECT_FALSE(contains(run(folder, {"--training.steps=8"}), "counted skipped steps")) << "saved by this version";
 }
 
 }  // namespace

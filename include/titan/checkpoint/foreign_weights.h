@@ -35,6 +35,9 @@ struct Fit {
 };
 Fit fit_of(const ForeignModel& model, const TensorSource& source);
 
+/// `model` with the names that its tensors have in `source`: transformers' base models save theirs without "model.".
+ForeignModel named_as_in(ForeignModel model, const TensorSource& source);
+
 /// Throws MismatchError naming the source if `fit_of` is not complete, or if a copy of a tied weight differs.
 Fit check_fit(const ForeignModel& model, TensorSource& source);
 

@@ -64,6 +64,7 @@ struct HuggingFaceWeights {
   std::string counts;                          // of tensors, as text
   bool verified = false;                       // every byte read matched its hash
   std::optional<int64_t> step = std::nullopt;  // of the run that exported it, if it was exported by this program
+  std::string note = {};                       // which of two sets of weights was read; empty: there is one
 };
 
 /// One rank's part of the import below. Throws what SafetensorsFolder throws, and MismatchError for another model; rank

@@ -74,6 +74,8 @@ class SafetensorsFolder : public TensorSource {
   /// True if the folder has hashes: every byte read is verified.
   bool verified() const { return manifest_.has_value(); }
   const std::optional<Manifest>& manifest() const { return manifest_; }
+  /// One sentence if the folder holds two sets of weights, of which one is read; else empty.
+  const std::string& note() const { return note_; }
   /// The tensors of each file, in the order of their bytes.
   const std::map<std::string, std::vector<SafetensorsEntry>>& files() const { return entries_; }
   /// Verifies every file with a hash, including those without tensors. Throws DamageError.
@@ -86,6 +88,7 @@ class SafetensorsFolder : public TensorSource {
   Storage& storage_;
   std::filesystem::path folder_;
   std::optional<Manifest> manifest_;
+  std::string note_;
   std::map<std::string, std::unique_ptr<CheckedReader>> readers_;
   std::map<std::string, std::vector<SafetensorsEntry>> entries_;
   std::map<std::string, LogicalTensor> tensors_;

@@ -33,21 +33,25 @@ struct SavedParameter {
   BoxOfRank box_of;
   at::Tensor master, first_moment, second_moment;
   AdamSettings settings;
-  bool trained = true;  // has moments, on some rank
+  bool trained = true;    // has moments, on some rank
+  at::Tensor steps = {};  // fp32 scalar: how many steps the moments have seen; undefined: as many as the run
 };
 
 /// Progress of a run.
 struct RunProgress {
-  int64_t step = 0;                                       // steps done
-  int64_t tokens = 0;                                     // seen by all ranks together
-  nlohmann::json data_position = nullptr;                 // state of the data stream; null: none
-  int64_t data_ranks = 1;                                 // ranks that read different data
-  std::optional<int64_t> optimizer_steps = std::nullopt;  // steps applied to the moments; empty: all
-  nlohmann::json guard = nullptr;                         // state of the spike guard; null: none
+  int64_t step = 0;                        // steps done
+  int64_t tokens = 0;                      // seen by all ranks together
+  nlohmann::json data_position = nullptr;  // state of the data stream; null: none
+  int64_t data_ranks = 1;                  // ranks that read different data
+  nlohmann::json guard = nullptr;          // state of the spike guard; null: none
+  nlohmann::json counters = nullptr;       // what the run has counted so far; null: unknown
 };
 
 /// The key of the spike guard's state.
 inline constexpr const char* kGuardKey = "train_state.titan_guard";
+/// The key of the run's counters. Checkpoints of titan without it (before December 2026) counted skipped steps as steps
+/// of the optimizer.
+inline constexpr const char* kCountersKey = "train_state.titan_counters";
 /// The key of the data stream's state.
 inline constexpr const char* kPositionKey = "dataloader.titan_stream";
 /// The key of torchtitan's loader state of a data-parallel rank.
@@ -94,6 +98,7 @@ struct SamplePosition {
 
 struct RestoredRun {
   std::optional<RunProgress> progress;    // empty if only the model was requested or stored
+  bool has_moments = false;               // the optimizer's state was restored
   bool has_data_position = false;         // progress->data_position is titan's
   std::optional<SamplePosition> samples;  // torchtitan's position, if stored
   std::vector<std::string> notes;         // what was not restored and why, for the log

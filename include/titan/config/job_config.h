@@ -128,6 +128,7 @@ struct TrainingSection {
   std::string device;                  ///< auto, cpu, cuda
   int64_t threads{};                   ///< CPU threads; 0: all cores
   std::string non_finite;              ///< abort, skip
+  int64_t max_skipped_steps{};         ///< steps in a row that are not finite; 0: no limit
   std::string spike_guard;             ///< off, warn, skip
   int64_t spike_window{};              ///< preceding steps that loss and norm are compared with
   double spike_threshold{};            ///< standard deviations

@@ -42,6 +42,8 @@ struct DataCounters {
   int64_t invalid_utf8 = 0;
   int64_t re_loops = 0;
   int64_t long_conversations = 0;  ///< truncated or dropped because longer than a sequence
+
+  DataCounters& operator+=(const DataCounters& other);
 };
 
 struct Chunk {

@@ -30,9 +30,14 @@ struct AdamStep {
   const float* clip = nullptr;
   const float* skip = nullptr;
   void* copy = nullptr;  // optional bf16 copy of the new weights, rounded to nearest
+  // Optional device floats that multiply step_size and root_scale: the bias corrections, if only the device knows how
+  // many steps were applied.
+  const float* corrections = nullptr;
 };
 
-/// Reads four arrays, writes three and the copy; plus the two scalars.
-constexpr KernelTraffic traffic(const AdamStep& a) { return {a.count * 16 + 8, a.count * (12 + (a.copy ? 2 : 0)), 0}; }
+/// Reads four arrays, writes three and the copy; plus the scalars.
+constexpr KernelTraffic traffic(const AdamStep& a) {
+  return {a.count * 16 + (a.corrections ? 16 : 8), a.count * (12 + (a.copy ? 2 : 0)), 0};
+}
 
 }  // namespace titan

@@ -24,14 +24,15 @@ struct Bf16AdamStep {
   const float* clip = nullptr;
   const float* skip = nullptr;
   void* copy = nullptr;
+  const float* corrections = nullptr;
 };
 
-/// Reads four arrays, writes three and the copy; plus the two scalars. Elements that share a pack with a zero, tiny,
+/// Reads four arrays, writes three and the copy; plus the scalars. Elements that share a pack with a zero, tiny,
 /// huge or non-finite value are read a second time.
 constexpr KernelTraffic traffic(const Bf16AdamStep& a) {
   const int64_t kept = bytes_of(a.weight_type) + 2 * bytes_of(a.moment_type);
   const bool copies = a.copy && a.weight_type == KernelType::fp32;
-  return {a.count * (kept + 4) + 8, a.count * (kept + (copies ? 2 : 0)), 0};
+  return {a.count * (kept + 4) + (a.corrections ? 16 : 8), a.count * (kept + (copies ? 2 : 0)), 0};
 }
 
 /// fp32 `values` → bf16 `target`, with the random bits of this kept number in a step. Nothing is written if *skip is

@@ -53,6 +53,8 @@ class Parameter {
   /// True on exactly one of the ranks that hold the same box.
   bool owns_shard() const { return owns_shard_; }
   bool trainable() const { return spec_.trainable; }
+  /// No gradient of it is computed from now on, and the optimizer does not step it.
+  void freeze() { spec_.trainable = false; }
   /// True if its products are computed in float8.
   bool in_float8() const { return in_float8_; }
   void set_in_float8(bool on) { in_float8_ = on; }

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -43,9 +44,10 @@ class Optimizer {
   Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
             const OptimizerOptions& options, std::shared_ptr<HostOffload> offload = nullptr);
 
-  /// Applies step `step` (1-based) to the parameters that have a gradient shard. `lr`: the scheduled rate, before the
-  /// groups' multipliers. The clip factor and the skip flag are read on the device. A fused step of fp32 masters also
-  /// writes the bf16 compute copies and marks them (Parameter::compute_copy_written).
+  /// Steps the parameters that have a gradient shard. `step`: of the run, 1-based; it chooses the random bits of
+  /// stochastic rounding. Bias correction counts only applied steps (applied_steps). `lr`: the scheduled rate, before
+  /// the groups' multipliers. The clip factor and the skip flag are read on the device. A fused step of fp32 masters
+  /// also writes the bf16 compute copies and marks them (Parameter::compute_copy_written).
   void step(int64_t step, double lr, const StepControl& control);
   /// The same for the parameters of one weight group (optimizer step in backward).
   void step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control);
@@ -53,6 +55,9 @@ class Optimizer {
   /// Moments of parameter `index`, shaped like its master; waits until they are on the host.
   const at::Tensor& first_moment(size_t index) const;
   const at::Tensor& second_moment(size_t index) const;
+  /// Number of steps that were applied to the parameter, torch's state["step"]: fp32, 0-dimensional, on the device of
+  /// its master. A checkpoint may be loaded into it before the first step.
+  const at::Tensor& applied_steps(size_t index) const { return states_[index].applied; }
   int64_t state_bytes() const;
 
  private:
@@ -62,6 +67,9 @@ class Optimizer {
     double weight_decay = 0.0;
     at::Tensor first;
     at::Tensor second;
+    at::Tensor applied;      // row of counts_
+    at::Tensor corrections;  // on a GPU: row of corrections_
+    float begun = 0;         // on a GPU: the count before the first step
   };
   /// Parameters adjacent in memory with equal settings, stepped together.
   struct Stretch {
@@ -69,27 +77,41 @@ class Optimizer {
     at::Tensor weight, gradient, first, second;
     at::Tensor copy;  // the bf16 copies, if the step also writes them
   };
+  /// Counts the step for these states and applies it, unless it is skipped.
+  void apply(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
+  /// Counts the step and computes the bias corrections. False if the step is known to be skipped.
+  bool count(const std::vector<const State*>& states, const StepControl& control);
+  void count_on_device(const std::vector<const State*>& states, const StepControl& control);
   std::vector<Stretch> stretches(const std::vector<const State*>& states) const;
+  /// True if one pass can step both: same settings, same count, adjacent memory.
+  static bool joins(const State& before, const State& after);
   /// True if a bf16 compute copy exists beside an fp32 master; a fused step writes both.
   static bool writes_copy(const Parameter& parameter);
   static bool copies_join(const Parameter& before, const Parameter& after);
   /// step_states for offloaded moments.
   void step_offloaded(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
   void step_states(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
-  void step_fused_cpu(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
-  void step_fused_cuda(const Stretch& stretch, int64_t step, double lr, const StepControl& control) const;
+  void step_fused_cpu(const Stretch& stretch, double lr, const StepControl& control) const;
+  void step_fused_cuda(const Stretch& stretch, double lr, const StepControl& control) const;
   void step_bf16(const State& state, int64_t step, double lr, const StepControl& control) const;
   /// Stores fp32 `fresh` in `kept`, converted to its dtype, unless the step is skipped.
   void store(const State& state, int64_t step, KeptNumber number, const at::Tensor& fresh, at::Tensor kept,
              const StepControl& control) const;
-  AdamConstants constants_of(const State& state, int64_t step, double lr) const;
+  /// On a GPU without the bias corrections, which the kernel reads from State::corrections.
+  AdamConstants constants_of(const State& state, double lr) const;
+  /// 1 − β^t, fp64, 0-dimensional, on the state's device.
+  static at::Tensor bias_correction(const State& state, double beta);
   void step_foreach(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control) const;
   void step_one(const State& state, int64_t step, double lr, const StepControl& control) const;
 
   OptimizerOptions options_;
   std::shared_ptr<HostOffload> offload_;
   std::vector<State> states_;
-  mutable std::vector<AsyncCopy> returns_;  // the latest copies of moments to the host
+  at::Tensor counts_;              // fp32 [parameters], on the device of the masters, where skipped steps are known
+  at::Tensor corrections_;         // on a GPU: fp32 [parameters, 2], 1 / (1 − β1^t) and 1 / √(1 − β2^t)
+  bool counts_are_known_ = false;  // State::begun is set
+  std::map<const State*, at::Tensor> rows_;  // on a GPU: rows of counts_ of states that are stepped together, by first
+  mutable std::vector<AsyncCopy> returns_;   // the latest copies of moments to the host
 };
 
 // The loop of an Adam step over plain memory, for any dtypes of weight and moments. cpu_kernels.cpp instantiates it for

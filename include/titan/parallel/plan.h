@@ -164,6 +164,8 @@ struct WeightGroupPlan {
   /// Elements of this rank's shard whose gradients are partial sums, because every tensor-parallel rank holds the
   /// weight whole.
   int64_t partial_numel() const;
+  /// Elements of this rank's shard that the optimizer steps.
+  int64_t trained_shard_numel() const;
 };
 
 struct UnitPlan {

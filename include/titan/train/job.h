@@ -17,6 +17,8 @@
 namespace titan {
 
 ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocabulary);
+/// The job's model. Parameters of groups with lr_multiplier = 0 are frozen: not trainable.
+ModelDescription describe_model(const JobConfig& config, int64_t tokenizer_vocabulary);
 RecomputeSelection make_recompute_selection(const JobConfig& config);
 /// None if the model is not converted to float8.
 std::optional<Float8Request> make_float8_request(const JobConfig& config);

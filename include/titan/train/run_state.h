@@ -22,17 +22,26 @@
 
 namespace titan {
 
+/// What a run has counted so far, over all its starts; documents and tokens are counted by each process.
+struct RunCounters {
+  int64_t skipped_steps = 0;
+  DataCounters data;
+};
+nlohmann::json to_json(const RunCounters& counters);
+/// Counts that are missing are 0.
+RunCounters run_counters_from_json(const nlohmann::json& json);
+
 /// The position of a run before its next step.
 struct RunPosition {
   int64_t step = 0;                 // steps done
   int64_t tokens = 0;               // seen
-  int64_t optimizer_steps = 0;      // seen by the moments
   std::optional<StreamState> data;  // the next sample; nothing: the first one
   // The streams of all data-parallel ranks, if each has its own; `data` is this rank's.
   std::vector<StreamState> rank_data = {};
   // Instead of `data`: position of torchtitan's loader, which the trainer finds in the corpus.
   std::optional<SamplePosition> samples = std::nullopt;
   std::optional<SpikeGuardState> guard = {};  // from a loaded checkpoint
+  RunCounters counters = {};                  // of all starts of the run
 };
 
 /// Where a run starts.

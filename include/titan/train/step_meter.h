@@ -38,8 +38,11 @@ class StepMeter {
   StepMeter(const DeviceInfo& device, int64_t total_steps, int64_t tokens_per_step, int64_t flops_per_token,
             int64_t ranks = 1, Clock::time_point start = Clock::now());
 
-  /// Tokens seen by earlier runs: tokens_seen continues from there.
-  void continue_after(int64_t tokens) { tokens_before_ = tokens; }
+  /// Totals of the run's earlier starts: tokens_seen and skipped_steps continue from there.
+  void continue_after(int64_t tokens, int64_t skipped_steps) {
+    tokens_before_ = tokens;
+    skipped_steps_ = skipped_steps;
+  }
   /// Once per finished step.
   void add_step(double data_wait_seconds, bool skipped);
   /// The report of `step`, over the interval since the last report; starts a new interval.

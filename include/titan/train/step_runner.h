@@ -65,7 +65,7 @@ class StepRunner : private StepWork {
   StepRunner(const StepRunner&) = delete;
   StepRunner& operator=(const StepRunner&) = delete;
 
-  /// Runs step `step` (1-based). `rate`: the scheduled rate, before the multipliers of parameter groups. The
+  /// Runs step `step` of the run (1-based). `rate`: the scheduled rate, before the multipliers of parameter groups. The
   /// microbatches' loss_scale makes the loss a mean over the valid tokens of all of them; a pipeline splits each into
   /// its own microbatches. If loss or gradients are not finite, the weights do not change; with the optimizer in
   /// backward, those of the affected groups do not. `requests` are sent with the step's sums, so that all ranks receive

@@ -10,7 +10,7 @@ namespace titan {
 namespace {
 
 // family, flavor, dim, layers, heads, kv heads, ffn multiplier, multiple of, rope theta, vocabulary, tied,
-// block-causal. Llama 3.1 has the rows of Llama 3.
+// block-causal, hidden, head size, norm epsilon. Llama 3.1 has the rows of Llama 3.
 constexpr auto kFlavors = std::to_array<LlamaFlavor>({
     {"llama2", "debugmodel", 256, 8, 16, 16, 0, 256, 1e4, 0},
     {"llama2", "271M", 1024, 16, 8, 8, 0, 256, 1e4, 32000},
@@ -31,6 +31,12 @@ constexpr auto kFlavors = std::to_array<LlamaFlavor>({
     {"llama3", "405B", 16384, 126, 128, 8, 1.2, 4096, 5e5, 128256},
     {"llama3_2", "1B", 2048, 16, 32, 8, 1.5, 256, 5e5, 128256, true},
     {"llama3_2", "3B", 3072, 28, 24, 8, 1.0, 256, 5e5, 128256, true},
+    {"qwen3", "0.6B", 1024, 28, 16, 8, 0, 1, 1e6, 151936, true, false, 3072, 128, 1e-6},
+    {"qwen3", "1.7B", 2048, 28, 16, 8, 0, 1, 1e6, 151936, true, false, 6144, 128, 1e-6},
+    {"qwen3", "4B", 2560, 36, 32, 8, 0, 1, 1e6, 151936, true, false, 9728, 128, 1e-6},
+    {"qwen3", "8B", 4096, 36, 32, 8, 0, 1, 1e6, 151936, false, false, 12288, 128, 1e-6},
+    {"qwen3", "14B", 5120, 40, 40, 8, 0, 1, 1e6, 151936, false, false, 17408, 128, 1e-6},
+    {"qwen3", "32B", 5120, 64, 64, 8, 0, 1, 1e6, 151936, false, false, 25600, 128, 1e-6},
 });
 
 std::string_view table_family(std::string_view name) { return name == "llama3_1" ? "llama3" : name; }
@@ -89,6 +95,7 @@ RotaryScaling scaling_of(RotaryScaling scaling, const ModelRequest& request) {
 
 /// The context length on which the published models were trained; for Llama 2 34B, Code Llama's.
 int64_t published_context(const ModelRequest& request) {
+  if (request.name == "qwen3" && request.flavor != kCustomFlavor) return 40960;
   if (request.name != "llama2" || request.flavor == kCustomFlavor) return 131072;
   return request.flavor == "34B" ? 16384 : 4096;
 }
@@ -134,6 +141,14 @@ void check_sizes(const LlamaArguments& a, const ModelRequest& request) {
 
 std::span<const LlamaFlavor> llama_flavors() { return kFlavors; }
 
+std::vector<std::string> llama_flavors_of(std::string_view name) {
+  std::vector<std::string> result;
+  for (const LlamaFlavor& flavor : kFlavors) {
+    if (flavor.family == table_family(name)) result.emplace_back(flavor.name);
+  }
+  return result;
+}
+
 int64_t llama_hidden_size(int64_t dim, double multiplier, int64_t multiple_of) {
   int64_t hidden = 8 * dim / 3;
   if (multiplier > 0) hidden = static_cast<int64_t>(multiplier * static_cast<double>(hidden));
@@ -148,11 +163,13 @@ LlamaArguments llama_arguments(const ModelRequest& request) {
   a.layers = pick(request.sizes.n_layers, flavor.layers);
   a.heads = pick(request.sizes.n_heads, flavor.heads);
   a.kv_heads = pick(request.sizes.n_kv_heads, request.sizes.n_heads > 0 ? a.heads : flavor.kv_heads);
-  a.head_dim = pick(request.sizes.head_dim, a.dim / std::max<int64_t>(1, a.heads));
+  const bool keeps_heads = flavor.head_dim > 0 && request.sizes.n_heads == 0 && request.sizes.dim == 0;
+  a.head_dim = pick(request.sizes.head_dim, keeps_heads ? flavor.head_dim : a.dim / std::max<int64_t>(1, a.heads));
   const bool derives_hidden = flavor.dim > 0 || request.sizes.multiple_of > 0;
   const int64_t multiple_of = pick(request.sizes.multiple_of, flavor.multiple_of);
-  a.hidden =
-      pick(request.sizes.hidden_dim, derives_hidden ? llama_hidden_size(a.dim, flavor.ffn_multiplier, multiple_of) : 0);
+  const int64_t derived = derives_hidden ? llama_hidden_size(a.dim, flavor.ffn_multiplier, multiple_of) : 0;
+  const bool keeps_hidden = flavor.hidden > 0 && request.sizes.dim == 0 && request.sizes.multiple_of == 0;
+  a.hidden = pick(request.sizes.hidden_dim, keeps_hidden ? flavor.hidden : derived);
   int64_t usual =
       flavor.vocabulary > 0 ? flavor.vocabulary : std::max(-flavor.vocabulary, request.tokenizer_vocabulary);
   a.vocabulary = pick(request.sizes.vocab_size, usual);
@@ -160,6 +177,7 @@ LlamaArguments llama_arguments(const ModelRequest& request) {
   a.max_sequence = request.sequence_length;
   a.context = request.max_sequence > 0 ? request.max_sequence : published_context(request);
   a.rope_theta = request.sizes.rope_theta > 0 ? request.sizes.rope_theta : flavor.rope_theta;
+  if (flavor.norm_epsilon > 0) a.norm_epsilon = flavor.norm_epsilon;
   if (request.sizes.norm_eps > 0) a.norm_epsilon = request.sizes.norm_eps;
   a.rope_scaling_name = request.rope_scaling == "default" ? request.name : request.rope_scaling;
   a.rope_scaling = scaling_named(a.rope_scaling_name);

@@ -89,13 +89,7 @@ class LlamaFamily : public ModelFamily {
     return {"llama2", "llama3", "llama3_1", "llama3_2", "llama", "mistral"};
   }
 
-  std::vector<std::string> flavors(std::string_view name) const override {
-    std::vector<std::string> result;
-    for (const LlamaFlavor& flavor : llama_flavors()) {
-      if (flavor.family == (name == "llama3_1" ? "llama3" : name)) result.emplace_back(flavor.name);
-    }
-    return result;
-  }
+  std::vector<std::string> flavors(std::string_view name) const override { return llama_flavors_of(name); }
 
   ModelDescription describe(const ModelRequest& request) const override {
     return describe_llama(request, llama_arguments(request));

@@ -74,7 +74,7 @@ LlamaArguments qwen_arguments(const ModelRequest& request) {
 class QwenFamily : public ModelFamily {
  public:
   std::vector<std::string> names() const override { return {"qwen2", "qwen3"}; }
-  std::vector<std::string> flavors(std::string_view) const override { return {}; }
+  std::vector<std::string> flavors(std::string_view name) const override { return llama_flavors_of(name); }
   ModelDescription describe(const ModelRequest& request) const override {
     return describe_llama(request, qwen_arguments(request));
   }

@@ -28,6 +28,9 @@ struct LlamaFlavor {
   int64_t vocabulary;  // 0: the tokenizer's; negative: max(−value, tokenizer's)
   bool tied = false;
   bool block_causal = false;
+  // 0: derived from `dim` and `heads`, and the usual epsilon.
+  int64_t hidden = 0, head_dim = 0;
+  double norm_epsilon = 0;
 };
 
 struct LlamaArguments;
@@ -61,6 +64,8 @@ struct LlamaArguments {
 
 const ModelFamily& llama_family();
 std::span<const LlamaFlavor> llama_flavors();
+/// The names of a model's flavors.
+std::vector<std::string> llama_flavors_of(std::string_view name);
 
 /// Resolves a request against the table. Throws Error(bad_config); for an unknown flavor it names the nearest ones.
 LlamaArguments llama_arguments(const ModelRequest& request);
