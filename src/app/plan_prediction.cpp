@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "planned_job.h"
@@ -88,10 +89,17 @@ Prediction predict_memory(const JobConfig& config, const ModelDescription& model
   return result;
 }
 
-void predict_time(Prediction& prediction, bool keep_events) {
-  prediction.step = simulate_step(prediction.plans, prediction.hardware, keep_events);
-  const auto tokens = static_cast<double>(prediction.plans[0].request.tokens_per_step());
-  prediction.tokens_per_second = tokens / prediction.step.seconds / static_cast<double>(prediction.world);
+/// With the rate of the attention kernel that the run takes (preferred_for, debug.attention_kernel).
+Hardware in_a_step(const Hardware& hardware, const RateShares& shares, const JobConfig& config,
+                   const ModelDescription& model) {
+  const bool named = config.debug.attention_kernel == "flash";
+  return hardware.in_a_step(shares, named || config.debug.deterministic || model.block_causal);
+}
+
+void predict_time(Prediction& prediction, const JobConfig& config, const ModelDescription& model, bool keep_events) {
+  const Hardware& hardware = prediction.hardware;
+  prediction.step = simulate_step(prediction.plans, in_a_step(hardware, hardware.likely, config, model), keep_events);
+  prediction.tokens_per_second = prediction.tokens_per_second_at(prediction.step);
 }
 
 }  // namespace
@@ -99,24 +107,64 @@ void predict_time(Prediction& prediction, bool keep_events) {
 Prediction predict(const JobConfig& config, const ModelDescription& model, int64_t world, const Hardware& hardware,
                    bool keep_events) {
   Prediction result = predict_memory(config, model, world, hardware);
-  predict_time(result, keep_events);
+  predict_time(result, config, model, keep_events);
+  result.good = hardware.has_range() ? simulate_step(result.plans, in_a_step(hardware, hardware.good, config, model))
+                                     : result.step;
   return result;
 }
 
-double Prediction::flops() const {
-  return tokens_per_second * step.seconds * static_cast<double>(world * plans[0].flops_per_token);
+double Prediction::tokens_per_second_at(const SimulatedStep& simulated) const {
+  return static_cast<double>(plans[0].request.tokens_per_step()) / simulated.seconds / static_cast<double>(world);
 }
-std::optional<double> Prediction::mfu() const {
+double Prediction::flops() const {
+  return static_cast<double>(plans[0].request.tokens_per_step() * plans[0].flops_per_token);
+}
+std::optional<double> Prediction::mfu(const SimulatedStep& simulated) const {
   const std::optional<double> peak = peak_flops_of(hardware.name);
   if (!peak) return std::nullopt;
-  return flops() / step.seconds / static_cast<double>(world) / *peak;
+  return flops() / simulated.seconds / static_cast<double>(world) / *peak;
 }
 
-std::string speed_line(const Prediction& prediction) {
-  const double each = prediction.flops() / prediction.step.seconds / static_cast<double>(prediction.world);
-  return fmt::format("a step takes {:.3f} s: {:.0f} tokens/s per GPU, {:.0f} TFLOP/s in torchtitan's convention",
-                     prediction.step.seconds, prediction.tokens_per_second, each / 1e12);
+namespace {
+
+/// "FROM to TO", or one number where both are the same.
+std::string range(double likely, double good, int digits) {
+  const std::string from = fmt::format("{:.{}f}", likely, digits), to = fmt::format("{:.{}f}", good, digits);
+  return from == to ? from : from + " to " + to;
 }
+
+}  // namespace
+
+std::string speed_line(const Prediction& prediction) {
+  const SimulatedStep &likely = prediction.step, &good = prediction.good;
+  const double tera = prediction.flops() / static_cast<double>(prediction.world) / 1e12;
+  return fmt::format("a step takes {} s: {} tokens/s per GPU, {} TFLOP/s in torchtitan's convention",
+                     range(likely.seconds, good.seconds, 3),
+                     range(prediction.tokens_per_second, prediction.tokens_per_second_at(good), 0),
+                     range(tera / likely.seconds, tera / good.seconds, 0));
+}
+
+namespace {
+
+/// Waits, and the time by purpose. Two columns where the GPU has likely and good rates.
+void add_time(std::vector<std::string>& lines, const Prediction& prediction) {
+  const SimulatedStep& step = prediction.step;
+  const Waits waits = waits_of(step);
+  lines.push_back(fmt::format("exposed communication: {:.1f} %; pipeline bubble: {:.1f} %",
+                              100 * waits.communication / step.seconds, 100 * waits.bubble / step.seconds));
+  const bool two = prediction.hardware.has_range();
+  std::map<std::string, double> good;
+  for (const auto& [seconds, purpose] : time_by_purpose(prediction.good)) good[purpose] = seconds;
+  if (two) lines.push_back(fmt::format("  {:<32} {:>11} {:>8} {:>11}", "at rates that are", "likely", "", "good"));
+  for (const auto& [seconds, purpose] : time_by_purpose(step)) {
+    const double share = seconds / step.seconds;
+    if (share < 0.0005) continue;
+    lines.push_back(fmt::format("  {:<32} {:>8.1f} ms {:>6.1f} %", purpose, 1e3 * seconds, 100 * share) +
+                    (two ? fmt::format(" {:>8.1f} ms", 1e3 * good[purpose]) : ""));
+  }
+}
+
+}  // namespace
 
 std::vector<std::string> prediction_lines(const Prediction& prediction, const JobConfig& config,
                                           const ModelDescription& model) {
@@ -147,18 +195,10 @@ std::vector<std::string> prediction_lines(const Prediction& prediction, const Jo
     if (settings.empty()) lines.emplace_back("no setting that was tried would do; --search tries other layouts");
   }
   lines.push_back(speed_line(prediction));
-  const std::optional<double> mfu = prediction.mfu();
+  const std::optional<double> mfu = prediction.mfu(prediction.step), best = prediction.mfu(prediction.good);
   lines.push_back(fmt::format("model FLOPs of a step: {:.3g}; MFU: {}", prediction.flops(),
-                              mfu ? fmt::format("{:.1f} %", 100 * *mfu) : "n/a"));
-  const Waits waits = waits_of(prediction.step);
-  lines.push_back(fmt::format("exposed communication: {:.1f} %; pipeline bubble: {:.1f} %",
-                              100 * waits.communication / prediction.step.seconds,
-                              100 * waits.bubble / prediction.step.seconds));
-  for (const auto& [seconds, purpose] : time_by_purpose(prediction.step)) {
-    const double share = seconds / prediction.step.seconds;
-    if (share >= 0.0005)
-      lines.push_back(fmt::format("  {:<32} {:>8.1f} ms {:>6.1f} %", purpose, 1e3 * seconds, 100 * share));
-  }
+                              mfu ? range(100 * *mfu, 100 * *best, 1) + " %" : "n/a"));
+  add_time(lines, prediction);
   return lines;
 }
 
@@ -175,7 +215,7 @@ nlohmann::json prediction_json(const Prediction& prediction, const Plan& plan) {
                       {"step_seconds", prediction.step.seconds},
                       {"tokens_per_second_per_gpu", prediction.tokens_per_second},
                       {"flops_per_step", prediction.flops()}};
-  if (const std::optional<double> mfu = prediction.mfu()) json["mfu"] = *mfu;
+  if (const std::optional<double> mfu = prediction.mfu(prediction.step)) json["mfu"] = *mfu;
   const Waits waits = waits_of(prediction.step);
   json["exposed_communication_seconds"] = waits.communication;
   json["pipeline_bubble_seconds"] = waits.bubble;
@@ -183,6 +223,9 @@ nlohmann::json prediction_json(const Prediction& prediction, const Plan& plan) {
     json["memory"].push_back({{"purpose", purpose.name}, {"bytes", purpose.bytes}, {"on_host", purpose.on_host}});
   }
   for (const auto& [seconds, purpose] : time_by_purpose(prediction.step)) json["seconds"][purpose] = seconds;
+  json["good"] = {{"step_seconds", prediction.good.seconds},
+                  {"tokens_per_second_per_gpu", prediction.tokens_per_second_at(prediction.good)}};
+  for (const auto& [seconds, purpose] : time_by_purpose(prediction.good)) json["good"]["seconds"][purpose] = seconds;
   for (const GroupTraffic& traffic : plan.traffic) {
     for (size_t kind = 0; kind < kCollectives; ++kind) {
       if (traffic.table[kind].calls == 0) continue;
@@ -223,7 +266,7 @@ std::optional<Candidate> tried(const JobConfig& config, const ModelDescription& 
     if (!world_problems(config, {}, world).empty() || !check_degrees(&model, config, {}).empty()) return std::nullopt;
     Prediction prediction = predict_memory(config, model, world, hardware);
     if (!prediction.fits()) return std::nullopt;
-    predict_time(prediction, /*keep_events=*/false);
+    predict_time(prediction, config, model, /*keep_events=*/false);
     const DeviceMesh& mesh = prediction.plans[0].request.place.mesh;
     const std::string pipeline =
         mesh.size(MeshAxis::pp) > 1

@@ -30,15 +30,18 @@ std::vector<std::string> estimate_lines(const JobConfig& config, int64_t world, 
 struct Prediction {
   Hardware hardware;
   int64_t world = 1;
-  std::vector<Plan> plans;  // one rank per pipeline coordinate, the one with the largest shards
-  size_t peak = 0;          // index of the plan that needs most memory
-  SimulatedStep step;
-  double tokens_per_second = 0;  // per GPU
+  std::vector<Plan> plans;       // one rank per pipeline coordinate, the one with the largest shards
+  size_t peak = 0;               // index of the plan that needs most memory
+  SimulatedStep step;            // at the GPU's likely rates
+  SimulatedStep good;            // at its good ones
+  double tokens_per_second = 0;  // per GPU, at likely rates
 
-  double flops() const;               // model FLOPs of a step, torchtitan's convention, all GPUs
-  std::optional<double> mfu() const;  // none: the GPU's peak is unknown (peak_flops_of)
-  double reserved_bytes() const;      // by the allocator on the peak rank
-  double needed_bytes() const;        // reserved_bytes and memory outside the allocator
+  double tokens_per_second_at(const SimulatedStep& simulated) const;
+  double flops() const;  // model FLOPs of a step, torchtitan's convention, all GPUs
+  /// None: the GPU's peak is unknown (peak_flops_of).
+  std::optional<double> mfu(const SimulatedStep& simulated) const;
+  double reserved_bytes() const;  // by the allocator on the peak rank
+  double needed_bytes() const;    // reserved_bytes and memory outside the allocator
   bool fits() const { return needed_bytes() <= hardware.memory_bytes; }
 };
 

@@ -137,8 +137,14 @@ void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, i
       .kind = WorkKind::product,
       .operations = products,
       .bytes = static_cast<double>(chunks * size * (rows * (width + local_vocab) + width * local_vocab))};
+  // Chunks add to one fp32 gradient: each writes it, and all but the first read it.
+  constexpr double kWide = 4;
+  const double weights = static_cast<double>(width * local_vocab), narrow = static_cast<double>(chunks * size);
+  TracedWork weight_gradient = product;
+  weight_gradient.wide_bytes = weights * (kWide * static_cast<double>(2 * chunks - 1) - narrow);
+  weight_gradient.bytes += weight_gradient.wide_bytes;
   const double moved = shape.fused_loss ? 2.0 * static_cast<double>(size) : 2.0 * static_cast<double>(size) + 32;
-  operation.forward = {product, {.bytes = moved * logits}, product, product};
+  operation.forward = {product, {.bytes = moved * logits}, product, weight_gradient};
   if (ranks > 1) {
     using group_names::kTensor;
     const bool peer = shape.async_tensor_parallel;

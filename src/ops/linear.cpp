@@ -387,12 +387,14 @@ class TracedLinear {
     operation.backward_scratch = backward;
   }
 
+  /// `result_size`: bytes of each element of the result that the product reads or writes.
   TracedWork product(int64_t rows, int64_t inner, int64_t columns, bool in_float8, int64_t result_size) const {
     const double m = static_cast<double>(rows), k = static_cast<double>(inner), n = static_cast<double>(columns);
     const double size = in_float8 ? 1 : static_cast<double>(shape_.element_size);
     return {.kind = in_float8 ? WorkKind::float8_product : WorkKind::product,
             .operations = 2 * m * k * n,
-            .bytes = size * (m * k + k * n) + static_cast<double>(result_size) * m * n};
+            .bytes = size * (m * k + k * n) + static_cast<double>(result_size) * m * n,
+            .wide_bytes = static_cast<double>(result_size - shape_.element_size) * m * n};
   }
 
   void add_products(TracedOperation& operation) const {
@@ -402,7 +404,9 @@ class TracedLinear {
       TracedWork forward = product(rows_, inputs_, count, in_float8, shape_.element_size);
       forward.makes = operation.results[i];
       operation.forward.push_back(forward);
-      operation.backward.push_back(product(rows_, count, inputs_, in_float8, shape_.element_size));
+      // Gradients of a shared input are added in the product, but of float8 products by kernels (add_casts).
+      const int64_t adds = i > 0 && !in_float8 ? 2 : 1;
+      operation.backward.push_back(product(rows_, count, inputs_, in_float8, adds * shape_.element_size));
       TracedWork weight_gradient = product(count, rows_, inputs_, in_float8 && !dense_gradients, 4);
       weight_gradient.is_weight_gradient = true;
       operation.backward.push_back(weight_gradient);

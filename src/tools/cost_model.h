@@ -30,6 +30,8 @@ class CostModel {
   double host_copy_seconds(double bytes) const;
   /// Reading and writing device memory.
   double memory_seconds(double bytes) const;
+  /// Of a product's time: what its result's traffic adds to it.
+  double exposed_seconds(double bytes) const;
   double work_seconds(const TracedWork& work) const;
   /// The kind of product, or the operation's name for work that only moves memory.
   static std::string purpose_of(const TracedWork& work, const TracedOperation& operation);

@@ -19,21 +19,76 @@ namespace {
 
 constexpr double kTera = 1e12, kGiga = 1e9, kGiB = 1024.0 * 1024 * 1024;
 
+/// Reads the numbers of a table and refuses other keys.
+class NumberTable {
+ public:
+  NumberTable(const toml::table& table, std::string where) : table_(table), where_(std::move(where)) {}
+
+  double number(const char* key, double unit) {
+    known_.insert(key);
+    const std::optional<double> value = table_[key].value<double>();
+    if (!value || *value < 0) {
+      throw Error(ExitCode::bad_config, fmt::format("{}: {} is missing, or is not a number ≥ 0", where_, key));
+    }
+    return *value * unit;
+  }
+  double number(const char* key, double unit, double otherwise) {
+    known_.insert(key);
+    return table_.contains(key) ? number(key, unit) : otherwise;
+  }
+  /// The table of that key; null: there is none.
+  const toml::table* table(const char* key) {
+    known_.insert(key);
+    if (!table_.contains(key)) return nullptr;
+    const toml::table* found = table_[key].as_table();
+    if (!found) throw Error(ExitCode::bad_config, fmt::format("{}: {} is to be a table of shares", where_, key));
+    return found;
+  }
+  void refuse_others() const {
+    for (const auto& [key, node] : table_) {
+      if (known_.contains(std::string(key.str()))) continue;
+      throw Error(ExitCode::bad_config,
+                  fmt::format("{}:{}: there is no key {}; keys are {}", where_, node.source().begin.line, key.str(),
+                              join(std::vector<std::string>(known_.begin(), known_.end()), ", ")));
+    }
+  }
+
+ private:
+  const toml::table& table_;
+  std::string where_;
+  std::set<std::string> known_;
+};
+
+/// Shares of the GPU's rates under `key`; `otherwise` where there are none.
+RateShares read_shares(NumberTable& gpu, const char* key, const std::string& where, const RateShares& otherwise) {
+  const toml::table* table = gpu.table(key);
+  if (!table) return otherwise;
+  const std::string place = fmt::format("{}, {}", where, key);
+  NumberTable numbers(*table, place);
+  RateShares shares;
+  shares.products = numbers.number("products", 1);
+  shares.float8_products = numbers.number("float8", 1);
+  shares.attention = numbers.number("attention", 1);
+  shares.flash_attention = numbers.number("flash", 1, shares.attention);
+  shares.memory = numbers.number("memory", 1);
+  numbers.refuse_others();
+  for (const double share :
+       {shares.products, shares.float8_products, shares.attention, shares.flash_attention, shares.memory}) {
+    if (share <= 0 || share > 1) throw Error(ExitCode::bad_config, place + ": shares are above 0 and at most 1");
+  }
+  return shares;
+}
+
 Hardware read_hardware(const std::string& name, const toml::table& table, const std::string& where) {
   Hardware hardware;
   hardware.name = name;
-  std::set<std::string> known;
-  auto number = [&](const char* key, double unit) {
-    known.insert(key);
-    const std::optional<double> value = table[key].value<double>();
-    if (!value || *value < 0)
-      throw Error(ExitCode::bad_config, fmt::format("{}: {} is missing, or is not a number ≥ 0", where, key));
-    return *value * unit;
-  };
+  NumberTable numbers(table, where);
+  const auto number = [&](const char* key, double unit) { return numbers.number(key, unit); };
   hardware.memory_bytes = number("memory_gib", kGiB);
   hardware.product_rate = number("product_tflops", kTera);
   hardware.float8_rate = number("float8_tflops", kTera);
   hardware.attention_rate = number("attention_tflops", kTera);
+  hardware.flash_attention_rate = numbers.number("flash_tflops", kTera, hardware.attention_rate);
   hardware.memory_rate = number("memory_gb_s", kGiga);
   hardware.nvlink_rate = number("nvlink_gb_s", kGiga);
   hardware.network_rate = number("network_gb_s", kGiga);
@@ -41,25 +96,31 @@ Hardware read_hardware(const std::string& name, const toml::table& table, const 
   hardware.host_memory_rate = number("host_memory_gb_s", kGiga);
   const double gpus = number("gpus_per_host", 1);
   hardware.gpus_per_host = static_cast<int64_t>(gpus);
-  for (const double rate :
-       {hardware.product_rate, hardware.attention_rate, hardware.memory_rate, hardware.nvlink_rate,
-        hardware.network_rate, hardware.host_link_rate, hardware.host_memory_rate, hardware.memory_bytes}) {
+  for (const double rate : {hardware.product_rate, hardware.attention_rate, hardware.flash_attention_rate,
+                            hardware.memory_rate, hardware.nvlink_rate, hardware.network_rate, hardware.host_link_rate,
+                            hardware.host_memory_rate, hardware.memory_bytes}) {
     if (rate <= 0) throw Error(ExitCode::bad_config, where + ": rates are above 0");
   }
   if (gpus < 1 || gpus != std::floor(gpus)) {
     throw Error(ExitCode::bad_config, where + ": gpus_per_host is a whole number from 1 on");
   }
-  for (const auto& [key, node] : table) {
-    if (!known.contains(std::string(key.str()))) {
-      throw Error(ExitCode::bad_config,
-                  fmt::format("{}:{}: there is no key {}; keys are {}", where, node.source().begin.line, key.str(),
-                              join(std::vector<std::string>(known.begin(), known.end()), ", ")));
-    }
-  }
+  hardware.likely = read_shares(numbers, "likely", where, RateShares());
+  hardware.good = read_shares(numbers, "good", where, hardware.likely);
+  numbers.refuse_others();
   return hardware;
 }
 
 }  // namespace
+
+Hardware Hardware::in_a_step(const RateShares& shares, bool flash_attention) const {
+  Hardware slower = *this;
+  slower.product_rate *= shares.products;
+  slower.float8_rate *= shares.float8_products;
+  slower.attention_rate =
+      flash_attention ? flash_attention_rate * shares.flash_attention : attention_rate * shares.attention;
+  slower.memory_rate *= shares.memory;
+  return slower;
+}
 
 std::vector<std::string> hardware_names() {
   std::vector<std::string> names;

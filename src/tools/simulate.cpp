@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "cost_model.h"
 #include "titan/base/error.h"
@@ -81,14 +82,21 @@ class RankClock {
     switch (action.kind) {
       case forward:
         compute(action, {UnitTrace::Phase::forward});
+        if (unit_of(action).gradients_in_forward) add_to_gradients(unit_of(action));
         return true;
       case backward:
         compute(action, {UnitTrace::Phase::replay, UnitTrace::Phase::backward});
+        if (!unit_of(action).gradients_in_forward && !plan_.request.splits_backward()) {
+          add_to_gradients(unit_of(action));
+        }
         return true;
       case weight_gradient:
         for (const UnitPlan& unit : plan_.units) {
           if (unit.stage == action.stage) spend_weight_gradients(unit);
         }
+        return true;
+      case open_gradient:
+        fresh_gradients_.insert(index(action));
         return true;
       case unshard:
       case reduce_scatter:
@@ -166,9 +174,8 @@ class RankClock {
 
   static size_t index(const Action& action) { return static_cast<size_t>(action.group); }
   double numel(const Action& action) const { return static_cast<double>(plan_.groups[index(action)].numel); }
-  double saved_bytes(const Action& action) const {
-    return static_cast<double>(plan_.units[static_cast<size_t>(action.unit)].saved_bytes);
-  }
+  const UnitPlan& unit_of(const Action& action) const { return plan_.units[static_cast<size_t>(action.unit)]; }
+  double saved_bytes(const Action& action) const { return static_cast<double>(unit_of(action).saved_bytes); }
   double owned(const Action& action) const {
     double sum = 0;
     for (size_t g = 0; g < plan_.groups.size(); ++g) {
@@ -267,10 +274,20 @@ class RankClock {
         if (work->is_weight_gradient) spend(costs_.work_seconds(*work), CostModel::purpose_of(*work, *part.operation));
       }
     }
+    if (!unit.gradients_in_forward) add_to_gradients(unit);
+  }
+
+  /// Products of all microbatches but the first read the gradients that they add to.
+  void add_to_gradients(const UnitPlan& unit) {
+    if (unit.role == UnitRole::embedding) return;  // adds to few rows, which its trace counts
+    for (const size_t group : unit.groups) {
+      if (fresh_gradients_.erase(group) > 0) continue;
+      spend(costs_.exposed_seconds(4 * static_cast<double>(plan_.groups[group].numel)), "gradient accumulation");
+    }
   }
 
   void compute(const Action& action, std::initializer_list<UnitTrace::Phase> phases) {
-    const UnitPlan& unit = plan_.units[static_cast<size_t>(action.unit)];
+    const UnitPlan& unit = unit_of(action);
     for (const UnitTrace::Phase phase : phases) {
       for (const auto& [purpose, seconds] : costs_.phase_seconds(unit, phase)) spend(seconds, purpose);
     }
@@ -295,6 +312,7 @@ class RankClock {
   std::map<std::string, double> busy_;               // track → when its last call ends
   std::map<std::pair<bool, int>, Started> pending_;  // by weight group: unshards (true) and reductions
   std::map<std::pair<int, int>, Started> fetched_;   // by unit and microbatch
+  std::set<size_t> fresh_gradients_;                 // weight groups whose next gradient overwrites
   Started offloading_;
 };
 

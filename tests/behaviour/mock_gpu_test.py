@@ -117,7 +117,7 @@ class EveryPath(MockGpu):
 
 
 # Launches of a step of Llama 3.1 8B on one GPU by kernel: of each of its 32 layers, and others. The loss is in 8 chunks.
-LAYERS = 32
+LAYERS, LOSS_CHUNKS = 32, 8
 PRODUCTS = (7 * 3, 8 * 3)
 LAUNCHES = {
     "cuDNN plan": (2, 0),
@@ -156,6 +156,9 @@ class ExpectedLaunches(MockGpu):
         difference = lambda kind, name, what: two[kind][name][what] - one.get(kind, {}).get(name, {}).get(what, 0)  # noqa: E731
         products = sum(difference("products", name, "times") for name in two["products"])
         self.assertEqual(products, LAYERS * PRODUCTS[0] + PRODUCTS[1])
+        # Their results are read as well as written, which the trace of the head counts.
+        added = sum(difference("products", name, "times") for name in two["products"] if " added to fp32, " in name)
+        self.assertEqual(added, LOSS_CHUNKS - 1)
         by_kernel = {kernel: LAYERS * each + once for kernel, (each, once) in launches.items()}
         others = {}
         for name in two["kernels"]:

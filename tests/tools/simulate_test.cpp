@@ -81,7 +81,20 @@ TEST(Simulation, KnowsGpusByNameAndFromAFileAndSaysWhatIsWrongWithEither) {
   EXPECT_EQ(written(fmt::format(fmt::runtime(rates), 0)), file.string() + ": rates are above 0");
   EXPECT_EQ(written(fmt::format(fmt::runtime(rates), 100)), "");
   EXPECT_EQ(find_hardware(file.string()).gpus_per_host, 4);
+  EXPECT_EQ(find_hardware(file.string()).likely, find_hardware("h200").likely);
   const std::string whole = fmt::format(fmt::runtime(rates), 100);
+  const std::string likely = "likely = { products = 0.5, float8 = 0.5, attention = 0.5, memory = 0.5 }\n";
+  EXPECT_EQ(written(whole + likely), "");
+  const Hardware one = find_hardware(file.string());
+  EXPECT_FALSE(one.has_range());
+  EXPECT_EQ(one.in_a_step(one.likely, /*flash_attention=*/true).attention_rate, one.attention_rate / 2);
+  EXPECT_EQ(written(whole + "likely = 0.5\n"), file.string() + ": likely is to be a table of shares");
+  EXPECT_EQ(written(whole + "good = { products = 0.5 }\n"),
+            file.string() + ", good: float8 is missing, or is not a number ≥ 0");
+  EXPECT_EQ(written(whole + likely + "good = { products = 1.2, float8 = 0.5, attention = 0.5, memory = 0.5 }\n"),
+            file.string() + ", good: shares are above 0 and at most 1");
+  EXPECT_TRUE(written(whole + "good = { products = 1, float8 = 1, attention = 1, memory = 1, hope = 1 }\n")
+                  .starts_with(file.string() + ", good:12: there is no key hope; keys are "));
   EXPECT_TRUE(written(whole + "gpus = 3\n").starts_with(file.string() + ":12: there is no key gpus; keys are "));
   EXPECT_EQ(written(whole.substr(0, whole.rfind('4')) + "2.5\n"),
             file.string() + ": gpus_per_host is a whole number from 1 on");
@@ -113,7 +126,9 @@ TEST(Simulation, CountsTheWorkOfTheModel) {
     const std::vector<Plan> plans =
         plans_of(1, {"--training.local_batch_size=1", "--activation_checkpoint.mode=none", "--training.dtype=bfloat16",
                      "--optimizer.state_dtype=bfloat16", fmt::format("--model.override.n_layers={}", layers)});
-    return simulate_step(plans, find_hardware("h200")).ranks[0].seconds;
+    Hardware hardware = find_hardware("h200");
+    hardware.memory_rate *= 1e6;  // what fp32 gradients add to products is not counted here
+    return simulate_step(plans, hardware).ranks[0].seconds;
   };
   std::map<std::string, double> all = seconds_of(32), half = seconds_of(16);
   const double block = (all["products"] - half["products"]) / 16, head = all["products"] - 32 * block;
@@ -123,6 +138,42 @@ TEST(Simulation, CountsTheWorkOfTheModel) {
   // width, 3.5 times that of the hidden states, and a block's last add three of these.
   EXPECT_NEAR(all["optimizer"] / all["gradient norm"], 4, 1e-6);
   EXPECT_NEAR((all["swiglu"] - half["swiglu"]) / (all["residual add"] - half["residual add"]), 8 * 3.5 / 3, 1e-6);
+}
+
+TEST(Simulation, DocumentsAndDeterministicRunsTakeFlashAttention) {
+  const Hardware hardware = find_hardware("h200");
+  const auto attention = [&](bool flash) {
+    return simulate_step(plans_of(1, {"--training.local_batch_size=1"}), hardware.in_a_step(hardware.likely, flash))
+        .ranks[0]
+        .seconds.at("attention");
+  };
+  EXPECT_NEAR(attention(true) / attention(false),
+              hardware.attention_rate * hardware.likely.attention /
+                  (hardware.flash_attention_rate * hardware.likely.flash_attention),
+              1e-6);
+}
+
+/// Of a product's time: half of what its result takes beyond one write in bf16.
+TEST(Simulation, CountsWhatGradientsInFp32AddToProducts) {
+  Hardware hardware = find_hardware("h200");
+  hardware.product_rate = 1e30;  // what is left of a product is its memory, or the exposed half of its result
+  const auto seconds_of = [&](const char* chunks, const char* batch) {
+    return simulate_step(plans_of(1, {"--training.local_batch_size=1", "--training.dtype=bfloat16", chunks, batch}),
+                         hardware)
+        .ranks[0]
+        .seconds;
+  };
+  const char *one = "--training.global_batch_size=1", *three = "--training.global_batch_size=3";
+  const double weights = 128256.0 * 4096, memory = hardware.memory_rate;
+  // Each chunk but the first reads the gradient and writes it again, 8 bytes a number; and reads the weights twice.
+  const auto head = [&](const char* chunks) { return seconds_of(chunks, one).at("products"); };
+  EXPECT_NEAR(
+      (head("--training.loss_chunks=8") - head("--training.loss_chunks=4")) / (4 * weights * (8 + 2 * 2) / memory), 1,
+      0.01);
+  // Later microbatches add to all gradients but the embedding's rows.
+  EXPECT_FALSE(seconds_of("--training.loss_chunks=8", one).contains("gradient accumulation"));
+  EXPECT_NEAR(seconds_of("--training.loss_chunks=8", three).at("gradient accumulation"),
+              2 * 0.5 * 4 * (8030261248.0 - weights) / memory, 1e-3);
 }
 
 TEST(Simulation, ShardedWeightsAreWaitedForWhereLinksAreSlow) {

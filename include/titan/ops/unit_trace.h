@@ -55,6 +55,7 @@ struct TracedWork {
   WorkKind kind = WorkKind::memory;
   double operations = 0;            // floating-point; a product of [m, k] and [k, n]: 2·m·k·n
   double bytes = 0;                 // read plus written, each address once per kernel
+  double wide_bytes = 0;            // of these: what a product's result takes beyond one write in the compute dtype
   bool is_weight_gradient = false;  // can be deferred
   TracedTensor makes = kNoTensor;   // a replay that does not recompute this result skips the work
 };

@@ -11,15 +11,29 @@
 
 namespace titan {
 
-/// A GPU and its links. Rates in floating-point operations or bytes per second.
+/// The shares of a GPU's rates that a step holds.
+struct RateShares {
+  double products = 0.82, float8_products = 0.745, attention = 0.8, flash_attention = 0.71, memory = 0.86;
+
+  bool operator==(const RateShares&) const = default;
+};
+
+/// A GPU and its links. Rates in floating-point operations or bytes per second, each for a call that runs alone.
 struct Hardware {
   std::string name;
   double memory_bytes = 0;
-  double product_rate = 0, float8_rate = 0, attention_rate = 0;
+  double product_rate = 0, float8_rate = 0;
+  double attention_rate = 0;        // of the kernel that a run prefers
+  double flash_attention_rate = 0;  // of that of document masks and debug.deterministic
   double memory_rate = 0;
   double nvlink_rate = 0, network_rate = 0;
   double host_link_rate = 0, host_memory_rate = 0;  // per GPU: each direction; its share of the host memory's rate
   int64_t gpus_per_host = 8;
+  RateShares likely, good;  // expected; and if products and attention come close to their rates in a step
+
+  /// With shares of the rates. `flash_attention`: attention by that kernel.
+  Hardware in_a_step(const RateShares& shares, bool flash_attention) const;
+  bool has_range() const { return !(good == likely); }
 };
 
 /// By name from src/tools/hardware.toml, or from a TOML file with one such table. Throws Error(bad_config) with the
@@ -50,8 +64,8 @@ struct SimulatedStep {
   std::vector<SimulatedRank> ranks;  // one per coordinate of the pipeline
 };
 
-/// Simulates a step in the middle of a run. `plans`: one rank of each pipeline coordinate, in order. Throws
-/// Error(bad_config) for float8 on a GPU without it.
+/// Simulates a step in the middle of a run, at the rates of `hardware` as they are (in_a_step). `plans`: one rank of
+/// each pipeline coordinate, in order. Throws Error(bad_config) for float8 on a GPU without it.
 SimulatedStep simulate_step(const std::vector<Plan>& plans, const Hardware& hardware, bool keep_events = false);
 
 /// In the format of chrome://tracing and Perfetto: a process per rank, a thread per track.
