@@ -7,10 +7,10 @@
 #include <charconv>
 #include <chrono>
 #include <iostream>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <sstream>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -36,8 +36,20 @@ std::shared_ptr<const Tokenizer> open_with_notices(const std::filesystem::path& 
   return tokenizer;
 }
 
+/// A text and its ids are held as a whole: encoding a corpus is what `data tokenize` is for.
+constexpr size_t kMostText = size_t{256} << 20;
+
 std::string read_all(std::istream& in) {
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  std::string text;
+  std::array<char, 65536> block;
+  while (in.read(block.data(), block.size()), in.gcount() > 0) {
+    text.append(block.data(), static_cast<size_t>(in.gcount()));
+    if (text.size() <= kMostText) continue;
+    throw Error(ExitCode::bad_data, fmt::format("the text is longer than {}. For a corpus there is: titan_train data "
+                                                "tokenize.",
+                                                human_bytes(static_cast<double>(kMostText))));
+  }
+  return text;
 }
 
 /// A token as readable text: in quotes, bytes other than printable ASCII as \xNN.
@@ -121,19 +133,25 @@ void encode_stream(const std::filesystem::path& model, const TokenizerEncoding& 
     measure_encoding(*tokenizer, encoding, text, out);
     return;
   }
-  auto ids = tokenizer->encode(text, encoding.bos, encoding.eos);
-  out << fmt::format("{}\n", fmt::join(ids, " "));
+  const std::vector<int32_t> ids = tokenizer->encode(text, encoding.bos, encoding.eos);
+  for (std::span<const int32_t> rest = ids; !rest.empty();) {  // the text of all of them is longer than they are
+    const std::span<const int32_t> some = rest.first(std::min<size_t>(rest.size(), 65536));
+    rest = rest.subspan(some.size());
+    out << fmt::format("{}", fmt::join(some, " ")) << (rest.empty() ? "" : " ");
+  }
+  out << '\n';
 }
 
 void decode_stream(const std::filesystem::path& model, std::istream& in, std::ostream& out) {
   auto tokenizer = open_with_notices(model);
   std::vector<int32_t> ids;
-  for (std::string word; in >> word;) {
+  std::istringstream words(read_all(in));
+  for (std::string word; words >> word;) {
     int32_t id = 0;
     auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (problem != std::errc() || end != word.data() + word.size()) {
-      throw Error(ExitCode::bad_data,
-                  fmt::format("\"{}\" is not a token id. Give whole numbers separated by spaces.", word));
+      throw Error(ExitCode::bad_data, fmt::format("\"{}\" is not a token id. Give whole numbers separated by spaces.",
+                                                  printable(word.substr(0, 100))));
     }
     ids.push_back(id);
   }

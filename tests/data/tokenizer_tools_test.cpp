@@ -1,7 +1,9 @@
 #include "titan/data/tokenizer_tools.h"
 
 #include <algorithm>
+#include <array>
 #include <sstream>
+#include <streambuf>
 
 #include "src/data/tiktoken.h"
 #include "support/checkout.h"
@@ -32,6 +34,24 @@ TEST(TokenizerTools, EncodingAndDecodingAreInverse) {
   std::istringstream ids_in(ids.str());
   decode_stream(kStoriesModel, ids_in, back);
   EXPECT_EQ(back.str(), text);
+}
+
+/// Zeros without end.
+struct Endless : std::streambuf {
+  std::array<char, 65536> block{};
+  int_type underflow() override {
+    setg(block.data(), block.data(), block.data() + block.size());
+    return traits_type::to_int_type(block[0]);
+  }
+};
+
+TEST(TokenizerTools, ATextWithoutEndIsRefused) {
+  Endless zeros;
+  std::istream in(&zeros);
+  std::ostringstream out;
+  EXPECT_PRED_FORMAT2(test::contains,
+                      test::message_of(ExitCode::bad_data, [&] { encode_stream(kStoriesModel, {}, in, out); }),
+                      "the text is longer than 256");
 }
 
 TEST(TokenizerTools, MeasuringPrintsOneLineForEachTime) {

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -218,6 +219,10 @@ def main() -> int:
         kinds = hugging_face_models(folder, lines)
         if (SHARED_DATA / "hf_tokenizer").exists():
             file = SHARED_DATA / "hf_tokenizer" / "tokenizer.json"
+            # Without its config, whose special tokens transformers also finds in a text.
+            alone = folder / "shared"
+            alone.mkdir()
+            shutil.copy(file, alone)
             kinds["shared"] = lambda: Tokenizer.from_file(str(file))
         for name, make in kinds.items():
             if wanted and name not in wanted:
@@ -225,7 +230,7 @@ def main() -> int:
             tokenizer = make()
             check(
                 f"Hugging Face {name}",
-                SHARED_DATA / "hf_tokenizer" if name == "shared" else folder / name,
+                folder / name,
                 tokenizer.get_vocab_size(),
                 lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
                 lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
