@@ -9,6 +9,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/gpu/cuda.h"
 
 namespace titan {
 namespace {
@@ -18,6 +19,15 @@ using torch::profiler::impl::ProfilerConfig;
 
 ProfilerConfig configuration() {
   return ProfilerConfig(torch::profiler::impl::ProfilerState::KINETO, /*report_input_shapes=*/true);
+}
+
+/// Makes Kineto detach CUPTI after a profile, unless the user has decided: attached, it slows the steps that follow.
+/// Before CUDA 12.6 a second profile crashed after that if CUDA graphs were in use (pytorch/pytorch, pull requests
+/// 112507 and 150957).
+void detach_after_profiles() {
+  constexpr int kFixed = 12060;
+  const Cuda* gpus = opened_cuda();
+  if (gpus && gpus->state().runtime >= kFixed) ::setenv("TEARDOWN_CUPTI", "1", /*overwrite=*/0);
 }
 
 std::set<ActivityType> activities(bool cuda) {
@@ -40,6 +50,7 @@ StepProfiler::StepProfiler(const ProfileCycle& cycle, std::filesystem::path fold
               cycle.active, cycle.warm_up);
   // Otherwise Kineto looks for GPUs and prints on standard error that there are none.
   if (!cuda) ::setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);
+  if (cuda) detach_after_profiles();
   log_.info("Profiling active. Traces will be saved at {}", folder_.string());
 }
 
