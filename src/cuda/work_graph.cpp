@@ -56,8 +56,9 @@ class CudaGraph : public CapturedGraph {
       std::rethrow_exception(failure);
     } catch (const c10::Error& error) {
       const std::string message = error.what_without_backtrace();
-      if (reports_out_of_memory(message)) throw;
-      refuse(message.substr(0, message.find('\n')));
+      const std::string first_line = message.substr(0, message.find('\n'));
+      if (reports_out_of_memory(message)) throw GraphsDoNotFit(first_line);
+      refuse(first_line);
     } catch (const std::exception& error) {
       refuse(error.what());
     }

@@ -278,9 +278,17 @@ void Executor::run_graph(const Action& action, const Run& run) {
   TITAN_CHECK(graphs_);
   scales_.forget_gone();
   result_ = graphs_->run(run.microbatches[0], [&](const BatchContext& placed) {
+    forget_microbatch();
     for (const Action& part : action.parts) execute(part, {{&placed, 1}, run.work, run.mode});
     return std::exchange(result_, at::Tensor());
   });
+}
+
+void Executor::forget_microbatch() {
+  messages_.clear();
+  states_.clear();
+  live_ = 0;
+  result_ = at::Tensor();
 }
 
 UnitState& Executor::state_of(const Action& action) {

@@ -40,6 +40,24 @@ std::vector<const void*> addresses_of(std::span<Parameter* const> parameters, bo
   return result;
 }
 
+/// Which gradients have been written: work that was not recorded to its end has marked some that were not.
+class GradientMarks {
+ public:
+  explicit GradientMarks(std::span<Parameter* const> parameters) : parameters_(parameters) {
+    for (const Parameter* parameter : parameters_) written_.push_back(parameter->gradient_written());
+  }
+  void restore() const {
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      Parameter& parameter = *parameters_[i];
+      if (parameter.gradient_written() && !written_[i]) parameter.set_gradient(parameter.gradient());  // unmarks it
+    }
+  }
+
+ private:
+  std::span<Parameter* const> parameters_;
+  std::vector<bool> written_;
+};
+
 std::vector<torch::autograd::Edge> edges_of(const HiddenStates& outputs) {
   std::vector<torch::autograd::Edge> edges;
   for (const at::Tensor& output : outputs) edges.push_back(torch::autograd::impl::gradient_edge(output));
@@ -154,6 +172,10 @@ void GraphRunner::begin_pass(const HiddenStates& input, const BatchContext& batc
   mode_ = Mode::eager;
   chain_ = nullptr;
   last_.clear();
+  if (given_up_) {
+    chains_.clear();
+    return;
+  }
   if (!batch.bounds.document_starts.empty()) return;  // other documents need other kernel calls
   PassKey key{first};
   for (const at::Tensor& tensor : input) append_shape(key, tensor);
@@ -188,7 +210,13 @@ HiddenStates GraphRunner::forward(Unit& unit, const HiddenStates& input, const B
   if (index == 0) begin_pass(input, batch);
   if (index < units_.size()) {
     by_graph_[index] = false;
-    if (mode_ == Mode::record) return record_forward(index, unit, input, batch, *state.context);
+    if (mode_ == Mode::record) {
+      try {
+        return record_forward(index, unit, input, batch, *state.context);
+      } catch (const GraphsDoNotFit& reason) {
+        give_up(reason);
+      }
+    }
     if (mode_ == Mode::replay) {
       Entry& entry = chain_->entries[index];
       entry.usable =
@@ -239,8 +267,16 @@ HiddenStates GraphRunner::backward(Unit& unit, const HiddenStates& output_gradie
   state = UnitState();
   Entry& entry = chain_->entries[index];
   ScaleTable& scales = context->scales;
-  if (mode_ == Mode::record) return record_backward(index, unit, output_gradients, scales);
-  if (entry.backward_addresses != addresses_of(parameters_[index], /*with_gradients=*/true)) {
+  if (mode_ == Mode::record) {
+    const GradientMarks marks(parameters_[index]);
+    try {
+      return record_backward(index, unit, output_gradients, scales);
+    } catch (const GraphsDoNotFit& reason) {
+      marks.restore();
+      give_up(reason);
+    }
+  }
+  if (given_up_ || entry.backward_addresses != addresses_of(parameters_[index], /*with_gradients=*/true)) {
     return backward_after_all(index, unit, output_gradients, batch, *context);
   }
   copy_to(entry.gradient, with_amax_of(entry.gradient_amaxes, output_gradients, scales));
@@ -271,8 +307,22 @@ HiddenStates GraphRunner::record_backward(size_t index, Unit& unit, const Hidden
   return without_amax(last_, scales, entry.result_amaxes);
 }
 
-// The forward was a graph, but the weights have moved since, so its backward cannot be replayed: both run again,
-// eagerly. The input is still in the memory that the graph read.
+void GraphRunner::give_up(const GraphsDoNotFit& reason) {
+  mode_ = Mode::eager;
+  if (std::exchange(given_up_, true)) return;
+  last_.clear();
+  for (auto& [key, chain] : chains_) {
+    for (Entry& entry : chain.entries) {
+      entry.state = UnitState();
+      entry.forward.reset();
+      entry.backward.reset();
+    }
+  }
+  recorder_->given_up(reason.what());
+}
+
+// The forward was a graph, but its backward cannot be one: the weights have moved since, or graphs do not fit. Both run
+// again, eagerly. The input is still in the memory that the graph read.
 HiddenStates GraphRunner::backward_after_all(size_t index, Unit& unit, const HiddenStates& output_gradients,
                                              const BatchContext& batch, const UnitContext& context) {
   Entry& entry = chain_->entries[index];
@@ -292,6 +342,7 @@ MicrobatchGraphs::MicrobatchGraphs(std::vector<Parameter*> parameters, std::uniq
 
 MicrobatchGraphs::Entry* MicrobatchGraphs::entry_for(const BatchContext& batch) {
   const bool first = std::exchange(first_of_step_, false);
+  if (!recorder_) return nullptr;
   if (!batch.bounds.document_starts.empty()) return nullptr;  // other documents need other kernel calls
   std::vector<int64_t> key{first};
   for (const at::Tensor* tensor : {&batch.tokens, &batch.labels, &batch.positions}) append_shape(key, *tensor);
@@ -302,13 +353,26 @@ MicrobatchGraphs::Entry* MicrobatchGraphs::entry_for(const BatchContext& batch) 
 
 at::Tensor MicrobatchGraphs::run(const BatchContext& batch, const Compute& compute) {
   Entry* entry = entry_for(batch);
-  if (entry && !entry->graph) return record(*entry, batch, compute);
+  if (entry && !entry->graph) return record_or_compute(*entry, batch, compute);
   if (entry) entry->usable = entry->usable && entry->addresses == addresses_of(parameters_, /*with_gradients=*/true);
   if (!entry || !entry->usable) return compute(batch);
   copy_batch(entry->batch, batch);
   const at::Tensor loss = entry->graph->run()[0];
   for (Parameter* parameter : entry->written) parameter->mark_gradient_written();
   return loss;
+}
+
+at::Tensor MicrobatchGraphs::record_or_compute(Entry& entry, const BatchContext& batch, const Compute& compute) {
+  const GradientMarks marks(parameters_);
+  try {
+    return record(entry, batch, compute);
+  } catch (const GraphsDoNotFit& reason) {
+    marks.restore();
+    recorder_->given_up(reason.what());
+  }
+  entries_.clear();  // `entry` too
+  recorder_.reset();
+  return compute(batch);
 }
 
 at::Tensor MicrobatchGraphs::record(Entry& entry, const BatchContext& batch, const Compute& compute) {

@@ -213,7 +213,15 @@ std::unique_ptr<GraphCapture> capture_for(const Run& run, const Plan& plan) {
   }
   run.log.info("{} recorded as CUDA graphs in step 3 and replayed from then on",
                plan.records_microbatches() ? "Whole microbatches are" : "Blocks are");
-  return run.device.device.is_cuda() ? cuda().recorder(run.device.device.index()) : nullptr;
+  if (!run.device.device.is_cuda()) return nullptr;
+  std::unique_ptr<GraphCapture> capture = cuda().recorder(run.device.device.index());
+  capture->given_up = [&log = run.log](const std::string& reason) {
+    log.warning(
+        "the step fits in the GPU's memory, but not as CUDA graphs, so it runs without them: {}; "
+        "compile.cuda_graphs = false leaves them out from the start",
+        reason);
+  };
+  return capture;
 }
 
 /// Describes, plans, verifies and builds the model; initialises its weights if there is a seed.

@@ -296,6 +296,21 @@ class Graphs(MockGpu):
         graphs = self.a_step_more(lambda steps: self.on_gpu(FUSED, f"--training.steps={steps}"), "graphs", 4)
         self.assertEqual(graphs, {"launched": 1})
 
+    def test_without_memory_for_graphs_steps_run_without_them(self):
+        for ranks in (1, 2):  # whole microbatches, and blocks
+            with self.subTest(ranks=ranks):
+                run = self.on_gpu(FUSED, "--training.steps=5", ranks=ranks, MOCK_CUDA_NO_MEMORY="cudaGraphInstantiate:1")
+                self.check_given_up(run, steps=5)
+
+    def test_on_a_card_that_holds_a_step_but_not_its_graphs_the_step_runs(self):
+        self.check_given_up(self.llama_8b(FUSED, steps=5, MOCK_CUDA_MIB=112300), steps=5)
+
+    def check_given_up(self, run, steps: int) -> None:
+        warned = [line for line in run.output.splitlines() if "but not as CUDA graphs, so it runs without them: " in line]
+        self.assertIn(len(warned), range(1, len(run.ledgers) + 1), run.output)
+        self.assertNotIn("replayed", run.ledgers[0])
+        self.assertEqual(len(run.training("step_seconds")), steps)
+
 
 class Memory(MockGpu):
     def test_tensor_parallel_memory_does_not_grow(self):
@@ -346,8 +361,7 @@ class Memory(MockGpu):
 
     def test_memory_that_libraries_lack_is_told_as_such(self):
         shards = ["--parallelism.data_parallel_shard_degree=2"]
-        rows = (("cudaGraphInstantiate:1", [FUSED], 1, "it would fit with: "),
-                ("ncclReduceScatter:5", shards, 2, r"\(while ranks communicated\) .* it would fit with: "),
+        rows = (("ncclReduceScatter:5", shards, 2, r"\(while ranks communicated\) .* it would fit with: "),
                 ("cudaHostAlloc:3", [OFFLOAD], 1, r"the host has no .* more .*; keep less there: leave out "))  # fmt: skip
         for call, words, ranks, remedy in rows:
             with self.subTest(call):

@@ -148,6 +148,26 @@ ExecutorOptions fused_loss_options() {
   return options;
 }
 
+/// Kernels of which one finds no memory for what it is recorded into.
+struct WithoutMemory {
+  static inline std::shared_ptr<ReplayCounts> counts;
+  static inline int64_t calls = 0;
+
+  static ExecutorOptions options() {
+    static Kernels table = host_kernels();  // FusedKernels refers to it
+    table.swiglu_backward = [](const SwigluBackward& a, CUstream_st* stream) {
+      if (counts && counts->recording && ++calls == 2) {
+        counts->recording = false;
+        throw GraphsDoNotFit("out of memory");
+      }
+      host_kernels().swiglu_backward(a, stream);
+    };
+    ExecutorOptions options;
+    options.kernels = options.loss_kernels = std::make_shared<FusedKernels>(table, at::kCPU);
+    return options;
+  }
+};
+
 /// A rank that is alone: its model, and what was recorded of it; `recorded` false: without graphs.
 struct Alone {
   explicit Alone(bool recorded, const PlanRequest& plan_request = small_plan(), const ExecutorOptions& options = {},
@@ -331,6 +351,33 @@ TEST(MicrobatchGraphs, LetTheExecutorSayWhichUnitIsUnderWay) {
   EXPECT_EQ(Asking::heard,
             (std::vector<std::string>{"forward of layers.0", "forward of layers.1", "forward of layers.2",
                                       "backward of layers.2", "backward of layers.1", "backward of layers.0"}));
+}
+
+TEST(MicrobatchGraphs, WithoutMemoryForThemStepsGoOnEagerlyWithTheSameBits) {
+  const PlanRequest plan = plan_in(ElementType::bfloat16);
+  for (const int64_t microbatches : {1, 2}) {
+    Alone recorded(true, plan, WithoutMemory::options()), plain(false, plan, fused_loss_options());
+    recorded.counts->fits = 0;
+    WithoutMemory::counts = recorded.counts;
+    WithoutMemory::calls = 0;
+    expect_same_steps(recorded, plain, 5, static_cast<size_t>(microbatches));
+    EXPECT_EQ(WithoutMemory::calls, 2) << "it ended in the backward of the second block";
+    EXPECT_EQ(recorded.counts->given_up, 1);
+    EXPECT_EQ(recorded.counts->runs, 0);
+  }
+  WithoutMemory::counts = nullptr;
+}
+
+TEST(GraphRunner, WithoutMemoryForGraphsGoesOnEagerlyWithTheSameBits) {
+  PlanRequest plan = small_plan();
+  plan.cpu_offload = true;                   // blocks are recorded one by one, forward and backward
+  for (const int64_t fits : {0, 2, 3, 5}) {  // of three blocks forward, then backward
+    Alone recorded(true, plan), plain(false, plan);
+    recorded.counts->fits = fits;
+    expect_same_steps(recorded, plain, 5);
+    EXPECT_EQ(recorded.counts->recorded, fits);
+    EXPECT_EQ(recorded.counts->given_up, 1);
+  }
 }
 
 TEST(MicrobatchGraphs, AreNotForWeightsThatComeAndGo) {

@@ -15,14 +15,24 @@ struct ReplayCounts {
   int64_t recorded = 0;
   int64_t runs = 0;
   int64_t prepared = 0;
+  int64_t fits = 1'000'000;  // so many graphs; the next has no memory, after its host code has run
+  bool recording = false;    // while that code runs which shall not be recorded
+  int64_t given_up = 0;
 };
 
 class ReplayedWork : public GraphCapture {
  public:
-  explicit ReplayedWork(std::shared_ptr<ReplayCounts> counts) : counts_(std::move(counts)) {}
+  explicit ReplayedWork(std::shared_ptr<ReplayCounts> counts) : counts_(std::move(counts)) {
+    given_up = [counts = counts_](const std::string&) { ++counts->given_up; };
+  }
 
   void prepare() override { ++counts_->prepared; }
   std::unique_ptr<CapturedGraph> record(std::function<HiddenStates()> body) override {
+    if (counts_->recorded == counts_->fits) {
+      counts_->recording = true;
+      body();
+      throw GraphsDoNotFit("out of memory");
+    }
     ++counts_->recorded;
     return std::make_unique<Work>(std::move(body), counts_);
   }

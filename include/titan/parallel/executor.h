@@ -74,6 +74,7 @@ class StageMessages {
   void wait(Key key);
   void wait_sends();
   bool empty() const { return entries_.empty() && sends_.empty(); }
+  void clear() { entries_.clear(); }
 
  private:
   struct Entry {
@@ -149,6 +150,8 @@ class Executor {
   void run_graph(const Action& action, const Run& run);
   void wait_for_host(StepWork& work);
   void drop_gradients(int group);
+  /// Whatever an earlier try to record this microbatch has left.
+  void forget_microbatch();
 
   const UnitPlan& plan_of(const Action& action) const { return plan_.units[static_cast<size_t>(action.unit)]; }
   UnitState& state_of(const Action& action);

@@ -92,6 +92,8 @@ class GraphRunner : public UnitRunner {
   HiddenStates record_forward(size_t index, Unit& unit, const HiddenStates& input, const BatchContext& batch,
                               UnitContext& context);
   HiddenStates record_backward(size_t index, Unit& unit, const HiddenStates& output_gradients, ScaleTable& scales);
+  /// Runs eagerly from here on. Frees the graphs, but keeps what they read: backward_after_all needs it in this pass.
+  void give_up(const GraphsDoNotFit& reason);
   HiddenStates backward_after_all(size_t index, Unit& unit, const HiddenStates& output_gradients,
                                   const BatchContext& batch, const UnitContext& context);
   /// The memory in which a graph reads `given`: the previous graph's result, or else new memory.
@@ -109,12 +111,14 @@ class GraphRunner : public UnitRunner {
   std::vector<bool> by_graph_;  // true if the unit's forward of this pass was a graph
   HiddenStates last_;           // the last graph's results, with amaxes
   bool first_of_step_ = true;
+  bool given_up_ = false;
   Counts counts_;
 };
 
 class MicrobatchGraphs {
  public:
-  /// Forward and backward of the given microbatch; returns its loss. It does not communicate.
+  /// Forward and backward of the given microbatch; returns its loss. It does not communicate. It can be called again
+  /// after it has thrown GraphsDoNotFit.
   using Compute = std::function<at::Tensor(const BatchContext&)>;
 
   /// `parameters`: all whose weights are read or whose gradients are written.
@@ -138,9 +142,10 @@ class MicrobatchGraphs {
   /// The graph's entry for this microbatch; null: it runs eagerly.
   Entry* entry_for(const BatchContext& batch);
   at::Tensor record(Entry& entry, const BatchContext& batch, const Compute& compute);
+  at::Tensor record_or_compute(Entry& entry, const BatchContext& batch, const Compute& compute);
 
   std::vector<Parameter*> parameters_;
-  std::unique_ptr<GraphCapture> recorder_;
+  std::unique_ptr<GraphCapture> recorder_;         // null after graphs did not fit
   std::map<std::vector<int64_t>, Entry> entries_;  // by first or later microbatch, and shapes
   bool first_of_step_ = true;
 };

@@ -6,10 +6,17 @@
 
 #include <functional>
 #include <memory>
+#include <stdexcept>
+#include <string>
 
 #include "titan/model/model.h"
 
 namespace titan {
+
+/// There was too little memory to record work that runs without being recorded.
+struct GraphsDoNotFit : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 class CapturedGraph {
  public:
@@ -27,10 +34,14 @@ class GraphCapture {
   /// Called before a sequence is recorded: frees cached memory for the work that will be recorded.
   virtual void prepare() = 0;
   /// Nothing of `body` is computed before CapturedGraph::run. It must not wait for the device, and the tensors that it
-  /// reads and writes must stay at their addresses. Its host code runs once. Throws Error if it cannot be recorded.
+  /// reads and writes must stay at their addresses. Its host code runs once. Throws GraphsDoNotFit, or Error if it
+  /// cannot be recorded; some of the host code has run then.
   virtual std::unique_ptr<CapturedGraph> record(std::function<HiddenStates()> body) = 0;
   /// A tensor that views the memory of a result without owning it.
   virtual at::Tensor unowned(const at::Tensor& tensor) = 0;
+
+  /// Called once, with the reason, when the owner stops recording because the graphs do not fit.
+  std::function<void(const std::string& reason)> given_up = [](const std::string&) {};
 };
 
 }  // namespace titan
