@@ -4,15 +4,16 @@
 . "$(dirname -- "${BASH_SOURCE[0]}")/harness.sh"
 
 packed_file() {
-  local mock=$checkout/build/release/mock_cuda packed site
+  local mock=$checkout/build/release/mock_cuda packed site python
   expect 0 "$checkout/scripts/gpu/first.sh" --pack
   packed=${printed##*$'\n'}
   [ "$(stat -c %s "$packed")" -le $((16 * 1024 * 1024)) ]
   site=$(sed -n 's/^TITAN_LIBTORCH_FOUND:INTERNAL=//p' "$checkout/build/release/CMakeCache.txt")
+  python=$(dirname "$(python3 -c 'import sys; print(sys.executable)')")
   python3 -m tarfile -e "$packed" .
   chmod -R a-x,u+X gpu # what a copy may lose
   # The folders of the mock come behind those of the start script.
-  expect 1 env -i PATH="$(dirname "$(command -v python3)"):/usr/bin:/bin" TMPDIR="$PWD" PYTHONPATH="$site" \
+  expect 1 env -i PATH="$python:/usr/bin:/bin" TMPDIR="$PWD" PYTHONPATH="$site" \
     MOCK_CUDA_LEDGER="$PWD" MOCK_CUDA_HOLLOW=1 MOCK_CUDA_MIB=81040 LD_LIBRARY_PATH="$mock" LD_PRELOAD="$mock/libmock_cuda.so" \
     unshare -rn bash gpu/scripts/gpu/first.sh --out out --only machine,single,1b-bf16-traced,8b_16_layers-bf16-traced
   for row in 1b-bf16-traced 8b_16_layers-bf16-traced; do
