@@ -17,7 +17,7 @@ constexpr size_t kDeepestJson = 100;
 
 // What a run may take: a fixed part, and what a conversation's size explains. Templates keep several copies of the
 // texts and look at every pair of messages; published ones need a hundredth of this.
-constexpr size_t kBytes = 32 << 20, kBytesPerByte = 64;
+constexpr size_t kBytes = 24 << 20, kBytesPerByte = 64, kBytesPerPair = 100;
 constexpr size_t kWork = 4'000'000, kWorkPerByte = 64, kWorkPerPair = 200;
 
 class Run {
@@ -536,7 +536,7 @@ Rendered Template::write(const std::vector<ChatMessage>& messages, bool generate
   size_t size = size_of(variables);
   for (const ChatMessage& message : messages) size += 100 + 2 * message.content.size() + size_of(message.fields);
   const size_t pairs = messages.size() * messages.size();
-  Heap heap(kBytes + kBytesPerByte * size, kWork + kWorkPerByte * size + kWorkPerPair * pairs);
+  Heap heap(kBytes + kBytesPerByte * size + kBytesPerPair * pairs, kWork + kWorkPerByte * size + kWorkPerPair * pairs);
   Scope* const root = heap.enter(nullptr);
   root->names = {{"tools", none()}, {"documents", none()}, {"add_generation_prompt", boolean(generate)}};
   for (const auto& [name, text] : names) root->names.emplace_back(name, heap.view(text));
