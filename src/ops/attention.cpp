@@ -185,9 +185,11 @@ class SdpaCore : public AttentionCore {
       calls[0].log_sum_exp = statistics;
       return;
     }
+    const bool has_column = log_sum_exp_has_column(kernel, statistics.device());
     int64_t at = 0;
     for (size_t i = 0; i < segments.size(); ++i) {
-      const std::vector<int64_t> shape = log_sum_exp_shape(kernel, 1, heads, segments[i].end - segments[i].begin);
+      const std::vector<int64_t> shape =
+          log_sum_exp_shape(kernel, 1, heads, segments[i].end - segments[i].begin, has_column);
       const int64_t numel = c10::multiply_integers(shape);
       calls[i].log_sum_exp = statistics.narrow(0, at, numel).view(shape);
       at += numel;

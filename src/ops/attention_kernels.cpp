@@ -40,8 +40,19 @@ AttentionKernel preferred_for(bool documents, AttentionKernel preferred) {
   return documents && preferred == Kernel::cudnn ? Kernel::flash : preferred;
 }
 
-std::vector<int64_t> log_sum_exp_shape(AttentionKernel kernel, int64_t samples, int64_t heads, int64_t queries) {
-  if (kernel == Kernel::cudnn) return {samples, heads, queries, 1};
+bool log_sum_exp_has_column(AttentionKernel kernel, const at::Device& device) {
+  if (kernel != Kernel::cudnn) return false;
+  static const bool has_column = [&device] {
+    constexpr int64_t kSize = 64;  // of positions and of a head
+    const at::Tensor x = at::zeros({1, 1, kSize, kSize}, at::TensorOptions(device).dtype(at::kBFloat16));
+    return dense_attention(Kernel::cudnn, x, x, x, /*causal=*/true).log_sum_exp.dim() == 4;
+  }();
+  return has_column;
+}
+
+std::vector<int64_t> log_sum_exp_shape(AttentionKernel kernel, int64_t samples, int64_t heads, int64_t queries,
+                                       bool has_column) {
+  if (has_column) return {samples, heads, queries, 1};
   return {samples, heads, kernel == Kernel::efficient ? efficient_row(queries) : queries};
 }
 
@@ -124,12 +135,12 @@ at::Tensor sums_of(const at::Tensor& tensor, const AttentionBlock& block) {
 
 /// Converts between a kernel's log-sum-exp and [B, H, T].
 at::Tensor plain_log_sum_exp(const at::Tensor& log_sum_exp, Kernel kernel, int64_t queries) {
-  if (kernel == Kernel::cudnn) return log_sum_exp.squeeze(-1);
-  return log_sum_exp.narrow(2, 0, queries);
+  const at::Tensor rows = log_sum_exp.dim() == 4 ? log_sum_exp.squeeze(-1) : log_sum_exp;
+  return kernel == Kernel::efficient ? rows.narrow(2, 0, queries) : rows;
 }
 at::Tensor kernel_log_sum_exp(const at::Tensor& plain, Kernel kernel) {
-  if (kernel == Kernel::cudnn) return plain.contiguous().unsqueeze(-1);
-  if (kernel == Kernel::flash) return plain.contiguous();
+  if (log_sum_exp_has_column(kernel, plain.device())) return plain.contiguous().unsqueeze(-1);
+  if (kernel != Kernel::efficient) return plain.contiguous();
   const int64_t missing = efficient_row(plain.size(2)) - plain.size(2);
   return at::constant_pad_nd(plain, {0, missing}, std::numeric_limits<float>::infinity());
 }

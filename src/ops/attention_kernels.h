@@ -24,9 +24,13 @@ AttentionKernel kernel_for(const at::Tensor& query, AttentionKernel preferred);
 /// `preferred`; for documents, whose lengths vary and may be 1, a kernel without per-shape plans.
 AttentionKernel preferred_for(bool documents, AttentionKernel preferred);
 
-/// Shape of a kernel's log-sum-exp: [B, Hq, T, 1] for cuDNN, padded rows for the efficient kernel, [B, Hq, T] for
-/// flash.
-std::vector<int64_t> log_sum_exp_shape(AttentionKernel kernel, int64_t samples, int64_t heads, int64_t queries);
+/// Shape of a kernel's log-sum-exp: [B, Hq, T], with padded rows for the efficient kernel, or [B, Hq, T, 1].
+std::vector<int64_t> log_sum_exp_shape(AttentionKernel kernel, int64_t samples, int64_t heads, int64_t queries,
+                                       bool has_column);
+
+/// True if the kernel's log-sum-exp has a last dimension of 1: cuDNN's in LibTorch 2.11, and not in later ones. The first
+/// answer for cuDNN takes a small call on `device`.
+bool log_sum_exp_has_column(AttentionKernel kernel, const at::Device& device);
 
 /// The value of `extra` if no forward call produced it: random state of an unused dropout.
 std::array<at::Tensor, 2> no_random_state(const at::Tensor& query);

@@ -1,5 +1,6 @@
 // cuDNN's graphs on the mock GPU: descriptors keep what they are given, every graph has one plan, and a plan that runs
-// is counted. What LibTorch demands of tensors before it hands them to cuDNN is its own code, and runs.
+// is counted. What LibTorch demands of tensors before it hands them to cuDNN is its own code, and runs. Attention takes
+// tensors of four dimensions, as cuDNN's does, and a workspace.
 #include <cudnn.h>
 
 #include <cstring>
@@ -65,6 +66,22 @@ std::string name_of(const Descriptor& plan) {
   return name;
 }
 
+constexpr int64_t kDimensions = 4;       // of every tensor of an attention graph
+constexpr int64_t kWorkspace = 1 << 20;  // bytes that a plan asks for: one that is there
+
+/// Whether cuDNN's attention takes the tensor.
+bool takes(const Descriptor& tensor) {
+  const auto count = [&](int attribute) {
+    const auto found = tensor.counts.find(attribute);
+    return found == tensor.counts.end() ? 0 : found->second;
+  };
+  const int64_t dimensions = count(CUDNN_ATTR_TENSOR_DIMENSIONS), strides = count(CUDNN_ATTR_TENSOR_STRIDES);
+  if (dimensions == kDimensions && strides == kDimensions) return true;
+  Ledger::of_process().trouble("cuDNN takes no tensor of " + std::to_string(dimensions) + " dimensions with " +
+                               std::to_string(strides) + " strides");
+  return false;
+}
+
 }  // namespace
 
 extern "C" {
@@ -101,6 +118,7 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t) {
 }
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   Descriptor& it = *of(descriptor);
+  if (it.type == CUDNN_BACKEND_TENSOR_DESCRIPTOR && !takes(it)) return CUDNN_STATUS_BAD_PARAM;
   if (it.type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {  // one engine: the graph, identified by its operations
     auto* engine = new Descriptor{CUDNN_BACKEND_ENGINE_DESCRIPTOR, {}, {}};
     engine->attributes[CUDNN_ATTR_ENGINE_OPERATION_GRAPH] = it.attributes[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH];
@@ -128,6 +146,11 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
       config->attributes[CUDNN_ATTR_ENGINECFG_ENGINE] = it.attributes.at(-1);
       config->counts[CUDNN_ATTR_ENGINECFG_ENGINE] = 1;
     }
+    return CUDNN_STATUS_SUCCESS;
+  }
+  if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
+    if (count) *count = 1;
+    if (values && room > 0) std::memcpy(values, &kWorkspace, sizeof kWorkspace);
     return CUDNN_STATUS_SUCCESS;
   }
   const auto found = it.attributes.find(name);

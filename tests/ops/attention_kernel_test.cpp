@@ -49,10 +49,11 @@ TEST(AttentionKernel, ForDocumentsOfAnyLengthMakesNoPlansForShapes) {
 
 TEST(AttentionKernel, LeavesALogSumExpOfItsOwnShape) {
   using Shape = std::vector<int64_t>;
-  EXPECT_EQ(log_sum_exp_shape(Kernel::flash, 1, 4, 33), (Shape{1, 4, 33}));
-  EXPECT_EQ(log_sum_exp_shape(Kernel::cudnn, 2, 4, 33), (Shape{2, 4, 33, 1}));
-  EXPECT_EQ(log_sum_exp_shape(Kernel::efficient, 1, 4, 33), (Shape{1, 4, 64}));
-  EXPECT_EQ(log_sum_exp_shape(Kernel::efficient, 1, 4, 64), (Shape{1, 4, 64}));
+  EXPECT_EQ(log_sum_exp_shape(Kernel::flash, 1, 4, 33, false), (Shape{1, 4, 33}));
+  EXPECT_EQ(log_sum_exp_shape(Kernel::cudnn, 2, 4, 33, true), (Shape{2, 4, 33, 1}));
+  EXPECT_EQ(log_sum_exp_shape(Kernel::cudnn, 2, 4, 33, false), (Shape{2, 4, 33}));
+  EXPECT_EQ(log_sum_exp_shape(Kernel::efficient, 1, 4, 33, false), (Shape{1, 4, 64}));
+  EXPECT_EQ(log_sum_exp_shape(Kernel::efficient, 1, 4, 64, false), (Shape{1, 4, 64}));
 }
 
 TEST(AttentionKernel, OfAGpuLeavesTheShapesThatItsDocumentsAreCutInto) {
@@ -62,7 +63,9 @@ TEST(AttentionKernel, OfAGpuLeavesTheShapesThatItsDocumentsAreCutInto) {
     const at::ScalarType type = kernel == Kernel::efficient ? at::kFloat : at::kBFloat16;
     const at::Tensor q = at::randn({1, 4, 33, 64}, options.dtype(type));
     const DenseAttention made = dense_attention(kernel, q, q, q, /*causal=*/true);
-    EXPECT_EQ(made.log_sum_exp.sizes(), at::IntArrayRef(log_sum_exp_shape(kernel, 1, 4, 33))) << name(kernel);
+    const bool has_column = log_sum_exp_has_column(kernel, q.device());
+    EXPECT_EQ(made.log_sum_exp.sizes(), at::IntArrayRef(log_sum_exp_shape(kernel, 1, 4, 33, has_column)))
+        << name(kernel);
   }
 }
 
