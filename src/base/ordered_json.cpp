@@ -16,6 +16,7 @@ using Json = nlohmann::ordered_json;
 /// the pointers stay valid.
 class Builder : public nlohmann::json_sax<Json> {
  public:
+  explicit Builder(std::string* twice) : twice_(twice) {}
   Json take() { return std::move(root_); }
 
   bool null() override { return put(nullptr), true; }
@@ -33,6 +34,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool key(string_t& name) override {
     auto& members = open_.back()->get_ref<Json::object_t&>();
     const auto [found, is_new] = places_.back().emplace(name, members.size());
+    if (!is_new && twice_ && open_.size() == 1) *twice_ = name;
     if (is_new) static_cast<std::vector<Json::object_t::value_type>&>(members).emplace_back(name, nullptr);
     member_ = &(members.begin() + static_cast<std::ptrdiff_t>(found->second))->second;
     return true;
@@ -61,14 +63,15 @@ class Builder : public nlohmann::json_sax<Json> {
   Json root_;
   std::vector<Json*> open_;
   std::vector<std::unordered_map<std::string, size_t>> places_;  // of the keys of the open objects
-  Json* member_ = nullptr;                                       // the value of the last key
+  std::string* twice_;
+  Json* member_ = nullptr;  // the value of the last key
 };
 
 }  // namespace
 
-nlohmann::ordered_json parse_ordered_json(std::string_view text) {
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string* twice) {
   if (!is_shallow_json(text)) refuse_deep_json();
-  Builder builder;
+  Builder builder(twice);
   Json::sax_parse(text, &builder);
   return builder.take();
 }

@@ -13,6 +13,7 @@
 #include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
+#include "titan/base/ordered_json.h"
 #include "titan/checkpoint/blob.h"
 
 namespace titan {
@@ -50,7 +51,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors is little-endian");
 
-using Json = nlohmann::json;  // ordered_json looks for each key among all before it
+using Json = nlohmann::ordered_json;
 
 /// The longest header that the safetensors library accepts.
 constexpr uint64_t kLongestHeader = 100'000'000;
@@ -110,17 +111,10 @@ class HeaderReader {
     if (length > kLongestHeader) fail(fmt::format("the header has {} bytes, more than the format's 100 MB", length));
     begin_ = static_cast<int64_t>(sizeof length + length);
     const std::string text = file_.read(sizeof length, static_cast<int64_t>(length));
-    std::set<std::string> names;
     std::string twice;
-    const auto note = [&](int depth, Json::parse_event_t event, Json& parsed) {
-      if (depth == 1 && event == Json::parse_event_t::key && !names.insert(parsed.get<std::string>()).second) {
-        twice = parsed.get<std::string>();
-      }
-      return true;
-    };
     Json header;
     try {
-      header = parse_json_with<Json>(text, note);
+      header = parse_ordered_json(text, &twice);
     } catch (const Json::exception& error) {
       fail(fmt::format("the header is not a JSON object ({})", error.what()));
     }
@@ -199,8 +193,7 @@ std::string safetensors_name(at::ScalarType type) {
 
 std::string safetensors_header(std::span<const LogicalTensor> tensors,
                                const std::map<std::string, std::string>& metadata) {
-  using Ordered = nlohmann::ordered_json;
-  Ordered header = Ordered::object();  // an object even without tensors
+  Json header = Json::object();  // an object even without tensors
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
   for (const LogicalTensor& tensor : tensors) {

@@ -152,7 +152,10 @@ TEST(Index, ManyChunksWithoutHintsAreFound) {
   for (int64_t i = 0; i < kChunks; ++i) tensor.chunks.push_back({{{i}, {1}}, {"__0_0.distcp", 4 * i, 4}});
   std::string bytes = write_index(index);
   size_t hints = 0;
-  for (size_t at = bytes.find("index"); at != std::string::npos; at = bytes.find("index", at)) bytes[at] = 'x', ++hints;
+  for (size_t at = bytes.find("index"); at != std::string::npos; at = bytes.find("index", at)) {
+    bytes[at] = 'x';
+    ++hints;
+  }
   EXPECT_GT(hints, 0u);
   EXPECT_EQ(read_index(bytes), index);
 }
