@@ -103,6 +103,25 @@ class Forms(SourcesTest):
         self.assertIn("a.jsonl:2 (document 1, ", peek.output)
         self.assertIn('1792 "<|begin_of_text|>"', peek.output)
 
+    def test_a_token_file_that_is_written_to_during_training_ends_the_run_with_its_name(self):
+        source, corpus = self.write("a.jsonl", records(texts(300))), self.folder / "a.bin"
+        self.tokenize(source, corpus)
+        ids = corpus.read_bytes()
+        for name, content in (("ids of the vocabulary", ids[2:] + ids[:2]), ("others", b"\xff" * len(ids))):
+            with self.subTest(name), open(self.folder / "printed", "wb") as printed:
+                corpus.write_bytes(ids)
+                folder = self.fresh_folder()
+                flags = ["--training.steps=1000000", "--training.dataset=text", f"--training.dataset_path={corpus}"]
+                process = self.open_program(self.command(*flags, folder=folder), stdout=printed, stderr=printed)
+                metrics = folder / "metrics.jsonl"
+                self.wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, "the first step")
+                with open(corpus, "r+b") as file:
+                    file.write(content)
+                process.wait(timeout=120)
+                said = (self.folder / "printed").read_text()
+                self.assertEqual(process.returncode, BAD_DATA, said)
+                self.assertRegex(said, r"token file .*a\.bin: .*written to while it was read")
+
 
 class Orders(SourcesTest):
     def mixture(self, *sources: tuple) -> pathlib.Path:
