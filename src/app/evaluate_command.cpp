@@ -34,7 +34,7 @@ struct EvaluateOptions {
   std::string text_field;
   bool has_choices = false;
   std::string delimiter = " ";
-  bool adds_bos = false;
+  std::optional<bool> adds_bos;  // nothing: what the tokenizer does by default
   int64_t window = 0;
   int64_t limit = 0;
   std::string dtype;
@@ -56,7 +56,11 @@ std::optional<EvaluateOptions> parse_evaluate(std::span<const std::string> argum
                                "The data are questions: {\"context\": …, \"choices\": [ … ], \"answer\": index}");
   app.add_option("--delimiter", options.delimiter, "Between a question's context and each choice; else a space")
       ->needs(choices);
-  app.add_flag("--add-bos-token", options.adds_bos, "Questions begin with the begin-of-text token")->needs(choices);
+  bool with_bos = false, without_bos = false;
+  auto* with = app.add_flag("--add-bos-token", with_bos,
+                            "Questions begin with the begin-of-text token; else if the tokenizer adds it to a text");
+  with->needs(choices);
+  app.add_flag("--no-bos-token", without_bos, "They do not")->needs(choices)->excludes(with);
   app.add_option("--window", options.window,
                  "Tokens that are read together; else as many as the run trained on, or 2048")
       ->check(CLI::Range(int64_t{2}, kMostTokens));
@@ -72,6 +76,7 @@ std::optional<EvaluateOptions> parse_evaluate(std::span<const std::string> argum
       "  titan_train evaluate outputs/mine --data questions.jsonl --choices");
   if (!parse_words(app, arguments, std::cout)) return std::nullopt;
   options.rest = app.remaining();
+  if (with_bos || without_bos) options.adds_bos = with_bos;
   if (!options.dtype.empty()) options.rest.push_back("--training.mixed_precision_param=" + options.dtype);
   return options;
 }
@@ -194,8 +199,26 @@ Question parse_question(const std::string& place, const std::string& line) {
   return question;
 }
 
+/// The token before a text that has no context; kNoId if the tokenizer has none.
+int32_t prefix_of(const Tokenizer& tokenizer) {
+  return tokenizer.bos_id() != Tokenizer::kNoId ? tokenizer.bos_id() : tokenizer.eos_id();
+}
+
+/// As the harness encodes a text: with what the tokenizer adds by default, or with the begin-of-text token, or alone;
+/// and alone if the text begins with that token's name.
+std::vector<int32_t> encode_question(const std::string& text, const EvaluateOptions& options,
+                                     const Tokenizer& tokenizer) {
+  const int32_t prefix = prefix_of(tokenizer);
+  const bool has_bos = prefix != Tokenizer::kNoId && text.starts_with(tokenizer.token_name(prefix));
+  if (has_bos || options.adds_bos == false) return tokenizer.encode(text, false, false);
+  if (!options.adds_bos) return tokenizer.encode_by_default(text);
+  std::vector<int32_t> ids = tokenizer.encode(text, false, false);
+  ids.insert(ids.begin(), tokenizer.bos_id());
+  return ids;
+}
+
 /// Follows EleutherAI's harness: white space at the context's end moves to the choice, both are tokenized together, and
-/// the tokens after those of the context alone belong to the choice.
+/// the tokens after the number of those of the context alone belong to the choice.
 ScoredText scored_choice(const Question& question, const std::string& choice, const EvaluateOptions& options,
                          const Tokenizer& tokenizer, const std::string& place) {
   std::string context = question.context;
@@ -205,19 +228,21 @@ ScoredText scored_choice(const Question& question, const std::string& choice, co
   context.resize(end);
   ScoredText text;
   if (context.empty()) {
-    const int32_t prefix = tokenizer.bos_id() != Tokenizer::kNoId ? tokenizer.bos_id() : tokenizer.eos_id();
+    const int32_t prefix = prefix_of(tokenizer);
     if (prefix == Tokenizer::kNoId) {
       throw Error(ExitCode::bad_data, fmt::format("{}: the context is empty, and this tokenizer has no token to begin "
                                                   "a text with; give the question a context",
                                                   place));
     }
-    text.tokens = {prefix};
     const std::vector<int32_t> ids = tokenizer.encode(continuation, false, false);
+    if (ids.empty() || ids[0] != prefix) text.tokens = {prefix};
     text.tokens.insert(text.tokens.end(), ids.begin(), ids.end());
     return text;
   }
-  text.tokens = tokenizer.encode(context + continuation, options.adds_bos, /*eos=*/false);
-  text.first = std::ssize(tokenizer.encode(context, options.adds_bos, false));
+  const std::vector<int32_t> whole = encode_question(context + continuation, options, tokenizer);
+  text.tokens = encode_question(context, options, tokenizer);
+  text.first = std::ssize(text.tokens);
+  if (text.first < std::ssize(whole)) text.tokens.insert(text.tokens.end(), whole.begin() + text.first, whole.end());
   return text;
 }
 
@@ -272,7 +297,7 @@ void report_answers(const std::vector<Question>& questions, const std::vector<do
 }
 
 Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokenizer, int64_t window) {
-  if (options.adds_bos && tokenizer.bos_id() == Tokenizer::kNoId) {
+  if (options.adds_bos == true && tokenizer.bos_id() == Tokenizer::kNoId) {
     throw Error(ExitCode::bad_config,
                 "evaluate: --add-bos-token needs a tokenizer with a begin-of-text token; leave it out");
   }

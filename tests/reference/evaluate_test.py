@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import pathlib
+import shutil
 import sys
 import unittest
 
-import torch
+os.environ["HF_HUB_OFFLINE"] = "1"
 
-from generate_test import ModelTest, byte_tokenizer
+import tokenizers
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+
+from generate_test import END, ModelTest, byte_tokenizer
 from titan import binary
 
 TEXTS = ["Alice was beginning to get very tired of sitting by her sister on the bank.", "Ja, ja: schön war's!", "x",
          "the rabbit-hole went straight on like a tunnel for some way, " * 3]
+HARNESSES: dict = {}
 QUESTIONS = [
     {"context": "Once upon a time there was a", "choices": ["king", "qq", "very long choice, which is a sentence"], "answer": 2},
     {"context": "Trailing spaces  ", "choices": ["go", "to the choice"], "answer": 0},
@@ -32,28 +41,20 @@ def log_likelihood(model, given: list[int], scored: list[int], most: int = 10**9
     return sum(logits[i, token].item() for i, token in enumerate(scored))
 
 
-def harness(model, tokenizer, question: dict, most: int, delimiter: str = " ") -> list[float]:
-    """As lm_eval.api.model and lm_eval.models.huggingface score a question's choices."""
-    def encode(text: str) -> list[int]:
-        return tokenizer(text, add_special_tokens=False).input_ids
-
-    scores = []
-    for choice in question["choices"]:
-        context, continuation = question["context"], delimiter + choice
-        if not context:
-            scores.append(log_likelihood(model, [tokenizer.eos_token_id], encode(continuation), most))
-            continue
-        spaces = len(context) - len(context.rstrip())
-        if spaces:
-            continuation, context = context[-spaces:] + continuation, context[:-spaces]
-        whole, start = encode(context + continuation), len(encode(context))
-        scores.append(log_likelihood(model, whole[:start], whole[start:], most))
-    return scores
+def harness(folder: pathlib.Path, question: dict, most: int, adds_bos: bool | None) -> list[float]:
+    """The sums that the installed lm_eval gives a question's choices."""
+    key = (folder, most, adds_bos)
+    if key not in HARNESSES:
+        HARNESSES[key] = HFLM(pretrained=str(folder), device="cpu", dtype="float32", batch_size=1, max_length=most,
+                              add_bos_token=adds_bos)  # fmt: skip
+    texts = [(question["context"], " " + choice) for choice in question["choices"]]
+    requests = [Instance("loglikelihood", {}, text, i) for i, text in enumerate(texts)]
+    return [score for score, _ in HARNESSES[key].loglikelihood(requests, disable_tqdm=True)]
 
 
 class EvaluateTest(ModelTest):
-    def evaluate(self, *words: object, ranks: int = 1, code: int = 0):
-        return self.generate(*words, ranks=ranks, code=code, command="evaluate")
+    def evaluate(self, *words: object, ranks: int = 1, code: int = 0, model: str = "model"):
+        return self.generate(*words, model=model, ranks=ranks, code=code, command="evaluate")
 
     def write(self, name: str, records: list) -> str:
         (self.folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -81,12 +82,27 @@ class EvaluateTest(ModelTest):
             self.assertAlmostEqual(total["loss"], sums / counts, delta=1e-5)
 
     def test_choices_are_scored_as_in_the_harness(self):
-        theirs, tokenizer = self.model("llama"), byte_tokenizer()
+        self.model("llama")
+        begins = byte_tokenizer()
+        begins.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single=f"{END} $A", special_tokens=[(END, 256)])  # fmt: skip
+        begins.bos_token = END
         data = self.write("questions.jsonl", QUESTIONS)
-        *questions, total = self.evaluate("--data", data, "--choices", "--window", 64, "--json")
+        for name, tokenizer, words, adds_bos in (("plain", byte_tokenizer(), [], None), ("begins", begins, [], None),
+                                                 ("with", begins, ["--add-bos-token"], True),
+                                                 ("without", begins, ["--no-bos-token"], False)):  # fmt: skip
+            with self.subTest(name):
+                shutil.copytree(self.folder / "model", self.folder / name)
+                tokenizer.save_pretrained(self.folder / name)
+                self.compare_choices(name, data, words, adds_bos)
+
+    def compare_choices(self, name: str, data: str, words: list[str], adds_bos: bool | None) -> None:
+        *questions, total = self.evaluate("--data", data, "--choices", "--window", 64, "--json", *words, model=name)
         right = right_normalised = 0
         for question, got in zip(QUESTIONS, questions, strict=True):
-            expected = harness(theirs, tokenizer, question, 64)
+            if question["context"] and not question["context"].strip():
+                continue
+            expected = harness(self.folder / name, question, 64, adds_bos)
             for a, b in zip(got["log_likelihoods"], expected, strict=True):
                 self.assertAlmostEqual(a, b, delta=1e-3)
             normalised = [score / len(choice) for score, choice in zip(expected, question["choices"], strict=True)]
