@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -45,7 +46,11 @@ std::unique_ptr<TextFileSource> open_text(const DatasetOptions& dataset) {
 }
 
 std::shared_ptr<const Tokenizer> open_vocabulary(const Tokenization& wanted) {
-  if (!wanted.ids) return open_tokenizer(wanted.tokenizer);
+  if (!wanted.ids) {
+    std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(wanted.tokenizer);
+    for (const std::string& notice : tokenizer->notices()) std::cerr << "warning: " << printable(notice) << '\n';
+    return tokenizer;
+  }
   const GivenIds& ids = *wanted.ids;
   return std::make_shared<RecordedVocabulary>(ids.vocabulary, ids.bos, ids.eos, ids.maker);
 }
