@@ -200,6 +200,7 @@ std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, boo
                                                 place));
   }
   std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(place);
+  for (const std::string& notice : tokenizer->notices()) std::cerr << "warning: " << printable(notice) << '\n';
   if (needs_text && !tokenizer->reads_text()) {
     throw Error(ExitCode::bad_data, fmt::format("{} holds ids and no tokenizer: name the one that made them with "
                                                 "--model.tokenizer_path",
