@@ -6,6 +6,7 @@
 #include <set>
 
 #include "added_tokens.h"
+#include "chat_control_tokens.h"
 #include "chat_jinja.h"
 #include "chat_marks.h"
 #include "json_node.h"
@@ -220,7 +221,12 @@ std::vector<std::string> chat_template_names() { return {"auto", "llama3", "llam
 
 struct ChatTemplate::Form {
   Form(const Source& source, std::shared_ptr<const Tokenizer> of, bool all)
-      : name(source.name), jinja(source.text), special(tokens_of(*of)), tokenizer(std::move(of)), all_count(all) {
+      : name(source.name),
+        jinja_source(source.text),
+        jinja(source.text),
+        special(tokens_of(*of)),
+        tokenizer(std::move(of)),
+        all_count(all) {
     const int32_t bos = tokenizer->bos_id(), eos = tokenizer->eos_id();
     if (bos != Tokenizer::kNoId) names["bos_token"] = tokenizer->token_name(bos);
     if (eos != Tokenizer::kNoId) names["eos_token"] = tokenizer->token_name(eos);
@@ -230,6 +236,7 @@ struct ChatTemplate::Form {
     return jinja.write(messages, generate, names, variables);
   }
   void find_whether_parts_are_read();
+  std::vector<std::string> split_tokens(bool ends_in_token) const;
   std::string problem_of(const Messages& messages, bool generate, const Variables& variables,
                          const jinja::TemplateError& error) const;
   std::string about(size_t message, const Messages& messages, const char* what) const {
@@ -246,6 +253,7 @@ struct ChatTemplate::Form {
   EncodedChat encode(const Written& written) const;
 
   std::string name;
+  std::string jinja_source;
   jinja::Template jinja;
   AddedTokenFinder special;
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -289,6 +297,12 @@ ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<c
   std::string& end = form_->turn_end;
   form_->special.split(end, parts);
   const auto token = std::find_if(parts.begin(), parts.end(), [](const auto& part) { return part.token != nullptr; });
+  if (options.name == "auto") {
+    const std::vector<std::string> split = form_->split_tokens(token != parts.end());
+    if (!split.empty()) {
+      fail(fmt::format("it writes {}, which the tokenizer splits into several ids", join(split, ", ")));
+    }
+  }
   if (token == parts.end()) {
     stop_text_ = end;
   } else {
@@ -313,6 +327,23 @@ void ChatTemplate::Form::find_whether_parts_are_read() {
   } catch (const jinja::TemplateError&) {
     reads_parts = false;
   }
+}
+
+/// The control tokens that a conversation with and without a system message is written with and that are not one id.
+std::vector<std::string> ChatTemplate::Form::split_tokens(bool ends_in_token) const {
+  const ChatMessage system{"system", "rule"}, user{"user", "question"}, assistant{"assistant", "answer"};
+  std::vector<Written> samples;
+  for (const Messages& sample : {Messages{user, assistant}, {user, assistant, user}, {system, user, assistant}}) {
+    Written written = write(sample, /*generate=*/sample.back().role == "user");
+    if (written.problem.empty()) samples.push_back(std::move(written));
+  }
+  std::vector<std::string_view> texts;
+  for (const Written& written : samples) {
+    for (size_t i = 0; i < written.runs.size(); ++i) texts.push_back(written.template_text(i));
+  }
+  std::set<std::string> known;
+  for (auto& [token, id] : tokenizer->special_tokens()) known.insert(token);
+  return split_control_tokens(jinja_source, texts, known, ends_in_token);
 }
 
 /// Finds the message that causes the template's error: the last one of the shortest prefix with the same error.

@@ -303,6 +303,7 @@ void read_tokenizer(Run& run) {
   run.log.info("Reading the tokenizer {}", tokenizer_location(run.config));
   run.data.tokenizer = open_tokenizer(tokenizer_location(run.config));
   run.log.info(run.data.tokenizer->description());
+  for (const std::string& notice : run.data.tokenizer->notices()) run.log.shared_warning(notice);
 }
 
 void open_data(Run& run) {
