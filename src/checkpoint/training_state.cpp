@@ -251,13 +251,14 @@ class Restoration {
     }
   }
 
-  /// Reads the tensors that no rank needs, distributed over the ranks by file, so that damage in their blocks is found.
+  /// Reads the tensors that no rank needs, and the step counts, which few need, distributed over the ranks by file, so
+  /// that damage in their blocks is found. All ranks must agree on which tensors these are.
   void check_rest() {
     if (!leave_.empty() || !checkpoint_.verified()) return;
     std::set<std::string> needed;
     for (const SavedParameter& parameter : parameters_) {
-      needed.insert({prefix_ + parameter.name, state_key(parameter.name, "exp_avg"),
-                     state_key(parameter.name, "exp_avg_sq"), state_key(parameter.name, "step")});
+      needed.insert(
+          {prefix_ + parameter.name, state_key(parameter.name, "exp_avg"), state_key(parameter.name, "exp_avg_sq")});
     }
     std::map<std::string, std::vector<LogicalTensor>> rest;  // by file
     for (const auto& [name, stored] : index_.tensors) {
