@@ -348,17 +348,24 @@ TEST(Rendezvous, ARankZeroThatDiesWhileItGathersIsFollowedByAnother) {
 TEST(Rendezvous, ARankThatLeavesOrComesAgainIsReplacedWhereRanksAreStartedAgain) {
   for (const bool leaves : {true, false}) {
     const std::vector<uint16_t> at{ports()[0]};
-    auto zero = meet(restarted(0, 2, at), kRendezvousPatience);
+    auto zero = meet(restarted(0, 3, at), kRendezvousPatience);
     Channel former = proven(at[0]);
     RankFacts own = facts_of_a();
     own.rank = 1;
-    own.size = 2;
+    own.size = 3;
     ASSERT_TRUE(former.send_line(own.to_json()));
     if (leaves) former.close();
-    Met one = meet(restarted(1, 2, at), kRendezvousPatience).get();
-    Met met = zero.get();
-    ASSERT_EQ(met.error + one.error, "") << leaves;
-    part(met, one);
+    auto one = meet(restarted(1, 3, at), kRendezvousPatience);
+    if (!leaves) {
+      const auto line = former.wait_line(std::chrono::steady_clock::now() + kRendezvousPatience);
+      EXPECT_TRUE(line && parse_message(*line).refused) << "another has taken its place";
+    }
+    auto two = meet(restarted(2, 3, at), kRendezvousPatience);
+    Met met = zero.get(), first = one.get(), second = two.get();
+    ASSERT_EQ(met.error + first.error + second.error, "") << leaves;
+    auto left = std::async(std::launch::async, [&] { return second.rendezvous.watcher->leave(kRendezvousPatience); });
+    part(met, first);
+    EXPECT_TRUE(left.get().empty());
   }
 }
 
