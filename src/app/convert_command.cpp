@@ -9,6 +9,7 @@
 
 #include "checkpoint_job.h"
 #include "titan/base/error.h"
+#include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/training_state.h"
 #include "titan/cli/program.h"
@@ -16,6 +17,7 @@
 #include "titan/config/load.h"
 #include "titan/config/start.h"
 #include "titan/tools/convert.h"
+#include "titan/train/threads.h"
 
 namespace titan {
 namespace {
@@ -28,15 +30,13 @@ struct Direction {
   const char* example;
   void (*run)(const WeightConversion& conversion, std::ostream& out);
 };
-constexpr std::array<Direction, 7> kDirections{{
+constexpr std::array<Direction, 6> kDirections{{
     {"from-hf", "HF_FOLDER", "CHECKPOINT", "Convert a Hugging Face folder to a checkpoint", "Llama-3.1-8B/ llama31-8b",
      convert_from_hugging_face},
     {"to-hf", "CHECKPOINT", "HF_FOLDER", "Convert the model in a checkpoint to a folder for transformers",
      "outputs/mine/checkpoint/step-1000 my-model --dtype bfloat16", convert_to_hugging_face},
     {"from-meta", "META_FOLDER", "CHECKPOINT", "Convert consolidated.NN.pth and params.json to a checkpoint",
      "Meta-Llama-3-8B/original/ llama3-8b", convert_from_meta},
-    {"to-torch", "CHECKPOINT", "FILE", "Convert the model in a checkpoint to one file for torch.load",
-     "outputs/mine/checkpoint/step-1000 weights.pt", convert_to_torch},
     {"to-2024", "CHECKPOINT", "CHECKPOINT_2024", "Convert a checkpoint to the format of torchtitan of December 2024",
      "outputs/mine/checkpoint/step-1000 2024/step-1000", convert_to_2024},
     {"to-2026", "CHECKPOINT", "CHECKPOINT_2026",
@@ -148,6 +148,11 @@ LoadedConfig load_conversion(const Schema& schema, const Direction& direction, c
 }
 
 [[noreturn]] void fail_unknown(const std::string& word) {
+  if (word == "to-torch") {  // was a direction; PyTorch's own tool does the same
+    throw Error(ExitCode::bad_config,
+                "convert has no direction to-torch; python -m torch.distributed.checkpoint.format_utils dcp_to_torch "
+                "CHECKPOINT FILE writes a checkpoint as one file for torch.load");
+  }
   const std::vector<std::string> close = nearest(word, convert_command_words(), 1);
   const std::string hint = close.empty() ? "" : fmt::format("; did you mean {}?", close.front());
   throw Error(ExitCode::bad_config,
@@ -181,6 +186,7 @@ int run_convert(const Schema& schema, std::span<const std::string> arguments) {
   for (const std::string& line : locate_inputs(loaded)) std::cerr << line << '\n';
   const bool reads_checkpoint = !std::string_view(direction->name).starts_with("from-");
   constexpr double kGigabyte = 1e9;
+  use_threads(default_threads());
   direction->run(
       {reads_checkpoint ? newest_checkpoint(options->from) : std::filesystem::path(options->from), options->to,
        loaded.config, names_model, names_any(loaded, {"model.tokenizer_path", "model.hf_assets_path"}), options->dtype,

@@ -199,28 +199,6 @@ void write_tensor_blob(HashingWriter& file, const TensorBytes& tensor) {
   file.write(zip.finish());
 }
 
-void write_state_dict(HashingWriter& file, std::span<const LogicalTensor> tensors, const ElementPieces& pieces) {
-  std::vector<std::pair<std::string, PickleRef>> items;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    items.emplace_back(tensors[i].name, tensor_value(tensors[i].type, tensors[i].shape, std::to_string(i)));
-  }
-  ZipWriter zip;
-  file.write(small_entries(zip, write_pickle(pickle::dictionary(items))));
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const int64_t bytes = numel_of(tensors[i].shape) * static_cast<int64_t>(c10::elementSize(tensors[i].type));
-    file.write(zip.begin_entry(entry_name("data/" + std::to_string(i)), bytes));
-    uint32_t checksum = 0;
-    int64_t written = 0;
-    pieces(i, [&](const at::Tensor& piece) {
-      checksum = write_elements(file, piece, checksum);
-      written += static_cast<int64_t>(piece.nbytes());
-    });
-    TITAN_CHECK(written == bytes, tensors[i].name, written, bytes);
-    file.write(zip.end_entry(checksum));
-  }
-  file.write(zip.finish());
-}
-
 std::string value_blob(const PickleRef& value) {
   ZipWriter zip;
   std::string blob = small_entries(zip, write_pickle(value));

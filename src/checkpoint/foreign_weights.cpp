@@ -358,26 +358,6 @@ void write_parts(Storage& storage, const StreamedState& state, const Parts& part
   storage.sync_folder(place.temporary());
 }
 
-/// Reads back the file under its temporary name.
-void write_all_tensors(Storage& storage, TensorSource& weights, const std::vector<LogicalTensor>& tensors,
-                       const std::filesystem::path& file) {
-  HashingWriter out(storage, file);
-  write_state_dict(out, tensors, [&](size_t index, const std::function<void(const at::Tensor&)>& write) {
-    const LogicalTensor& tensor = tensors[index];
-    const int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0];
-    const int64_t step = rows_at_once(tensor, 1);
-    for (int64_t row = 0; row < rows; row += step) {
-      const ForeignTensor same{tensor.name, tensor.name, tensor.shape};
-      write(read_their_rows(weights, same, row, std::min(step, rows - row)));
-    }
-  });
-  CheckedReader written(storage, file, out.finish());
-  written.check_all();
-  if (read_state_dict(written).size() != tensors.size()) {
-    throw DamageError(fmt::format("{} reads back differently", file.string()));
-  }
-}
-
 }  // namespace
 
 void write_streamed(Storage& storage, const StreamedState& state, const std::filesystem::path& folder) {
@@ -412,33 +392,6 @@ void import_weights(Storage& storage, TensorSource& theirs, const ForeignModel& 
   };
   state.facts = std::move(facts);
   write_streamed(storage, state, folder);
-}
-
-void write_torch_file(Storage& storage, TensorSource& weights, const std::filesystem::path& file) {
-  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
-  const std::filesystem::path temporary = folder / fmt::format("{}{}", kSavingPrefix, file.filename().string());
-  std::vector<LogicalTensor> tensors;
-  int64_t bytes = kSmallBytes;
-  for (const auto& [name, tensor] : weights.tensors()) {
-    tensors.push_back({name, tensor.type, tensor.shape});
-    bytes += tensor.bytes();
-  }
-  refuse_to_replace(storage, file);
-  storage.make_folders(folder);
-  storage.sync_way_to(folder);
-  if (storage.free_bytes(folder) < bytes) throw StorageError(fmt::format("write {} bytes to", bytes), folder, ENOSPC);
-  storage.remove(temporary);  // left by a killed attempt
-  try {
-    write_all_tensors(storage, weights, tensors, temporary);
-    storage.rename(temporary, file);
-    storage.sync_folder(folder);
-  } catch (const Error&) {
-    try {
-      storage.remove(temporary);
-    } catch (const StorageError&) {  // the next attempt removes it
-    }
-    throw;
-  }
 }
 
 }  // namespace titan

@@ -146,18 +146,6 @@ void convert_to_hugging_face(const WeightConversion& conversion, std::ostream& o
                      python_name(wanted.type.value_or(stored)), human_bytes(static_cast<double>(outcome.bytes)));
 }
 
-void convert_to_torch(const WeightConversion& conversion, std::ostream& out) {
-  const fs::path target = free_target(conversion.to);
-  const std::unique_ptr<Storage> storage = make_posix_storage();
-  OpenCheckpoint checkpoint = open_checkpoint(*storage, conversion.from);
-  CheckpointSource weights(checkpoint);
-  if (weights.tensors().empty()) {
-    throw Error(ExitCode::storage, fmt::format("{} holds no model", conversion.from.string()));
-  }
-  write_torch_file(*storage, weights, target);
-  out << fmt::format("{} written and read back: {} tensors\n", target.string(), weights.tensors().size());
-}
-
 namespace {
 
 void write_form(const WeightConversion& conversion, HeldModel& held, TorchtitanRelease release,

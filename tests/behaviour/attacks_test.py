@@ -389,7 +389,7 @@ class NestedText(BehaviourTest):
             run = self.titan("convert", "verify", folder)
             self.assertIn(run.code, (BAD_DATA, STORAGE), run.errors[:2000])
             (folder / "manifest.json").unlink()
-            run = self.titan("convert", "to-torch", folder, self.folder / "made.pt")
+            run = self.titan("convert", "to-hf", folder, self.folder / "made")
             self.assertIn(run.code, (BAD_DATA, STORAGE), run.errors[:2000])
 
 

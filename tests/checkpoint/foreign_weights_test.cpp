@@ -294,10 +294,6 @@ TEST(Conversion, WhatHasReturnedIsThereHoweverMuchIsDroppedInAFolderThatWasNotOn
     MemorySource theirs(their_tensors());
     import_weights(storage, theirs, small_model(), at::kFloat, "out/ours", {});
   });
-  expect_all_left([](Storage& storage) {
-    MemorySource ours = our_weights();
-    write_torch_file(storage, ours, "out/weights.pt");
-  });
 }
 
 }  // namespace

@@ -15,29 +15,6 @@
 namespace titan {
 namespace {
 
-TEST(StateDict, EveryTensorIsFoundUnderItsNameInPieces) {
-  const std::vector<LogicalTensor> tensors{
-      {"a", at::kFloat, {6, 5}}, {"b.c", at::kBFloat16, {3}}, {"d", at::kLong, {}}};
-  std::vector<at::Tensor> values;
-  for (const LogicalTensor& tensor : tensors) values.push_back(normal(tensor.shape, 1, at::kFloat, 50).to(tensor.type));
-  MemoryStorage storage;
-  HashingWriter out(storage, "file");
-  write_state_dict(out, tensors, [&](size_t index, const std::function<void(const at::Tensor&)>& write) {
-    if (values[index].dim() < 2) return write(values[index]);
-    for (int64_t row = 0; row < 6; row += 2) write(values[index].narrow(0, row, 2));
-  });
-  CheckedReader file(storage, "file", out.finish());
-  const std::map<std::string, StoredElements> found = read_state_dict(file);
-  ASSERT_EQ(found.size(), tensors.size());
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const StoredElements& stored = found.at(tensors[i].name);
-    EXPECT_EQ(stored.type, tensors[i].type);
-    EXPECT_EQ(stored.shape, tensors[i].shape);
-    const std::string bytes = file.read(stored.first_byte, static_cast<int64_t>(values[i].nbytes()));
-    EXPECT_EQ(std::memcmp(bytes.data(), values[i].const_data_ptr(), bytes.size()), 0) << tensors[i].name;
-  }
-}
-
 TEST(StateDict, AFileOfOneValueIsNoDictionary) {
   MemoryStorage storage;
   HashingWriter out(storage, "file");

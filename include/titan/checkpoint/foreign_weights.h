@@ -124,8 +124,4 @@ struct TorchtitanForm {
 void write_for_torchtitan(Storage& storage, OpenCheckpoint& checkpoint, const TorchtitanForm& form,
                           const std::map<std::string, at::Tensor>& tables, const std::filesystem::path& folder);
 
-/// Writes all tensors of `weights` as a state dict for torch.load and reads its index back. Atomic; an existing file is
-/// an error.
-void write_torch_file(Storage& storage, TensorSource& weights, const std::filesystem::path& file);
-
 }  // namespace titan

@@ -45,12 +45,7 @@ class CheckpointSource : public TensorSource {
 
 // A `torch.save` file of a dictionary of tensors.
 
-/// Passes the elements of tensor `index` to `write`, in order, as contiguous CPU tensors.
-using ElementPieces = std::function<void(size_t index, const std::function<void(const at::Tensor& piece)>& write)>;
-
-void write_state_dict(HashingWriter& file, std::span<const LogicalTensor> tensors, const ElementPieces& pieces);
-
-/// The tensors of such a file, by name. Throws DamageError or PickleError.
+/// Its tensors, by name. Throws DamageError or PickleError.
 std::map<std::string, StoredElements> read_state_dict(CheckedReader& file);
 
 // Non-temporal copies, for memory that is not read soon, such as the buffers of an asynchronous save.

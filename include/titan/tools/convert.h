@@ -30,7 +30,6 @@ struct WeightConversion {
 void convert_from_hugging_face(const WeightConversion& conversion, std::ostream& out);
 void convert_to_hugging_face(const WeightConversion& conversion, std::ostream& out);
 void convert_from_meta(const WeightConversion& conversion, std::ostream& out);
-void convert_to_torch(const WeightConversion& conversion, std::ostream& out);
 void convert_to_2024(const WeightConversion& conversion, std::ostream& out);
 void convert_to_2026(const WeightConversion& conversion, std::ostream& out);
 
