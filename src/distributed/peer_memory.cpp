@@ -22,8 +22,12 @@ namespace {
   throw Error(ExitCode::launcher, fmt::format("{}: {}", what, std::strerror(why)));
 }
 
-std::string unreachable(const std::string& address) {
-  return "memory of another rank of this host (" + address + ") cannot be opened";
+/// A rank that fails closes its segments before it exits, and its next file may get the same descriptor. So the wrong
+/// content behind an address is the owner's failure: reporting it as this rank's would hide the cause.
+[[noreturn]] void fail_for_owner(long process) {
+  throw Error(
+      ExitCode::peer_failure,
+      fmt::format("process {}, another rank of this host, has ended or has closed the memory that it shared", process));
 }
 
 uint64_t random_number() {
@@ -74,18 +78,16 @@ std::shared_ptr<SharedSegment> SharedSegment::open(const std::string& address) {
   TITAN_CHECK(read == 4, address);
   const std::string path = fmt::format("/proc/{}/fd/{}", process, owners_file);
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (file < 0 && errno == ENOENT) {
-    throw Error(ExitCode::peer_failure, fmt::format("process {}, another rank of this host, has ended", process));
-  }
-  if (file < 0) fail(unreachable(address), errno);
+  if (file < 0 && errno == ENOENT) fail_for_owner(process);
+  if (file < 0) fail("memory of another rank of this host (" + address + ") cannot be opened", errno);
   struct stat facts {};
   if (::fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size != kHead + bytes) {
     ::close(file);
-    fail(unreachable(address), ESTALE);
+    fail_for_owner(process);
   }
   std::shared_ptr<SharedSegment> segment(new SharedSegment(file, address, bytes));
   const auto expected = static_cast<uint64_t>(nonce);
-  if (std::memcmp(segment->memory_, &expected, sizeof expected) != 0) fail(unreachable(address), ESTALE);
+  if (std::memcmp(segment->memory_, &expected, sizeof expected) != 0) fail_for_owner(process);
   return segment;
 }
 

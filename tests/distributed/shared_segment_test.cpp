@@ -11,6 +11,17 @@
 namespace titan {
 namespace {
 
+/// Expects that opening `address` reports a failure of the process that made it.
+void expect_failure_of_owner(const std::string& address, pid_t owner) {
+  try {
+    SharedSegment::open(address);
+    FAIL() << "it was opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::peer_failure);
+    EXPECT_NE(std::string(error.what()).find(fmt::format("process {}", owner)), std::string::npos) << error.what();
+  }
+}
+
 TEST(SharedSegment, WhatOneWritesTheOtherReads) {
   const auto mine = SharedSegment::create(64);
   const auto theirs = SharedSegment::open(mine->address());
@@ -34,12 +45,19 @@ TEST(SharedSegment, ThatOfAProcessThatHasEndedIsAFailureOfThatRankAndNotOfThisOn
   ::close(ends[0]);
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   ASSERT_GT(length, 0);
-  try {
-    SharedSegment::open(std::string(text.data(), static_cast<size_t>(length)));
-    FAIL() << "it was opened";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::peer_failure);
-    EXPECT_NE(std::string(error.what()).find(fmt::format("process {}", child)), std::string::npos) << error.what();
+  expect_failure_of_owner(std::string(text.data(), static_cast<size_t>(length)), child);
+}
+
+TEST(SharedSegment, ThatOfAFailingProcessWhoseDescriptorsAreOtherFilesIsAFailureOfThatRank) {
+  auto mine = SharedSegment::create(64);
+  const std::string address = mine->address();
+  mine.reset();
+  expect_failure_of_owner(address, ::getpid());  // closed
+  for (int64_t bytes : {4096, 64}) {             // another file with the same descriptor: of another size, of the same
+    const auto next = SharedSegment::create(bytes);
+    ASSERT_EQ(next->address().substr(0, next->address().find(':', address.find(':') + 1)),
+              address.substr(0, address.find(':', address.find(':') + 1)));
+    expect_failure_of_owner(address, ::getpid());
   }
 }
 
