@@ -141,7 +141,7 @@ if(TITAN_TORCH)
   add_executable(dying_titan_train tests/behaviour/dying_main.cpp)
   target_link_libraries(dying_titan_train PRIVATE titan_app)
   target_link_options(dying_titan_train PRIVATE
-    LINKER:--wrap=_ZN5titan11BatchStream4nextEv
+    LINKER:--wrap=_ZN5titan11BatchStream4nextERKSt8functionIFbvEE
     LINKER:--wrap=_ZN5titan8Executor3runERKNS_7ProgramESt4spanIKNS_12BatchContextELm18446744073709551615EERNS_8StepWorkERKSt8functionIFvRKNS_6ActionEEE
     LINKER:--wrap=_ZN5titan10write_dataERNS_7StorageERKNS_9SavePlaceElSt4spanIKNS_10SavedValueELm18446744073709551615EEmRKSt8functionIFNS_11TensorBytesEmEEl)
 

@@ -124,7 +124,8 @@ Source source_of(const ChatTemplateOptions& options) {
   if (name == "chatml") return {name, kChatml};
   if (name == "custom") {
     if (!options.assistant.suffix.empty()) return {name, custom_source(options)};
-    refuse_config("a custom chat template needs a text that ends the assistant's turn. Set data.chat.assistant_suffix.");
+    refuse_config(
+        "a custom chat template needs a text that ends the assistant's turn. Set data.chat.assistant_suffix.");
   }
   if (name != "auto") {
     refuse_config(fmt::format("there is no chat template {}. There are: {}.", name, join(chat_template_names(), ", ")));

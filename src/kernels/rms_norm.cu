@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_forward_kernel(RmsNormF
 
 // Block b handles rows b, b + blocks, …: with x̂ = x·r and g = dy·w, dx = r·(g − x̂·mean(g·x̂)) + d_residual. The
 // weight's gradient Σ dy·x̂ stays in registers across rows and is written once, for the second kernel. Packs are kept
-// in their storage dtype: four widened packs per thread would exceed the registers. The residual is loaded with the rest
-// of a row: after the block's sum it would be a second wait for memory in each row.
+// in their storage dtype: four widened packs per thread would exceed the registers. The residual is loaded with the
+// rest of a row: after the block's sum it would be a second wait for memory in each row.
 template <class T, int kWidth, int kPacks>
 __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(RmsNormBackward a) {
   float d_weight[kPacks][kWidth] = {};

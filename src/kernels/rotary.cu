@@ -28,9 +28,9 @@ __global__ void __launch_bounds__(kMostThreads) rotate_kernel(RotaryTurn a) {
   for (unsigned pack = threadIdx.x; pack < query_packs + key_packs; pack += blockDim.x) {
     const bool is_query = pack < query_packs;
     const unsigned own = is_query ? pack : pack - query_packs;
-    const int64_t at = (token * (is_query ? a.query_heads : a.key_heads) * packs + own) * kWidth;
+    const int64_t from = token * (is_query ? a.query_stride : a.key_stride) + int64_t{own} * kWidth;
     float x[kWidth];
-    unpack(load<kWidth>(static_cast<const T*>(is_query ? a.query : a.key) + at), x);
+    unpack(load<kWidth>(static_cast<const T*>(is_query ? a.query : a.key) + from), x);
     const float* own_factors = factors + own % packs * kWidth;
 #pragma unroll
     for (int i = 0; i < kWidth; i += 2) {
@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(kMostThreads) rotate_kernel(RotaryTurn a) {
       x[i + 1] = even * imaginary + odd * real;
     }
     const Pack<T, kWidth> kept = packed<T>(x);
-    store(static_cast<T*>(is_query ? a.turned_query : a.turned_key) + at, kept);
+    const int64_t to = token * (is_query ? a.turned_query_stride : a.turned_key_stride) + int64_t{own} * kWidth;
+    store(static_cast<T*>(is_query ? a.turned_query : a.turned_key) + to, kept);
     if (!looks) continue;
     if (is_query) {
       largest_query = larger(largest_query, kept);

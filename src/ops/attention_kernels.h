@@ -28,8 +28,8 @@ AttentionKernel preferred_for(bool documents, AttentionKernel preferred);
 std::vector<int64_t> log_sum_exp_shape(AttentionKernel kernel, int64_t samples, int64_t heads, int64_t queries,
                                        bool has_column);
 
-/// True if the kernel's log-sum-exp has a last dimension of 1: cuDNN's in LibTorch 2.11, and not in later ones. The first
-/// answer for cuDNN takes a small call on `device`.
+/// True if the kernel's log-sum-exp has a last dimension of 1: cuDNN's in LibTorch 2.11, and not in later ones. The
+/// first answer for cuDNN takes a small call on `device`.
 bool log_sum_exp_has_column(AttentionKernel kernel, const at::Device& device);
 
 /// The value of `extra` if no forward call produced it: random state of an unused dropout.

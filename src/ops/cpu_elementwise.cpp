@@ -169,7 +169,7 @@ TITAN_INLINE void rotate(T* out, const T* x, const float* table, const RotarySha
   const int64_t width = shape.heads * shape.head_dim;
   for (int64_t t = first; t < last; ++t) {
     pattern.set(table + t % shape.rows * shape.head_dim, shape.head_dim, inverse);
-    load_tile(pattern.token, pattern.token_size, x + t * width, 0, 1, width, 1);
+    load_tile(pattern.token, pattern.token_size, x + t * shape.x_stride, 0, 1, width, 1);
     for (int64_t at = 0; at < pattern.token_size; at += pattern.size) {
       for (int64_t i = 0; i < pattern.size; i += S::kLanes) {
         typename S::Vector& value = vector_at<S>(pattern.token + at + i);
@@ -178,7 +178,7 @@ TITAN_INLINE void rotate(T* out, const T* x, const float* table, const RotarySha
         value = value * vector_at<S>(pattern.cosines + i) + swapped * vector_at<S>(pattern.sines + i);
       }
     }
-    store_tile(out + t * width, 0, pattern.token, pattern.token_size, 1, width, 1.0f);
+    store_tile(out + t * shape.out_stride, 0, pattern.token, pattern.token_size, 1, width, 1.0f);
   }
 }
 

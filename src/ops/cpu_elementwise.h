@@ -51,13 +51,16 @@ struct RotaryShape {
   int64_t heads;
   int64_t head_dim;  // even
   int64_t rows;      // rows of the table; token t uses row t modulo this
+  int64_t x_stride;  // elements from a token to the next
+  int64_t out_stride;
 };
 
 /// Floats of scratch memory per call, aligned to 64 bytes.
 int64_t rotary_scratch(const RotaryShape& shape);
 
-/// Rotates tokens [first, last) of x [tokens, heads, head_dim]: multiplies each pair (a, b) by the complex number of
-/// its row, or with `inverse` by the conjugate. `table`: [rows, head_dim / 2] pairs (cos, sin). `out` may alias `x`.
+/// Rotates tokens [first, last) of x [tokens, heads · head_dim] (adjacent within a token): multiplies each pair (a, b)
+/// by the complex number of its row, or with `inverse` by the conjugate. `table`: [rows, head_dim / 2] pairs (cos,
+/// sin). `out` may alias `x`.
 void cpu_rotate(float* out, const float* x, const float* table, const RotaryShape& shape, int64_t first, int64_t last,
                 bool inverse, float* scratch);
 void cpu_rotate(BFloat16Bits* out, const BFloat16Bits* x, const float* table, const RotaryShape& shape, int64_t first,

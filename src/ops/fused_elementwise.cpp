@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "titan/data/batch_stream.h"
+#include "titan/ops/column_gradients.h"
 #include "titan/ops/fused_kernels.h"
 
 namespace titan {
@@ -103,8 +104,8 @@ bool fused_rotate(const at::Tensor& query, const at::Tensor& key, at::Tensor& tu
   const FusedKernels* kernels = context.kernels;
   const at::Tensor& any = query.defined() ? query : key;
   if (!kernels || !any.defined()) return false;
-  const bool fits =
-      query.defined() ? kernels->fit({&query, &key, &turned_query, &turned_key}) : kernels->fit({&key, &turned_key});
+  const bool fits = query.defined() ? kernels->rows_fit({&query, &key, &turned_query, &turned_key}, 2)
+                                    : kernels->rows_fit({&key, &turned_key}, 2);
   if (!fits || table.scalar_type() != at::kComplexFloat || !table.is_contiguous() ||
       (positions.defined() && !positions.is_contiguous())) {
     return false;
@@ -120,6 +121,11 @@ bool fused_rotate(const at::Tensor& query, const at::Tensor& key, at::Tensor& tu
   a.key = readable(key);
   a.turned_query = writable(turned_query);
   a.turned_key = writable(turned_key);
+  const auto stride_of = [](const at::Tensor& heads) { return heads.defined() ? strided_rows(heads, 2)->stride : 0; };
+  a.query_stride = stride_of(query);
+  a.key_stride = stride_of(key);
+  a.turned_query_stride = stride_of(turned_query);
+  a.turned_key_stride = stride_of(turned_key);
   a.table = static_cast<const float*>(table.const_data_ptr());
   a.positions = static_cast<const int64_t*>(readable(positions));
   a.position_rows = positions.defined() ? positions.size(0) : 1;
@@ -139,33 +145,52 @@ bool fused_rotate(const at::Tensor& query, const at::Tensor& key, at::Tensor& tu
 
 std::optional<at::Tensor> fused_swiglu(const at::Tensor& gate, const at::Tensor& up, UnitContext& context) {
   const FusedKernels* kernels = context.kernels;
-  if (!kernels || !kernels->fit({&gate, &up})) return std::nullopt;
-  at::Tensor result = at::empty_like(gate);
+  if (!kernels || !kernels->rows_fit({&gate, &up}, 1)) return std::nullopt;
+  const StridedRows rows = *strided_rows(gate, 1);
+  if (strided_rows(up, 1)->stride != rows.stride) return std::nullopt;
+  at::Tensor result = at::empty(gate.sizes(), gate.options());
   const at::Tensor largest = amax_slot(gate, context);
-  kernels->table().swiglu_forward({kernel_type(gate), gate.numel(), gate.const_data_ptr(), up.const_data_ptr(),
-                                   writable(result), slot_bits(largest)},
-                                  current_stream(gate));
+  const SwigluForward a{kernel_type(gate),     rows.rows,           rows.width,       rows.stride,
+                        gate.const_data_ptr(), up.const_data_ptr(), writable(result), slot_bits(largest)};
+  if (!supported(a)) {
+    kernels->fall_back(shown("SwiGLU", gate));
+    return std::nullopt;
+  }
+  kernels->table().swiglu_forward(a, current_stream(gate));
   if (largest.defined()) context.scales.offer(result, largest);
   return result;
 }
 
-std::optional<SwigluGradients> fused_swiglu_backward(const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up,
-                                                     UnitContext& context) {
+bool fused_swiglu_backward(const SwigluGradients& result, const at::Tensor& dy, const at::Tensor& gate,
+                           const at::Tensor& up, UnitContext& context) {
   const FusedKernels* kernels = context.kernels;
   const at::Tensor dy_rows = dy.contiguous();
-  if (!kernels || !kernels->fit({&gate, &up, &dy_rows})) return std::nullopt;
-  SwigluGradients result{at::empty_like(gate), at::empty_like(up)};
+  if (!kernels || !kernels->fit({&dy_rows}) || !kernels->rows_fit({&dy_rows, &gate, &up, &result.gate, &result.up}, 1))
+    return false;
+  const StridedRows rows = *strided_rows(gate, 1), gradients = *strided_rows(result.gate, 1);
+  if (strided_rows(up, 1)->stride != rows.stride || strided_rows(result.up, 1)->stride != gradients.stride)
+    return false;
   const at::Tensor largest_gate = amax_slot(gate, context);
   const at::Tensor largest_up = amax_slot(gate, context);
-  kernels->table().swiglu_backward(
-      {kernel_type(gate), gate.numel(), dy_rows.const_data_ptr(), gate.const_data_ptr(), up.const_data_ptr(),
-       writable(result.gate), writable(result.up), slot_bits(largest_gate), slot_bits(largest_up)},
-      current_stream(gate));
+  const SwigluBackward a{kernel_type(gate),
+                         rows.rows,
+                         rows.width,
+                         rows.stride,
+                         gradients.stride,
+                         dy_rows.const_data_ptr(),
+                         gate.const_data_ptr(),
+                         up.const_data_ptr(),
+                         writable(result.gate),
+                         writable(result.up),
+                         slot_bits(largest_gate),
+                         slot_bits(largest_up)};
+  if (!supported(a)) return kernels->fall_back(shown("SwiGLU", gate));
+  kernels->table().swiglu_backward(a, current_stream(gate));
   if (largest_gate.defined()) {
     context.scales.offer(result.gate, largest_gate);
     context.scales.offer(result.up, largest_up);
   }
-  return result;
+  return true;
 }
 
 bool fused_embedding_gradient(at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& tokens, int64_t first,

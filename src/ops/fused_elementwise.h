@@ -40,8 +40,10 @@ struct SwigluGradients {
   at::Tensor gate;
   at::Tensor up;
 };
-std::optional<SwigluGradients> fused_swiglu_backward(const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up,
-                                                     UnitContext& context);
+/// Writes the gradients to `result`; returns false if unsupported. Rows of gate and up, and those of their gradients,
+/// need not be adjacent.
+bool fused_swiglu_backward(const SwigluGradients& result, const at::Tensor& dy, const at::Tensor& gate,
+                           const at::Tensor& up, UnitContext& context);
 
 /// gradient[tokens[i] − first] += dy[i] for the tokens whose rows are in the gradient [rows, D]; returns false if
 /// unsupported. The rows of equal tokens are summed before they are added.

@@ -4,16 +4,28 @@
 
 #include "titan/base/error.h"
 #include "titan/gpu/cuda.h"
+#include "titan/ops/column_gradients.h"
 
 namespace titan {
 
 bool FusedKernels::fit(std::initializer_list<const at::Tensor*> tensors, bool may_be_empty) const {
   const at::ScalarType type = (*tensors.begin())->scalar_type();
-  if (type != at::kFloat && type != at::kBFloat16) return false;
   return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor* tensor) {
-    return !tensor->defined() || (tensor->device().type() == device_ && tensor->is_contiguous() &&
-                                  tensor->scalar_type() == type && (may_be_empty || tensor->numel() > 0));
+    return !tensor->defined() ||
+           (takes(*tensor, type) && tensor->is_contiguous() && (may_be_empty || tensor->numel() > 0));
   });
+}
+
+bool FusedKernels::rows_fit(std::initializer_list<const at::Tensor*> tensors, int64_t dimensions) const {
+  const at::ScalarType type = (*tensors.begin())->scalar_type();
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor* tensor) {
+    return !tensor->defined() || (takes(*tensor, type) && tensor->numel() > 0 && strided_rows(*tensor, dimensions));
+  });
+}
+
+bool FusedKernels::takes(const at::Tensor& tensor, at::ScalarType type) const {
+  return (type == at::kFloat || type == at::kBFloat16) && tensor.scalar_type() == type &&
+         tensor.device().type() == device_;
 }
 
 bool FusedKernels::fall_back(const std::string& what) const {

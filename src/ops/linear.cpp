@@ -44,10 +44,40 @@ void place_rows(at::Tensor& whole, int64_t first, const at::Tensor& rows, int64_
   whole.narrow(0, first, rows.size(0)).copy_(rows);
 }
 
+std::vector<at::Tensor> matrices_of(const std::vector<Parameter*>& weights) {
+  std::vector<at::Tensor> matrices;
+  for (const Parameter* weight : weights) matrices.push_back(weight->weight());
+  return matrices;
+}
+
+/// One matrix over the gradients of `weights`; undefined if some are written and others not, or they are not adjacent.
+at::Tensor joined_gradients(const std::vector<Parameter*>& weights) {
+  std::vector<at::Tensor> gradients;
+  for (Parameter* weight : weights) {
+    if (weight->gradient_written() != weights[0]->gradient_written()) return {};
+    gradients.push_back(weight->gradient());
+  }
+  return joined_rows(gradients);
+}
+
+/// Columns [first, first + count) of a dense operand.
+Operand columns_of(const Operand& operand, int64_t first, int64_t count) {
+  return {.data = operand.data.narrow(1, first, count), .is_gradient = operand.is_gradient};
+}
+
+/// Weights that one product multiplies, with the gradient of their outputs: one weight, or several as one matrix.
+struct Part {
+  std::vector<Parameter*> weights;
+  Operand dy;               // [tokens, Σ rows]
+  at::Tensor columns = {};  // of the single weight, if forward kept them
+  at::Tensor matrix = {};   // of several
+};
+
 struct LinearBackward : BackwardNode {
   std::vector<Parameter*> weights;
   std::shared_ptr<const LinearProducts> products;
   std::shared_ptr<const SequenceParallel> exchange;
+  std::shared_ptr<ColumnGradients> joined;  // null: one product per weight
   LinearSplit side = LinearSplit::input;
   UnitContext* context = nullptr;
   Operand x;                        // data with a scale if forward computed one; or only its transposed float8 copy
@@ -63,41 +93,57 @@ struct LinearBackward : BackwardNode {
 
   /// The gradients hold all tokens; the input holds all tokens, or only this rank's.
   at::Tensor from_rows(torch::autograd::variable_list& gradients) {
+    std::vector<Part> parts = parts_of(gradients);
+    at::Tensor dx;
+    if (task_should_compute_output(0)) {
+      if (exchange) {
+        auto partial = [&](int64_t first, int64_t count) { return input_gradient(parts, first, count); };
+        dx = exchange->scatter_sum(x.rows() * exchange->ranks(), partial);
+      } else {
+        dx = input_gradient(parts, 0, x.rows());
+      }
+    }
+    std::erase_if(parts, [](const Part& part) { return !part.weights[0]->trainable(); });
+    if (!parts.empty()) submit_weight_gradients(std::move(parts));
+    return dx;
+  }
+
+  std::vector<Part> parts_of(torch::autograd::variable_list& gradients) {
+    if (joined) {
+      if (std::optional<Part> all = joined_part(gradients)) return {*std::move(all)};
+    }
     for (size_t i = 0; i < weights.size(); ++i) {
       if (gradients[i].defined()) gradients[i] = as_matrix(gradients[i], weights[i]->weight().size(0));
     }
     std::vector<Operand> dys = products->prepare_gradients(std::move(gradients), weights, *context);
+    std::vector<Part> parts;
     for (size_t i = 0; i < dys.size(); ++i) {
-      if (dys[i].defined()) dys[i] = products->ready(std::move(dys[i]), {weights[i]});
+      if (!dys[i].defined()) continue;
+      parts.push_back({{weights[i]}, products->ready(std::move(dys[i]), {weights[i]}), columns[i]});
     }
-    at::Tensor dx;
-    if (task_should_compute_output(0)) {
-      if (exchange) {
-        auto partial = [&](int64_t first, int64_t count) { return input_gradient(dys, first, count); };
-        dx = exchange->scatter_sum(x.rows() * exchange->ranks(), partial);
-      } else {
-        dx = input_gradient(dys, 0, x.rows());
-      }
-    }
-    std::vector<Parameter*> trained;
-    std::vector<Operand> their_dys;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      if (!dys[i].defined() || !weights[i]->trainable()) continue;
-      trained.push_back(weights[i]);
-      their_dys.push_back(std::move(dys[i]));
-    }
-    if (!trained.empty()) submit_weight_gradients(std::move(trained), std::move(their_dys));
-    return dx;
+    return parts;
   }
 
-  void submit_weight_gradients(std::vector<Parameter*> trained, std::vector<Operand> dys) {
+  /// None if an output has no gradient, or only some of the weights are trained.
+  std::optional<Part> joined_part(const torch::autograd::variable_list& gradients) const {
+    const at::Tensor matrix = joined_rows(matrices_of(weights));
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (!gradients[i].defined() || weights[i]->trainable() != weights[0]->trainable()) return std::nullopt;
+    }
+    if (!matrix.defined()) return std::nullopt;
+    return Part{weights, {.data = joined->complete(gradients), .is_gradient = true}, {}, matrix};
+  }
+
+  void submit_weight_gradients(std::vector<Part> parts) {
+    std::vector<Parameter*> trained;
+    for (const Part& part : parts) trained.insert(trained.end(), part.weights.begin(), part.weights.end());
     const Operand mine = x.data.defined() ? products->prepare(x.data, weights, x.scale, *context) : x;
-    context->sink->submit([trained = std::move(trained), dys = std::move(dys), mine, products = products,
+    context->sink->submit([parts = std::move(parts), trained = std::move(trained), mine, products = products,
                            exchange = exchange, all = weights] {
       auto add = [&](int64_t first, const Operand& rows) {
         const Operand shared = products->for_weight_gradients(rows, trained);
-        for (size_t i = 0; i < trained.size(); ++i) {
-          products->weight_gradient(rows_of(dys[i], first, rows.rows()), shared, *trained[i]);
+        for (const Part& part : parts) {
+          add_weight_gradient(*products, part, rows_of(part.dy, first, rows.rows()), shared);
         }
       };
       if (!exchange) return add(0, mine);
@@ -106,10 +152,32 @@ struct LinearBackward : BackwardNode {
     });
   }
 
-  at::Tensor input_gradient(const std::vector<Operand>& dys, int64_t first, int64_t count) {
+  static void add_weight_gradient(const LinearProducts& products, const Part& part, const Operand& dy,
+                                  const Operand& input) {
+    if (part.weights.size() == 1) return products.weight_gradient(dy, input, *part.weights[0]);
+    const at::Tensor gradient = joined_gradients(part.weights);
+    if (gradient.defined()) {
+      products.dense()->weight_gradient(dy, input, gradient, part.weights[0]->gradient_written());
+      for (Parameter* weight : part.weights) weight->mark_gradient_written();
+      return;
+    }
+    int64_t first = 0;
+    for (Parameter* weight : part.weights) {
+      const int64_t count = weight->gradient().size(0);
+      products.weight_gradient(columns_of(dy, first, count), input, *weight);
+      first += count;
+    }
+  }
+
+  at::Tensor input_gradient(const std::vector<Part>& parts, int64_t first, int64_t count) const {
     at::Tensor dx;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      if (dys[i].defined()) products->input_gradient(rows_of(dys[i], first, count), *weights[i], columns[i], dx);
+    for (const Part& part : parts) {
+      const Operand dy = rows_of(part.dy, first, count);
+      if (part.matrix.defined()) {
+        products->dense()->input_gradient(dy, part.matrix, dx);
+      } else {
+        products->input_gradient(dy, *part.weights[0], part.columns, dx);
+      }
     }
     return dx;
   }
@@ -159,15 +227,23 @@ Operand DenseProducts::received(const at::Tensor& rows, const Operand& mine, con
 Operand DenseProducts::ready(Operand operand, const Weights&) const { return operand; }
 
 at::Tensor DenseProducts::forward(const Operand& x, const Parameter& weight, at::Tensor*) const {
-  return (x.generates ? product_of_few_rows : product_with_transposed)(x.data, weight.weight());
+  return forward(x, weight.weight());
+}
+
+at::Tensor DenseProducts::forward(const Operand& x, const at::Tensor& matrix) const {
+  return (x.generates ? product_of_few_rows : product_with_transposed)(x.data, matrix);
 }
 
 void DenseProducts::input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor&,
                                    at::Tensor& dx) const {
+  input_gradient(dy, weight.weight(), dx);
+}
+
+void DenseProducts::input_gradient(const Operand& dy, const at::Tensor& matrix, at::Tensor& dx) const {
   if (dx.defined()) {
-    product_into(dx, dy.data, weight.weight(), /*accumulate=*/true);
+    product_into(dx, dy.data, matrix, /*accumulate=*/true);
   } else {
-    dx = product(dy.data, weight.weight());
+    dx = product(dy.data, matrix);
   }
 }
 
@@ -178,8 +254,11 @@ Operand DenseProducts::for_weight_gradients(const Operand& x, const Weights& wei
 }
 
 void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const {
-  at::Tensor gradient = weight.gradient();
-  const bool accumulate = weight.gradient_written();
+  weight_gradient(dy, x, weight.gradient(), weight.gradient_written());
+  weight.mark_gradient_written();
+}
+
+void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const {
   const bool same_dtype = dy.data.scalar_type() == gradient.scalar_type();
   if (!same_dtype && !round_weight_gradient_ && dy.data.is_cuda()) {
     wide_transposed_product_into(gradient, dy.data, x.data, accumulate);
@@ -191,7 +270,6 @@ void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, Paramet
   } else {
     gradient.copy_(at::mm(dy.data.t(), x.data));
   }
-  weight.mark_gradient_written();
 }
 
 ParallelLinear::ParallelLinear(std::vector<Parameter*> weights, int first_ordinal,
@@ -206,14 +284,22 @@ ParallelLinear::ParallelLinear(std::vector<Parameter*> weights, int first_ordina
   TITAN_CHECK(side == LinearSplit::input || weights_.size() == 1, weights_.size());
 }
 
+std::shared_ptr<ColumnGradients> ParallelLinear::column_gradients() const {
+  if (weights_.size() < 2 || !products_->dense() || !joined_rows(matrices_of(weights_)).defined()) return nullptr;
+  std::vector<int64_t> widths;
+  for (const Parameter* weight : weights_) widths.push_back(weight->weight().size(0));
+  return std::make_shared<ColumnGradients>(std::move(widths));
+}
+
 std::vector<at::Tensor> ParallelLinear::forward(const at::Tensor& input, UnitContext& context,
-                                                const std::optional<HeadShape>& heads) const {
+                                                const std::optional<HeadShape>& heads,
+                                                std::shared_ptr<ColumnGradients> gradients) const {
   const bool graph = wants_gradient({&input});
   BelowAutograd below;
   const at::Tensor x = as_matrix(input, weights_[0]->weight().size(1));
   Kept kept;
   kept.columns.resize(weights_.size());
-  std::vector<at::Tensor> outputs = products(x, graph ? &kept : nullptr, context);
+  std::vector<at::Tensor> outputs = products(x, graph ? &kept : nullptr, gradients != nullptr, context);
   if (heads) {
     for (at::Tensor& output : outputs) {
       output = output.view({heads->samples, heads->length, output.size(1) / heads->head_dim, heads->head_dim});
@@ -224,6 +310,7 @@ std::vector<at::Tensor> ParallelLinear::forward(const at::Tensor& input, UnitCon
     node->weights = weights_;
     node->products = products_;
     node->exchange = exchange_;
+    node->joined = std::move(gradients);
     node->side = side_;
     node->context = &context;
     context.note_saved(kept.x.data);
@@ -238,12 +325,16 @@ std::vector<at::Tensor> ParallelLinear::forward(const at::Tensor& input, UnitCon
 }
 
 /// The outputs, as far as the recompute policy requires; the input is gathered at most once.
-std::vector<at::Tensor> ParallelLinear::products(const at::Tensor& x, Kept* kept, UnitContext& context) const {
+std::vector<at::Tensor> ParallelLinear::products(const at::Tensor& x, Kept* kept, bool may_join,
+                                                 UnitContext& context) const {
   std::vector<bool> wanted(weights_.size());
+  at::Tensor matrix = may_join ? joined_rows(matrices_of(weights_)) : at::Tensor();
   for (size_t i = 0; i < weights_.size(); ++i) {
     const int ordinal = first_ordinal_ + static_cast<int>(i);
-    const bool handed_out = context.replay() && context.recorder.keeps(ResultKind::linear, ordinal);
-    wanted[i] = !handed_out && !context.recorder.skips(ResultKind::linear, ordinal);
+    const bool keeps = context.recorder.keeps(ResultKind::linear, ordinal);
+    const bool skips = context.recorder.skips(ResultKind::linear, ordinal);
+    wanted[i] = !(keeps && context.replay()) && !skips;
+    if (keeps || skips) matrix.reset();  // a kept column would hold the memory of all
   }
   const bool scatters = exchange_ && side_ == LinearSplit::output;
   std::vector<at::Tensor> computed(weights_.size());
@@ -261,6 +352,8 @@ std::vector<at::Tensor> ParallelLinear::products(const at::Tensor& x, Kept* kept
     }
     if (scatters) {
       computed[0] = scattered_product(operand);
+    } else if (matrix.defined()) {
+      computed = joined_products(operand, matrix);
     } else {
       computed = gathered_products(operand, wanted, context.recorder.checkpointed() ? nullptr : kept);
     }
@@ -279,25 +372,36 @@ std::vector<at::Tensor> ParallelLinear::products(const at::Tensor& x, Kept* kept
   return outputs;
 }
 
+void ParallelLinear::for_gathered(const Operand& x,
+                                  const std::function<void(int64_t first, const Operand& rows)>& multiply) const {
+  if (!exchange_) return multiply(0, products_->ready(x, weights_));
+  exchange_->gather(products_->message(x, weights_), [&](int64_t first, const at::Tensor& rows) {
+    multiply(first, products_->ready(products_->received(rows, x, weights_), weights_));
+  });
+}
+
 std::vector<at::Tensor> ParallelLinear::gathered_products(const Operand& x, const std::vector<bool>& wanted,
                                                           Kept* kept) const {
   std::vector<at::Tensor> outputs(weights_.size());
   const int64_t all = x.rows() * (exchange_ ? exchange_->ranks() : 1);
-  auto multiply = [&](int64_t first, const Operand& rows) {
-    const Operand operand = products_->ready(rows, weights_);
+  for_gathered(x, [&](int64_t first, const Operand& rows) {
     for (size_t i = 0; i < weights_.size(); ++i) {
       at::Tensor* columns = kept && !exchange_ ? &kept->columns[i] : nullptr;
-      if (wanted[i]) place_rows(outputs[i], first, products_->forward(operand, *weights_[i], columns), all);
+      if (wanted[i]) place_rows(outputs[i], first, products_->forward(rows, *weights_[i], columns), all);
     }
-  };
-  if (!exchange_) {
-    multiply(0, x);
-    return outputs;
-  }
-  exchange_->gather(products_->message(x, weights_), [&](int64_t first, const at::Tensor& rows) {
-    multiply(first, products_->received(rows, x, weights_));
   });
   return outputs;
+}
+
+std::vector<at::Tensor> ParallelLinear::joined_products(const Operand& x, const at::Tensor& matrix) const {
+  const int64_t all = x.rows() * (exchange_ ? exchange_->ranks() : 1);
+  at::Tensor outputs;
+  for_gathered(x, [&](int64_t first, const Operand& rows) {
+    place_rows(outputs, first, products_->dense()->forward(rows, matrix), all);
+  });
+  std::vector<int64_t> widths;
+  for (const Parameter* weight : weights_) widths.push_back(weight->weight().size(0));
+  return outputs.split_with_sizes(widths, /*dim=*/1);
 }
 
 at::Tensor ParallelLinear::scattered_product(const Operand& x) const {
@@ -306,170 +410,6 @@ at::Tensor ParallelLinear::scattered_product(const Operand& x) const {
     return products_->forward(rows_of(operand, first, count), *weights_[0], nullptr);
   };
   return exchange_->scatter_sum(x.rows(), partial);
-}
-
-namespace {
-
-/// One linear group as its products see it: this rank's share of features, all tokens.
-class TracedLinear {
- public:
-  TracedLinear(UnitTrace& trace, TracedTensor x, int64_t inputs, const std::vector<TracedWeight>& weights,
-               LinearSplit side, bool reads_alone)
-      : trace_(trace),
-        shape_(trace.shape()),
-        x_(x),
-        rows_(shape_.tokens()),
-        inputs_(side == LinearSplit::output ? inputs / shape_.tensor_ranks : inputs),
-        is_input_side_(side == LinearSplit::input),
-        reads_alone_(reads_alone) {
-    for (const TracedWeight& weight : weights) {
-      const bool narrow = shape_.float8 && shape_.in_float8(weight.name);
-      outputs_.push_back({is_input_side_ ? weight.outputs / shape_.tensor_ranks : weight.outputs, narrow});
-      converted_ += narrow;
-      most_outputs_ = std::max(most_outputs_, outputs_.back().count);
-      all_outputs_ += outputs_.back().count;
-    }
-    all_converted_ = converted_ == std::ssize(weights);
-    is_tensorwise_ = shape_.float8 == Float8Recipe::tensorwise && converted_ > 0;
-  }
-
-  std::vector<TracedTensor> add(int first_ordinal) {
-    TracedOperation operation{.name = "linear", .inputs = {x_}, .defers = true};
-    const int64_t result_rows = is_input_side_ ? rows_ : rows_ / shape_.tensor_ranks;
-    int ordinal = first_ordinal;
-    for (const Output& output : outputs_) {
-      const int64_t bytes = result_rows * output.count * shape_.element_size;
-      operation.results.push_back(trace_.tensor(bytes, ResultKind::linear, ordinal++));
-    }
-    std::vector<TracedTensor> results = operation.results;
-    add_saved(operation);
-    add_scratch(operation);
-    add_products(operation);
-    if (converted_ > 0) add_casts(operation);
-    if (shape_.tensor_ranks > 1) add_messages(operation);
-    trace_.add(std::move(operation));
-    return results;
-  }
-
- private:
-  struct Output {
-    int64_t count;
-    bool in_float8;
-  };
-  bool shares() const { return shape_.tensor_ranks > 1; }
-  /// Every weight reads the input in float8, with one scale.
-  bool travels_in_float8() const { return is_tensorwise_ && all_converted_; }
-
-  void add_saved(TracedOperation& operation) {
-    if (travels_in_float8() && reads_alone_ && !shares()) {
-      const TracedTensor transposed = trace_.tensor(rows_ * inputs_);
-      operation.saved = {transposed};
-    } else {
-      operation.saved = {x_};
-    }
-    if (!shape_.keeps_float8_weights) return;
-    for (const Output& output : outputs_) operation.saved_beside += output.in_float8 ? output.count * inputs_ : 0;
-  }
-
-  void add_scratch(TracedOperation& operation) const {
-    const int64_t size = shape_.element_size;
-    const int64_t hidden = rows_ * (is_input_side_ ? inputs_ : most_outputs_);  // of all tokens
-    int64_t forward = shares() ? hidden * size : 0, backward = forward;
-    if (shape_.on_gpu && converted_ > 0) {
-      forward += rows_ * inputs_ + (shape_.gathers_float8 ? 0 : most_outputs_ * inputs_);
-      const int64_t shares_of_input = outputs_.size() > 1 ? rows_ * inputs_ * size : 0;
-      backward += 2 * rows_ * all_outputs_ + most_outputs_ * inputs_ + shares_of_input;
-    } else if (!shape_.on_gpu && size < 4) {
-      // Weight gradients are fp32 products of operands in fp32.
-      backward = std::max(backward, 4 * rows_ * (inputs_ + most_outputs_));
-    }
-    operation.forward_scratch = forward;
-    operation.backward_scratch = backward;
-  }
-
-  /// `result_size`: bytes of each element of the result that the product reads or writes.
-  TracedWork product(int64_t rows, int64_t inner, int64_t columns, bool in_float8, int64_t result_size) const {
-    const double m = static_cast<double>(rows), k = static_cast<double>(inner), n = static_cast<double>(columns);
-    const double size = in_float8 ? 1 : static_cast<double>(shape_.element_size);
-    return {.kind = in_float8 ? WorkKind::float8_product : WorkKind::product,
-            .operations = 2 * m * k * n,
-            .bytes = size * (m * k + k * n) + static_cast<double>(result_size) * m * n,
-            .wide_bytes = static_cast<double>(result_size - shape_.element_size) * m * n};
-  }
-
-  void add_products(TracedOperation& operation) const {
-    const bool dense_gradients = shape_.float8 == Float8Recipe::rowwise_with_gw_hp;
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      const auto [count, in_float8] = outputs_[i];
-      TracedWork forward = product(rows_, inputs_, count, in_float8, shape_.element_size);
-      forward.makes = operation.results[i];
-      operation.forward.push_back(forward);
-      // Gradients of a shared input are added in the product, but of float8 products by kernels (add_casts).
-      const int64_t adds = i > 0 && !in_float8 ? 2 : 1;
-      operation.backward.push_back(product(rows_, count, inputs_, in_float8, adds * shape_.element_size));
-      TracedWork weight_gradient = product(count, rows_, inputs_, in_float8 && !dense_gradients, 4);
-      weight_gradient.is_weight_gradient = true;
-      operation.backward.push_back(weight_gradient);
-    }
-  }
-
-  /// A cast that writes both layouts reads its operand once and writes two bytes an element. A tensorwise scale needs
-  /// the amax, which the kernel that wrote the tensor may have computed; a scale per row or column needs a separate
-  /// pass.
-  void add_casts(TracedOperation& operation) const {
-    const double size = static_cast<double>(shape_.element_size);
-    const double x = static_cast<double>(rows_ * inputs_);
-    double dy = 0, weights = 0;
-    for (const Output& output : outputs_) {
-      dy += output.in_float8 ? static_cast<double>(rows_ * output.count) : 0;
-      weights += output.in_float8 ? static_cast<double>(inputs_ * output.count) : 0;
-    }
-    const bool tensorwise = is_tensorwise_;
-    const double passes = tensorwise ? (shape_.fused_kernels && reads_alone_ ? 0 : 1) : 1;  // over x for its amaxes
-    const double of_weights = shape_.gathers_float8 ? 0 : weights;
-    operation.forward.push_back(
-        {.bytes = x * (size * (1 + passes) + (tensorwise ? 2 : 1)) + of_weights * (2 * size + 2)});
-    const double again = tensorwise ? 0 : x * (2 * size + 1) + dy * (2 * size + 1) + weights * (2 * size + 1);
-    const double sums = outputs_.size() > 1 ? static_cast<double>(outputs_.size() - 1) * 3 * size * x : 0;
-    const double of_columns = shape_.gathers_float8 ? 2 * weights : 0;
-    operation.backward.push_back(
-        {.bytes = dy * (size + 2 + (tensorwise && shape_.fused_kernels ? 0 : size)) + again + sums + of_columns});
-  }
-
-  void add_messages(TracedOperation& operation) const {
-    using group_names::kTensor;
-    const int64_t width = is_input_side_ ? inputs_ : most_outputs_;
-    const int64_t wide = rows_ * width * shape_.element_size;
-    const int64_t narrow = travels_in_float8() ? rows_ * width : wide;
-    const bool peer = shape_.async_tensor_parallel;
-    const TracedMessage gather{kTensor, Collective::all_gather, {1, narrow}, peer};
-    const TracedMessage scatter{kTensor, Collective::reduce_scatter, {1, wide}, peer};
-    if (is_tensorwise_) {
-      operation.forward_messages.push_back(
-          {kTensor, Collective::all_reduce, {1, 4}, /*through_peer_memory=*/false, WhenReplayed::always});
-      operation.backward_messages.push_back({kTensor, Collective::all_reduce, {1, 4 * converted_}});
-    }
-    operation.forward_messages.push_back(is_input_side_ ? gather : scatter);
-    if (is_input_side_) operation.backward_messages.push_back(scatter);
-    operation.backward_messages.push_back(gather);
-  }
-
-  UnitTrace& trace_;
-  const TraceShape& shape_;
-  TracedTensor x_;
-  int64_t rows_, inputs_;
-  bool is_input_side_, reads_alone_;
-  std::vector<Output> outputs_;
-  int64_t converted_ = 0, most_outputs_ = 0, all_outputs_ = 0;
-  bool all_converted_ = false, is_tensorwise_ = false;
-};
-
-}  // namespace
-
-std::vector<TracedTensor> trace_linear(UnitTrace& trace, TracedTensor x, int64_t inputs,
-                                       const std::vector<TracedWeight>& weights, int first_ordinal, LinearSplit side,
-                                       bool reads_alone) {
-  return TracedLinear(trace, x, inputs, weights, side, reads_alone).add(first_ordinal);
 }
 
 }  // namespace titan

@@ -22,12 +22,13 @@ at::Tensor rows_for(const at::Tensor& table, const at::Tensor& positions, int64_
 }
 
 bool has_cpu_kernel(const at::Tensor& x) {
-  return x.is_cpu() && x.is_contiguous() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+  return x.is_cpu() && strided_rows(x, 2) && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
 }
 
 template <class T>
 void turn_cpu(const at::Tensor& out, const at::Tensor& x, const at::Tensor& rows, bool inverse) {
-  const RotaryShape shape{x.size(2), x.size(3), rows.numel() / (x.size(3) / 2)};
+  const RotaryShape shape{x.size(2), x.size(3), rows.numel() / (x.size(3) / 2), strided_rows(x, 2)->stride,
+                          strided_rows(out, 2)->stride};
   const int64_t floats = rotary_scratch(shape);
   at::Tensor scratch = at::empty({at::get_num_threads(), floats}, at::TensorOptions(at::kFloat));
   const auto* table = static_cast<const float*>(rows.const_data_ptr());
@@ -37,48 +38,49 @@ void turn_cpu(const at::Tensor& out, const at::Tensor& x, const at::Tensor& rows
   });
 }
 
-/// x times its rows, or with `inverse` their conjugates.
-at::Tensor turn(const at::Tensor& x, const at::Tensor& rows, bool inverse, bool in_place) {
-  if (has_cpu_kernel(x) && rows.is_contiguous()) {
-    at::Tensor out = in_place ? x : at::empty(x.sizes(), x.options());
+/// x times its rows, or with `inverse` their conjugates, in `out`, which may be x. Returns `out`.
+at::Tensor turn(const at::Tensor& x, const at::Tensor& rows, bool inverse, const at::Tensor& out) {
+  if (has_cpu_kernel(x) && strided_rows(out, 2) && rows.is_contiguous()) {
     const auto run = x.scalar_type() == at::kFloat ? turn_cpu<float> : turn_cpu<BFloat16Bits>;
     run(out, x, rows, inverse);
     return out;
   }
   const std::vector<int64_t> pairs{x.size(0), x.size(1), x.size(2), x.size(3) / 2, 2};
   const at::Tensor factors = inverse ? rows.conj().resolve_conj() : rows;
-  if (in_place && x.scalar_type() == at::kFloat) {
+  if (out.is_same(x) && x.scalar_type() == at::kFloat) {
     at::view_as_complex(x.view(pairs)).mul_(factors);
     return x;
   }
   at::Tensor wide = x.to(at::kFloat).contiguous().view(pairs);
-  at::Tensor turned = at::view_as_real(at::mul(at::view_as_complex(wide), factors)).view(x.sizes());
-  return turned.to(x.scalar_type());
+  return out.copy_(at::view_as_real(at::mul(at::view_as_complex(wide), factors)).view(x.sizes()));
 }
+
+at::Tensor empty_for(const at::Tensor& x) { return at::empty(x.sizes(), x.options()); }
 
 /// Saves the positions, not the rows, which would be a copy per block.
 struct RotateBackward : BackwardNode {
   UnitContext* context = nullptr;
   at::Tensor table, positions;
+  std::shared_ptr<ColumnGradients> columns;  // null: none
 
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
-    if (context->kernels) {
-      torch::autograd::variable_list turned(2);
-      for (size_t i = 0; i < 2; ++i) {
-        if (gradients[i].defined()) gradients[i] = gradients[i].contiguous();
-        if (gradients[i].defined()) turned[i] = at::empty_like(gradients[i]);
-      }
-      if (fused_rotate(gradients[0], gradients[1], turned[0], turned[1], table, positions, true, *context))
-        return turned;
+    torch::autograd::variable_list turned(2);
+    for (size_t i = 0; i < 2; ++i) {
+      if (!gradients[i].defined()) continue;
+      if (context->kernels) gradients[i] = gradients[i].contiguous();
+      turned[i] = columns ? columns->columns(i, gradients[i]) : empty_for(gradients[i]);
+    }
+    if (context->kernels &&
+        fused_rotate(gradients[0], gradients[1], turned[0], turned[1], table, positions, true, *context)) {
+      return turned;
     }
     at::Tensor rows;
-    for (const at::Tensor& gradient : gradients) {
-      if (gradient.defined()) rows = rows_for(table, positions, gradient.size(1));
+    for (size_t i = 0; i < 2; ++i) {
+      if (!gradients[i].defined()) continue;
+      if (!rows.defined()) rows = rows_for(table, positions, gradients[i].size(1));
+      turned[i] = turn(gradients[i], rows, /*inverse=*/true, turned[i]);
     }
-    for (at::Tensor& gradient : gradients) {
-      if (gradient.defined()) gradient = turn(gradient, rows, /*inverse=*/true, /*in_place=*/false);
-    }
-    return gradients;
+    return turned;
   }
 };
 
@@ -143,27 +145,28 @@ at::Tensor rotary_table(int64_t positions, int64_t head_dim, double theta,
 }
 
 std::pair<at::Tensor, at::Tensor> rotate(const at::Tensor& query, const at::Tensor& key, const at::Tensor& table,
-                                         const at::Tensor& positions, UnitContext& context) {
+                                         const at::Tensor& positions, UnitContext& context,
+                                         std::shared_ptr<ColumnGradients> gradients) {
   const bool graph = wants_gradient({&query, &key});
   BelowAutograd below;
   const bool query_is_free = !context.recorder.keeps(ResultKind::linear, 0);
   const bool key_is_free = !context.recorder.keeps(ResultKind::linear, 1);
   auto [q, k] = context.recorder.once<2>(ResultKind::rotary, 0, [&]() -> std::array<at::Tensor, 2> {
-    if (context.kernels) {
-      at::Tensor turned_query = query_is_free ? query.detach() : at::empty_like(query);
-      at::Tensor turned_key = key_is_free ? key.detach() : at::empty_like(key);
-      if (fused_rotate(query, key, turned_query, turned_key, table, positions, false, context))
-        return {turned_query, turned_key};
+    at::Tensor turned_query = query_is_free ? query : empty_for(query);
+    at::Tensor turned_key = key_is_free ? key : empty_for(key);
+    if (!context.kernels || !fused_rotate(query, key, turned_query, turned_key, table, positions, false, context)) {
+      const at::Tensor rows = rows_for(table, positions, query.size(1));
+      turn(query, rows, /*inverse=*/false, turned_query);
+      turn(key, rows, /*inverse=*/false, turned_key);
     }
-    const at::Tensor rows = rows_for(table, positions, query.size(1));
-    return {turn(query, rows, /*inverse=*/false, query_is_free).detach(),
-            turn(key, rows, /*inverse=*/false, key_is_free).detach()};
+    return {turned_query.detach(), turned_key.detach()};
   });
   if (graph) {
     auto node = std::make_shared<RotateBackward>();
     node->context = &context;
     node->table = table;
     node->positions = positions;
+    node->columns = std::move(gradients);
     connect(std::move(node), {&query, &key}, {q, k});
   }
   return {q, k};

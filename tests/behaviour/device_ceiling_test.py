@@ -71,16 +71,20 @@ class OnAGpu(MockGpu):
         run = self.on_mock(words(self.program, "cuda", precision, self.MODEL), self.folder)
         return run, [json.loads(line) for line in run.output.splitlines()]
 
-    def test_the_products_of_a_step_are_among_those_that_are_measured(self):
-        """By the types and sizes of operands and results, as cuBLAS is told them."""
+    def test_the_products_of_a_step_are_those_that_are_measured_as_training_makes_them(self):
+        """By the types and sizes of operands and results, as cuBLAS is told them: of the transposed matrices."""
         for precision, converted in (("bf16", []), ("float8", [FLOAT8])):
             with self.subTest(precision):
-                run, _ = self.rates(precision)
+                run, lines = self.rates(precision)
                 step = self.a_step_more(
                     lambda steps: self.on_gpu(*self.TRAINED, *converted, f"--training.steps={steps}"), "products", 2
                 )
-                self.assertGreater(len(step), 8)
                 self.assertEqual(set(step) - set(run.ledgers[0]["products"]), set())
+                told = [line for line in of_training(lines) if line["precision"] == "bf16"]
+                sizes = {"{n} x {m} x {k}".format(**line): line["accumulates"] for line in told}
+                self.assertEqual({name.split(", ")[1] for name in step if name.startswith("bf16 x bf16")}, set(sizes))
+                for name in (name for name in step if name.startswith("bf16 x bf16 added")):
+                    self.assertTrue(sizes[name.split(", ")[1]], name)
 
     def test_each_attention_kernel_is_measured_forward_and_backward(self):
         _, lines = self.rates("bf16")

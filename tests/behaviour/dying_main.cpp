@@ -91,12 +91,13 @@ std::unique_ptr<at::ObserverContext> count_operation(const at::RecordFunction&) 
 }  // namespace
 
 // NOLINTBEGIN: names that the linker gives, not this file.
-std::optional<titan::StepBatch> real_next(titan::BatchStream*) asm("__real__ZN5titan11BatchStream4nextEv");
-std::optional<titan::StepBatch> next(titan::BatchStream*) asm("__wrap__ZN5titan11BatchStream4nextEv");
-std::optional<titan::StepBatch> next(titan::BatchStream* stream) {
+using Next = std::optional<titan::StepBatch>(titan::BatchStream*, const std::function<bool()>&);
+Next real_next asm("__real__ZN5titan11BatchStream4nextERKSt8functionIFbvEE");
+Next next asm("__wrap__ZN5titan11BatchStream4nextERKSt8functionIFbvEE");
+std::optional<titan::StepBatch> next(titan::BatchStream* stream, const std::function<bool()>& stops) {
   ++death.step_now;
   begin_phase("data");
-  std::optional<titan::StepBatch> batch = real_next(stream);
+  std::optional<titan::StepBatch> batch = real_next(stream, stops);
   in_phase = false;
   return batch;
 }

@@ -118,7 +118,8 @@ class EveryPath(MockGpu):
 
 # Launches of a step of Llama 3.1 8B on one GPU by kernel: of each of its 32 layers, and others. The loss is in 8 chunks.
 LAYERS, LOSS_CHUNKS = 32, 8
-PRODUCTS = (7 * 3, 8 * 3)
+# Query, key and value are one product, and so are gate and up; in float8 each weight has a scale and a product of its own.
+PRODUCTS, FLOAT8_PRODUCTS = (4 * 3, 8 * 3), (7 * 3, 8 * 3)
 LAUNCHES = {
     "cuDNN plan": (2, 0),
     "rms_norm_forward_kernel": (2, 1),
@@ -127,6 +128,7 @@ LAUNCHES = {
     "rotate_kernel": (2, 0),
     "swiglu_forward_kernel": (1, 0),
     "swiglu_backward_kernel": (1, 0),
+    "direct_copy_kernel_cuda": (1, 0),  # the values' gradient beside those of queries and keys
     "cross_entropy_kernel": (0, 8),
     "vectorized_gather_kernel": (0, 1),  # the embedding
     "embedding_gradient_kernel": (0, 1),
@@ -139,6 +141,7 @@ FLOAT8_LAUNCHES = LAUNCHES | {
     "float8_cast_kernel": (3 + 2 + 7 + 7, 0),
     "largest_kernel": (7 + 2, 0),
     "CUDAFunctor_add<c10::BFloat16>": (1 + 3, 0),
+    "direct_copy_kernel_cuda": (0, 0),
 }
 
 
@@ -146,16 +149,16 @@ class ExpectedLaunches(MockGpu):
     """A step's kernels are those whose time docs/benchmarks/h200_expected.md predicts, and no more."""
 
     def test_bf16(self):
-        self.check(LAUNCHES, [FUSED])
+        self.check(LAUNCHES, PRODUCTS, [FUSED])
 
     def test_float8(self):
-        self.check(FLOAT8_LAUNCHES, [FUSED, FLOAT8])
+        self.check(FLOAT8_LAUNCHES, FLOAT8_PRODUCTS, [FUSED, FLOAT8])
 
-    def check(self, launches: dict[str, tuple[int, int]], words: list[str]) -> None:
+    def check(self, launches: dict[str, tuple[int, int]], of_products: tuple[int, int], words: list[str]) -> None:
         one, two = (self.llama_8b(*words, steps=steps).ledgers[0] for steps in (1, 2))
         difference = lambda kind, name, what: two[kind][name][what] - one.get(kind, {}).get(name, {}).get(what, 0)  # noqa: E731
         products = sum(difference("products", name, "times") for name in two["products"])
-        self.assertEqual(products, LAYERS * PRODUCTS[0] + PRODUCTS[1])
+        self.assertEqual(products, LAYERS * of_products[0] + of_products[1])
         # Their results are read as well as written, which the trace of the head counts.
         added = sum(difference("products", name, "times") for name in two["products"] if " added to fp32, " in name)
         self.assertEqual(added, LOSS_CHUNKS - 1)

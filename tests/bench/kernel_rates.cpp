@@ -138,6 +138,7 @@ void rotation(Rates& rates, const Shapes& s) {
     a.key = a.turned_key = rates.numbers(kType, s.tokens * s.kv_heads * a.head_dim);
     // Turned in place again and again: factors of a small size would die out, these stay within bf16.
     a.table = static_cast<const float*>(rates.numbers(KernelType::fp32, s.tokens * a.head_dim, 0.7));
+    set_dense_strides(a);
     return a;
   });
 }
@@ -145,11 +146,20 @@ void rotation(Rates& rates, const Shapes& s) {
 void swiglu(Rates& rates, const Shapes& s) {
   const int64_t count = s.tokens * s.hidden, bytes = count * bytes_of(kType);
   rates.measure("SwiGLU, forward", &Kernels::swiglu_forward, [&] {
-    return SwigluForward{kType, count, rates.numbers(kType, count), rates.numbers(kType, count), rates.memory(bytes)};
+    return SwigluForward{kType,
+                         s.tokens,
+                         s.hidden,
+                         s.hidden,
+                         rates.numbers(kType, count),
+                         rates.numbers(kType, count),
+                         rates.memory(bytes)};
   });
   rates.measure("SwiGLU, backward", &Kernels::swiglu_backward, [&] {
     return SwigluBackward{kType,
-                          count,
+                          s.tokens,
+                          s.hidden,
+                          s.hidden,
+                          s.hidden,
                           rates.numbers(kType, count),
                           rates.numbers(kType, count),
                           rates.numbers(kType, count),

@@ -51,8 +51,8 @@ inline Matrix joined(const std::vector<Matrix>& group) {
   return all;
 }
 
-/// The products of one pass as the trace lists them: one for each matrix of the group, or one for all. Of dense
-/// matrices that the trace lists apart, the product of all is added for comparison.
+/// The products of one pass as the trace lists them: one for each matrix of the group, or one for all. Training makes
+/// one of dense matrices that the trace lists apart (ParallelLinear::column_gradients); they stay for comparison.
 inline void add_pass(std::vector<StepProduct>& products, const std::vector<Matrix>& group,
                      const std::vector<const TracedWork*>& work, const StepProduct& like) {
   TITAN_CHECK(work.size() == group.size() || work.size() == 1, work.size(), group.size());
@@ -62,15 +62,14 @@ inline void add_pass(std::vector<StepProduct>& products, const std::vector<Matri
     product.in_float8 = work[i]->kind == WorkKind::float8_product;
     // float8 products cannot add to a result.
     if (like.pass == Pass::input_gradient) product.accumulates = i > 0 && !product.in_float8;
+    product.in_training = work.size() == 1 || product.in_float8;
     TITAN_CHECK(work[i]->operations == product.operations(), product.matrix.name, work[i]->operations);
     products.push_back(product);
   }
-  if (work.size() > 1 && !products.back().in_float8) {
-    StepProduct all = like;
-    all.matrix = joined(group);
-    all.in_training = false;
-    products.push_back(all);
-  }
+  if (products.back().in_training) return;
+  StepProduct all = like;
+  all.matrix = joined(group);
+  products.push_back(all);
 }
 
 inline std::vector<const TracedWork*> products_in(const std::vector<TracedWork>& work, bool of_weights) {

@@ -166,8 +166,7 @@ TEST(Conversations, BadRecordsAreNamedOrSkippedAndCounted) {
       {R"({"messages": [{"role": "user", "content": ["a"]}]})", "the \"content\" of message 1 is not text"},
       {R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [{}]}]})",
        "this record has \"tool_calls\" of message 2, which is not followed here"},
-      {R"({"prompt": "a", "completion": "b", "tools": [{}]})",
-       "this record has \"tools\", which is not followed here"},
+      {R"({"prompt": "a", "completion": "b", "tools": [{}]})", "this record has \"tools\", which is not followed here"},
       {R"({"messages": [{"role": "user", "content": "a"}]})", "this conversation has no turn of the assistant"},
       {R"({"messages": [{"role": "gpt", "content": "a"}]})",
        "message 1 has the role \"gpt\"; roles are system, user and assistant"}};

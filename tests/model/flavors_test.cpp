@@ -163,7 +163,8 @@ TEST(Llama, OnlyTheFlexAndVarlenFlavorsStopAtDocumentBounds) {
     const bool named = flavor.name.ends_with("_flex") || flavor.name.ends_with("_flex_attn") ||
                        flavor.name.ends_with("_varlen") || flavor.name.ends_with("_varlen_attn");
     EXPECT_EQ(flavor.block_causal, named) << flavor.name;
-    if (flavor.family != "qwen3") EXPECT_EQ(flavor.tied, flavor.family == "llama3_2") << flavor.name;
+    if (flavor.family == "qwen3") continue;  // of which some sizes are tied
+    EXPECT_EQ(flavor.tied, flavor.family == "llama3_2") << flavor.name;
   }
 }
 

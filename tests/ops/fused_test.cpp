@@ -366,8 +366,8 @@ TEST(FusedTraces, DeclareTheBytesThatTheKernelsMove) {
   }
   UnitTrace swiglu(shape), rotary(shape);
   trace_swiglu(swiglu, swiglu.tensor(kRows * kHidden * 2), swiglu.tensor(kRows * kHidden * 2));
-  expect(swiglu, traffic(SwigluForward{.type = kType, .count = kRows * kHidden}),
-         traffic(SwigluBackward{.type = kType, .count = kRows * kHidden}));
+  expect(swiglu, traffic(SwigluForward{.type = kType, .rows = kRows, .columns = kHidden}),
+         traffic(SwigluBackward{.type = kType, .rows = kRows, .columns = kHidden}));
   trace_rotate(rotary, rotary.tensor(kRows * kHeads * kHeadDim * 2), rotary.tensor(kRows * kKeyHeads * kHeadDim * 2));
   RotaryTurn turn;
   turn.type = kType, turn.tokens = turn.length = kRows, turn.head_dim = kHeadDim;

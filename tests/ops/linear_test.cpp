@@ -173,5 +173,88 @@ TEST(Linear, QueuedWeightGradientsWaitForTheirRunAndGiveTheSameBits) {
   for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(same_bits(later.weights[i]->gradient(), now.weights[i]->gradient()));
 }
 
+/// Three weights adjacent in memory, as the weight store holds them, and their gradients.
+struct AdjacentCase : GroupCase {
+  AdjacentCase(at::ScalarType type, bool trains_first = true) : GroupCase({8, 4, 4}, {2, 5, 12}, type, /*head_dim=*/4) {
+    const at::Tensor all = normal({16, 12}, 10, type);
+    gradients = at::full({16, 12}, NAN);
+    owned[0] = live_parameter("w0", all.narrow(0, 0, 8), trains_first);
+    weights[0] = owned[0].get();
+    group = std::make_unique<ParallelLinear>(weights, 0, std::make_shared<DenseProducts>());
+    int64_t first = 0;
+    for (Parameter* weight : weights) {
+      const int64_t rows = weight->spec().shape[0];
+      weight->set_weight(all.narrow(0, first, rows));
+      weight->set_gradient(gradients.narrow(0, first, rows));
+      first += rows;
+    }
+  }
+
+  /// One product for all weights if `joins`; the gradient of output 0 is written to its columns by who computes it.
+  at::Tensor run_once(bool joins) {
+    const auto columns = joins ? group->column_gradients() : nullptr;
+    EXPECT_EQ(columns != nullptr, joins);
+    outputs = group->forward(x, plain.context, heads, columns);
+    std::vector<at::Tensor> dys;
+    for (size_t i = 0; i < outputs.size(); ++i) dys.push_back(output_gradient(outputs[i], i));
+    if (joins) dys[0] = columns->columns(0, dys[0]).copy_(dys[0]);
+    return backward(outputs, dys, {x})[0];
+  }
+
+  at::Tensor gradients;
+};
+
+TEST(AdjacentWeights, OneProductGivesWhatOneForEachGives) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    AdjacentCase joined(type), apart(type);
+    for (const int times : {1, 2}) {  // the second time gradients are added
+      const at::Tensor dx = joined.run_once(true), expected = apart.run_once(false);
+      EXPECT_TRUE(near(dx, as_double(expected), tolerance(type)));
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(joined.outputs[i].sizes(), apart.outputs[i].sizes());
+        EXPECT_EQ(joined.outputs[i].stride(1), 16) << "columns of one matrix";
+        EXPECT_TRUE(near(joined.outputs[i], as_double(apart.outputs[i]), tolerance(type)));
+        EXPECT_TRUE(near(joined.weights[i]->gradient(), times * joined.weight_gradient(i), tolerance(at::kFloat)));
+      }
+    }
+  }
+}
+
+TEST(AdjacentWeights, OfWhichOneIsFrozenOrHasNoGradientAreMultipliedApartInBackward) {
+  AdjacentCase frozen(at::kFloat, /*trains_first=*/false), apart(at::kFloat, false);
+  EXPECT_TRUE(near(frozen.run_once(true), as_double(apart.run_once(false)), tolerance(at::kFloat)));
+  EXPECT_FALSE(frozen.weights[0]->gradient_written());
+  EXPECT_TRUE(near(frozen.weights[2]->gradient(), frozen.weight_gradient(2), tolerance(at::kFloat)));
+
+  AdjacentCase some(at::kFloat);
+  some.outputs = some.group->forward(some.x, some.plain.context, some.heads, some.group->column_gradients());
+  backward({some.outputs[1]}, {some.output_gradient(some.outputs[1], 1)}, {some.x});
+  EXPECT_FALSE(some.weights[0]->gradient_written());
+  EXPECT_TRUE(near(some.weights[1]->gradient(), some.weight_gradient(1), tolerance(at::kFloat)));
+}
+
+TEST(AdjacentWeights, GradientsOfWhichSomeAreWrittenAreAddedOneByOne) {
+  AdjacentCase test(at::kFloat);
+  test.weights[1]->gradient().fill_(1);
+  test.weights[1]->mark_gradient_written();
+  test.run_once(true);
+  EXPECT_TRUE(near(test.weights[0]->gradient(), test.weight_gradient(0), tolerance(at::kFloat)));
+  EXPECT_TRUE(near(test.weights[1]->gradient(), 1 + test.weight_gradient(1), tolerance(at::kFloat)));
+}
+
+TEST(AdjacentWeights, AKeptOutputIsATensorOfItsOwn) {
+  AdjacentCase test(at::kFloat);
+  test.plain.context.recorder = Recorder(RecomputePolicy::full().set(ResultKind::linear, 1, Keep::keep));
+  test.plain.context.recorder.start(Recorder::Phase::first_run);
+  const auto outputs = test.group->forward(test.x, test.plain.context, test.heads, test.group->column_gradients());
+  for (const at::Tensor& output : outputs) EXPECT_EQ(output.storage().nbytes(), output.nbytes());
+}
+
+TEST(AdjacentWeights, AreNotJoinedWithAHoleBetweenThem) {
+  AdjacentCase test(at::kFloat);
+  test.weights[1]->set_weight(test.weights[1]->weight().clone());
+  EXPECT_EQ(test.group->column_gradients(), nullptr);
+}
+
 }  // namespace
 }  // namespace titan

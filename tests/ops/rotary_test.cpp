@@ -86,6 +86,38 @@ TEST_P(RotaryTypes, ExplicitPositionsChooseTheRowsOfTheTable) {
       near(backward({q, k}, {d, d}, {x_leaf, y_leaf})[0], turned(d, -positions, frequencies(6, 5e5)), tolerance(type)));
 }
 
+TEST_P(RotaryTypes, QueryAndKeyMayBeColumnsOfOneMatrixAndSoMayTheirGradients) {
+  const at::ScalarType type = GetParam();
+  constexpr int64_t kSamples = 2, kLength = 5, kHeads = 3, kKeyHeads = 1, kHeadDim = 6;
+  constexpr int64_t kQuery = kHeads * kHeadDim, kKey = kKeyHeads * kHeadDim;
+  const at::Tensor table = rotary_table(kLength, kHeadDim, 1e4, {});
+  const at::Tensor matrix = normal({kSamples * kLength, kQuery + 2 * kKey}, 8, type);
+  const auto heads_of = [&](const at::Tensor& of, int64_t first, int64_t heads) {
+    return of.narrow(1, first, heads * kHeadDim).view({kSamples, kLength, heads, kHeadDim});
+  };
+  PlainContext plain;
+  at::Tensor q_leaf = leaf(heads_of(matrix, 0, kHeads)), k_leaf = leaf(heads_of(matrix, kQuery, kKeyHeads));
+  auto [expected_q, expected_k] = rotate(q_leaf.mul(1), k_leaf.mul(1), table, {}, plain.context);
+  const at::Tensor dq = normal(expected_q.sizes(), 9, type), dk = normal(expected_k.sizes(), 10, type);
+  const auto wanted = backward({expected_q, expected_k}, {dq, dk}, {q_leaf, k_leaf});
+
+  const at::Tensor turned_matrix = matrix.clone();
+  at::Tensor q_in = heads_of(turned_matrix, 0, kHeads).detach().set_requires_grad(true);
+  at::Tensor k_in = heads_of(turned_matrix, kQuery, kKeyHeads).detach().set_requires_grad(true);
+  auto columns = std::make_shared<ColumnGradients>(std::vector<int64_t>{kQuery, kKey, kKey});
+  auto [q, k] = rotate(q_in, k_in, table, {}, plain.context, columns);
+  EXPECT_TRUE(same_bits(q.contiguous(), expected_q));
+  EXPECT_TRUE(same_bits(k.contiguous(), expected_k));
+  EXPECT_EQ(q.const_data_ptr(), turned_matrix.const_data_ptr()) << "in place";
+  EXPECT_TRUE(same_bits(turned_matrix.narrow(1, kQuery + kKey, kKey).contiguous(),
+                        matrix.narrow(1, kQuery + kKey, kKey).contiguous()));
+  const auto got = backward({q, k}, {dq, dk}, {q_in, k_in});
+  const at::Tensor dv = normal({kSamples * kLength, kKey}, 11, type);
+  const at::Tensor all = columns->complete({got[0], got[1], dv});
+  const auto rows = [&](const at::Tensor& heads) { return heads.reshape({kSamples * kLength, -1}); };
+  EXPECT_TRUE(same_bits(all, at::cat({rows(wanted[0]), rows(wanted[1]), dv}, 1)));
+}
+
 INSTANTIATE_TEST_SUITE_P(Rotary, RotaryTypes, ::testing::Values(at::kFloat, at::kBFloat16));
 
 TEST(Rotary, PositionsThatCountFromZeroGiveTheBitsOfNone) {

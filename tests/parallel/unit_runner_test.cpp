@@ -123,7 +123,7 @@ TEST(GraphRunner, RunsBothDirectionsAgainWhenWeightsMoveBetweenThem) {
   for (int i = 1; i <= 4; ++i) step(recorded.small, batch);
   recorded.small.executor->zero_gradient();
   const at::Tensor loss = forward(*recorded.small.executor, batch, 0);
-  Parameter& moved = recorded.small.model->parameter("layers.1.attention.wq.weight");
+  Parameter& moved = recorded.small.model->parameter("layers.1.attention.wo.weight");
   moved.set_weight(moved.weight().clone());
   backward(*recorded.small.executor, batch, 0, /*is_last=*/true);
   EXPECT_TRUE(same_bits(loss, step(plain, batch)));

@@ -81,8 +81,8 @@ class BatchStream {
   BatchStream& operator=(const BatchStream&) = delete;
 
   /// The next step's batch; nothing at the end of a finite source. Rethrows the thread's exceptions; throws
-  /// Error(bad_data) with the file name when the wait exceeds the timeout. `stops` is asked during a long wait: nothing,
-  /// too, if it says so.
+  /// Error(bad_data) with the file name when the wait exceeds the timeout. `stops` is asked during a long wait:
+  /// nothing, too, if it says so.
   std::optional<StepBatch> next(const std::function<bool()>& stops = {});
 
   /// Returns a used batch, so that its memory is reused.

@@ -55,7 +55,9 @@ class Tokenizer {
   /// True if the kind's Python package puts BOS before a text by default.
   virtual bool adds_bos() const { return bos_id() != kNoId; }
   /// The ids of `text` as the kind's Python package gives them by default: with all that it puts before and after.
-  virtual std::vector<int32_t> encode_by_default(std::string_view text) const { return encode(text, adds_bos(), false); }
+  virtual std::vector<int32_t> encode_by_default(std::string_view text) const {
+    return encode(text, adds_bos(), false);
+  }
 
   /// One line for each disagreement of the tokenizer's files that was decided, for the user to see.
   virtual std::vector<std::string> notices() const { return {}; }

@@ -17,6 +17,12 @@ struct RotaryTurn {
   const void* key = nullptr;     // [tokens, key_heads, head_dim]; null: none
   void* turned_query = nullptr;  // may be `query` itself
   void* turned_key = nullptr;
+  // Elements from a token to the next; multiples of head_dim. They are larger than a token's heads where query, key and
+  // value are columns of one matrix.
+  int64_t query_stride = 0;
+  int64_t key_stride = 0;
+  int64_t turned_query_stride = 0;
+  int64_t turned_key_stride = 0;
   const float* table = nullptr;        // [positions, head_dim / 2] complex
   const int64_t* positions = nullptr;  // [samples or 1, length]; null: 0 … length − 1
   int64_t position_rows = 1;
@@ -25,7 +31,17 @@ struct RotaryTurn {
   uint32_t* largest_key = nullptr;
 };
 
-inline bool supported(const RotaryTurn& a) { return a.head_dim % 2 == 0; }
+/// Tokens whose heads are all adjacent.
+inline void set_dense_strides(RotaryTurn& a) {
+  a.query_stride = a.turned_query_stride = a.query_heads * a.head_dim;
+  a.key_stride = a.turned_key_stride = a.key_heads * a.head_dim;
+}
+
+inline bool supported(const RotaryTurn& a) {
+  const auto whole = [&](int64_t stride) { return stride % a.head_dim == 0; };
+  return a.head_dim % 2 == 0 && whole(a.query_stride) && whole(a.key_stride) && whole(a.turned_query_stride) &&
+         whole(a.turned_key_stride);
+}
 
 /// Queries and keys are read and written once; a table row once per position, and reread for every further head and
 /// sample (with per-sample positions: one row per sample, if all differ).

@@ -24,10 +24,14 @@ class FusedKernels {
   /// True if all defined tensors are on the device, contiguous, and share the first one's dtype, fp32 or bf16. Empty
   /// tensors fit only with `may_be_empty`.
   bool fit(std::initializer_list<const at::Tensor*> tensors, bool may_be_empty = false) const;
+  /// The same where rows over the last `dimensions` need to be contiguous only in themselves (strided_rows).
+  bool rows_fit(std::initializer_list<const at::Tensor*> tensors, int64_t dimensions) const;
   /// Reports once that `what` uses ATen. Returns false, so that it can end a condition.
   bool fall_back(const std::string& what) const;
 
  private:
+  bool takes(const at::Tensor& tensor, at::ScalarType type) const;
+
   const Kernels* table_;
   at::DeviceType device_;
   std::function<void(const std::string&)> say_;

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "titan/ops/column_gradients.h"
 #include "titan/ops/parameter.h"
 #include "titan/ops/sequence_parallel.h"
 #include "titan/ops/unit_context.h"
@@ -31,6 +33,8 @@ struct Operand {
     return quantised.defined() ? quantised.size(0) : transposed.size(1);
   }
 };
+
+class DenseProducts;
 
 /// How products are computed; stateless, one instance serves many groups. `weights` are the weights that multiply one
 /// matrix; Parameter::in_float8 selects float8 for each product separately.
@@ -68,6 +72,8 @@ class LinearProducts {
   virtual Operand for_weight_gradients(const Operand& x, const Weights& weights) const = 0;
   /// Weight gradient [rows, in] = or += dyᵀ · x, fp32; marks it as written.
   virtual void weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const = 0;
+  /// Not null if adjacent weights may be multiplied as one matrix: no weight has a scale of its own.
+  virtual const DenseProducts* dense() const { return nullptr; }
 };
 
 /// ATen products in the operands' dtype. Weight gradients are fp32 products of upcast operands, or with
@@ -88,6 +94,14 @@ class DenseProducts : public LinearProducts {
   bool keeps_float8(const Weights&) const override { return false; }
   Operand for_weight_gradients(const Operand& x, const Weights& weights) const override;
   void weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const override;
+  const DenseProducts* dense() const override { return this; }
+
+  // The same with one matrix [Σ rows, in] over adjacent weights.
+
+  at::Tensor forward(const Operand& x, const at::Tensor& matrix) const;
+  void input_gradient(const Operand& dy, const at::Tensor& matrix, at::Tensor& dx) const;
+  /// gradient [Σ rows, in] = or += dyᵀ · x.
+  void weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const;
 
  private:
   bool round_weight_gradient_;
@@ -113,11 +127,18 @@ class ParallelLinear {
                  LinearSplit side = LinearSplit::input, std::shared_ptr<const SequenceParallel> exchange = nullptr,
                  bool reads_alone = true);
 
+  /// For `forward`, if all its weights may be multiplied as one matrix (dense products of weights that are adjacent in
+  /// memory); else null. Hand it to the operations that compute the gradients of the outputs, so that they need no
+  /// copy.
+  std::shared_ptr<ColumnGradients> column_gradients() const;
+
   /// x [n, in] (`in` may span the last dimensions and n the first) → one output [n, rows] per weight, or of `heads`
   /// shape. With an exchange over r ranks: [n, in] → [r·n, rows] on the input side, [r·n, in] → [n, rows] on the output
-  /// side.
+  /// side. With `gradients` one product computes all outputs, unless the recorder keeps or skips one of them, and one
+  /// each their part of backward; the outputs are then columns of one matrix, and their rows are not adjacent.
   std::vector<at::Tensor> forward(const at::Tensor& x, UnitContext& context,
-                                  const std::optional<HeadShape>& heads = std::nullopt) const;
+                                  const std::optional<HeadShape>& heads = std::nullopt,
+                                  std::shared_ptr<ColumnGradients> gradients = nullptr) const;
 
  private:
   /// What backward needs in addition to the weights.
@@ -126,8 +147,11 @@ class ParallelLinear {
     std::vector<at::Tensor> columns;  // of each weight, where the product returned them
   };
   /// Fills `kept`; null: no backward.
-  std::vector<at::Tensor> products(const at::Tensor& x, Kept* kept, UnitContext& context) const;
+  std::vector<at::Tensor> products(const at::Tensor& x, Kept* kept, bool may_join, UnitContext& context) const;
   std::vector<at::Tensor> gathered_products(const Operand& x, const std::vector<bool>& wanted, Kept* kept) const;
+  std::vector<at::Tensor> joined_products(const Operand& x, const at::Tensor& matrix) const;
+  /// Calls `multiply` with all rows of x that this rank multiplies, in one piece or as they arrive.
+  void for_gathered(const Operand& x, const std::function<void(int64_t first, const Operand& rows)>& multiply) const;
   at::Tensor scattered_product(const Operand& x) const;
 
   std::vector<Parameter*> weights_;
@@ -142,9 +166,10 @@ struct TracedWeight {
   std::string name;
   int64_t outputs = 0;  // of all tensor-parallel ranks
 };
-/// The trace of ParallelLinear::forward; `x` has `inputs` features over all tensor-parallel ranks.
+/// The trace of ParallelLinear::forward; `x` has `inputs` features over all tensor-parallel ranks. `copied_gradients`:
+/// with column gradients, the features whose gradients are copied to their columns; -1: without.
 std::vector<TracedTensor> trace_linear(UnitTrace& trace, TracedTensor x, int64_t inputs,
                                        const std::vector<TracedWeight>& weights, int first_ordinal, LinearSplit side,
-                                       bool reads_alone = true);
+                                       bool reads_alone = true, int64_t copied_gradients = -1);
 
 }  // namespace titan

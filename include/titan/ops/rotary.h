@@ -5,9 +5,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
+#include "titan/ops/column_gradients.h"
 #include "titan/ops/unit_context.h"
 #include "titan/ops/unit_trace.h"
 
@@ -37,9 +39,11 @@ struct RotaryScaling {
 at::Tensor rotary_table(int64_t positions, int64_t head_dim, double theta, const std::optional<RotaryScaling>& scaling);
 
 /// Rotates query [B, T, Hq, d] and key [B, T, Hk, d] by rows of `table`: row t at sequence position t, or `positions`
-/// [B or 1, T]. Query and key are overwritten unless the recorder keeps them.
+/// [B or 1, T]. Query and key are overwritten unless the recorder keeps them; their tokens need not be adjacent.
+/// `gradients`, if not null: those of query and key are written to its columns 0 and 1.
 std::pair<at::Tensor, at::Tensor> rotate(const at::Tensor& query, const at::Tensor& key, const at::Tensor& table,
-                                         const at::Tensor& positions, UnitContext& context);
+                                         const at::Tensor& positions, UnitContext& context,
+                                         std::shared_ptr<ColumnGradients> gradients = nullptr);
 
 std::pair<TracedTensor, TracedTensor> trace_rotate(UnitTrace& trace, TracedTensor query, TracedTensor key);
 

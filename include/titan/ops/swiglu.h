@@ -4,13 +4,18 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+
+#include "titan/ops/column_gradients.h"
 #include "titan/ops/unit_context.h"
 #include "titan/ops/unit_trace.h"
 
 namespace titan {
 
-/// gate, up [..., H] → [..., H].
-at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, UnitContext& context);
+/// gate, up [..., H] → [..., H]; their rows need not be adjacent. `gradients`, if not null: those of gate and up are
+/// written to its columns 0 and 1.
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, UnitContext& context,
+                  std::shared_ptr<ColumnGradients> gradients = nullptr);
 
 TracedTensor trace_swiglu(UnitTrace& trace, TracedTensor gate, TracedTensor up);
 

@@ -50,10 +50,14 @@ LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const Lla
 HiddenStates LlamaBlock::forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) {
   auto [x, normed_x] = attention_norm_.forward(input[0], {}, context);
   const HeadShape heads{batch.tokens.size(0), batch.tokens.size(1), arguments_.head_dim};
-  std::vector<at::Tensor> qkv = query_key_value_.forward(normed_x, context, heads);
+  // A variant changes query, key or value before the rotation, and a cache is filled token by token: each is a tensor
+  // of its own there.
+  const bool joins = !arguments_.variant && context.mode != UnitMode::logits;
+  const auto qkv_gradients = joins ? query_key_value_.column_gradients() : nullptr;
+  std::vector<at::Tensor> qkv = query_key_value_.forward(normed_x, context, heads, qkv_gradients);
   normed_x.reset();
   if (arguments_.variant) arguments_.variant->apply(qkv, variant_, arguments_, context);
-  auto [query, key] = rotate(qkv[0], qkv[1], rotary_->rows, batch.positions, context);
+  auto [query, key] = rotate(qkv[0], qkv[1], rotary_->rows, batch.positions, context, qkv_gradients);
   at::Tensor attended = batch.cache ? batch.cache->attend(layer_, query, key, qkv[2])
                                     : attention_->forward(query, key, qkv[2], batch.bounds, context);
   qkv.clear();
@@ -62,9 +66,10 @@ HiddenStates LlamaBlock::forward(const HiddenStates& input, const BatchContext& 
   attended.reset();
   auto [h, normed_h] = ffn_norm_.forward(x, delta, context);
   delta.reset();
-  std::vector<at::Tensor> gate_up = gate_up_.forward(normed_h, context);
+  const auto gate_up_gradients = context.mode != UnitMode::logits ? gate_up_.column_gradients() : nullptr;
+  std::vector<at::Tensor> gate_up = gate_up_.forward(normed_h, context, std::nullopt, gate_up_gradients);
   normed_h.reset();
-  at::Tensor activated = swiglu(gate_up[0], gate_up[1], context);
+  at::Tensor activated = swiglu(gate_up[0], gate_up[1], context, gate_up_gradients);
   gate_up.clear();
   return {add_closing(h, down_.forward(activated, context)[0], context)};
 }
@@ -101,7 +106,7 @@ void trace_llama_block(UnitTrace& trace, const LlamaArguments& a, int64_t layer)
   std::vector<TracedTensor> qkv = trace_linear(
       trace, normed_x, a.dim,
       {weight("attention.wq", query), weight("attention.wk", key_value), weight("attention.wv", key_value)}, 0,
-      LinearSplit::input);
+      LinearSplit::input, /*reads_alone=*/true, /*copied_gradients=*/a.variant ? -1 : key_value);
   if (a.variant) a.variant->trace(trace, qkv, a);
   const auto [turned_query, turned_key] = trace_rotate(trace, qkv[0], qkv[1]);
   const TracedTensor attended = trace_attention(trace, turned_query, turned_key, qkv[2], a.head_dim);
@@ -110,7 +115,7 @@ void trace_llama_block(UnitTrace& trace, const LlamaArguments& a, int64_t layer)
   const auto [h, normed_h] = trace_norm(trace, a.norm, x, delta, a.dim, 1);
   const std::vector<TracedTensor> gate_up =
       trace_linear(trace, normed_h, a.dim, {weight("feed_forward.w1", a.hidden), weight("feed_forward.w3", a.hidden)},
-                   4, LinearSplit::input);
+                   4, LinearSplit::input, /*reads_alone=*/true, /*copied_gradients=*/0);
   const TracedTensor activated = trace_swiglu(trace, gate_up[0], gate_up[1]);
   const TracedTensor down =
       trace_linear(trace, activated, a.hidden, {weight("feed_forward.w2", a.dim)}, 6, LinearSplit::output)[0];
