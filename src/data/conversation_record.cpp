@@ -118,9 +118,9 @@ struct Problem {
 
 class ConversationReader {
  public:
-  /// `odd`: the text of the record had numbers that JSON does not have; they are empty objects now.
-  ConversationReader(const ChatTemplate& chat, const std::vector<std::string>& ignored, bool odd)
-      : chat_(chat), ignored_(ignored), odd_(odd) {}
+  /// `text`: of the record.
+  ConversationReader(const ChatTemplate& chat, const std::vector<std::string>& ignored, std::string_view text)
+      : chat_(chat), ignored_(ignored), text_(text) {}
 
   /// Throws Problem.
   Conversation read(Json record) {
@@ -252,7 +252,7 @@ class ConversationReader {
     for (const auto& [name, value] : message.items()) {
       if (!chat_.mentions(name)) {
         note_unused(name, value, "messages[].");
-      } else if (odd_ && value.is_object() && value.empty()) {
+      } else if (is_odd_number(value)) {
         refuse(fmt::format("the \"{}\" of {} is NaN, infinite or beyond double precision", name, place));
       } else {
         read.fields.push_back({name, value.dump()});
@@ -345,7 +345,7 @@ class ConversationReader {
                               "bos_token", "eos_token", "tokenize", "chat_template"}) {
         if (name == own) refuse(fmt::format("\"chat_template_kwargs\" of this record sets \"{}\"", name));
       }
-      if (value.is_number_float() || (odd_ && value.is_object() && value.empty())) {
+      if (value.is_number_float() || is_odd_number(value)) {
         refuse(fmt::format("\"{}\" in \"chat_template_kwargs\" of this record is not a whole number", name));
       }
       if (chat_.mentions(name)) {
@@ -356,26 +356,32 @@ class ConversationReader {
     }
   }
 
+  /// Whether parse_json put an empty object in the place of a number that JSON does not have. The text is searched only
+  /// here: hardly a record has an empty object.
+  bool is_odd_number(const Json& value) const {
+    std::string text(text_);
+    return value.is_object() && value.empty() && replace_odd_numbers(text);
+  }
+
   const ChatTemplate& chat_;
   const std::vector<std::string>& ignored_;
-  bool odd_;
+  std::string_view text_;
   Conversation read_;
 };
 
 /// The record's JSON, after repairs; nothing, with the problem in `read`.
-Json parse_record(std::string_view line, RecordText& read, bool& odd) {
+Json parse_record(std::string_view line, RecordText& read) {
   std::string mended(line);
   read.invalid_utf8 = repair_utf8(mended);
   if (!is_shallow_json(mended)) {
     read.problem = fmt::format("the values of this record are nested more than {} levels deep", kDeepestJson);
     return {};
   }
-  Json record = Json::parse(mended, nullptr, /*allow_exceptions=*/false);
+  Json record = parse_json<Json>(mended, /*allow_exceptions=*/false);
   if (record.is_discarded()) {
-    odd = replace_odd_numbers(mended);
     read.invalid_utf8 += repair_surrogate_escapes(mended);
     try {
-      record = Json::parse(mended);
+      record = parse_json<Json>(mended);
     } catch (const Json::parse_error& error) {
       read.problem = describe_no_json(mended, error.byte > 0 ? error.byte - 1 : 0);
     }
@@ -387,11 +393,10 @@ Json parse_record(std::string_view line, RecordText& read, bool& odd) {
 
 RecordText read_conversation(std::string_view line, const ChatTemplate& chat, const std::vector<std::string>& ignored) {
   RecordText read;
-  bool odd = false;
-  Json record = parse_record(line, read, odd);
+  Json record = parse_record(line, read);
   if (!read.problem.empty()) return read;
   try {
-    Conversation conversation = ConversationReader(chat, ignored, odd).read(std::move(record));
+    Conversation conversation = ConversationReader(chat, ignored, line).read(std::move(record));
     EncodedChat encoded = chat.encode(conversation.messages, conversation.variables);
     read.problem = std::move(encoded.problem);
     if (!read.problem.empty()) return read;

@@ -13,6 +13,7 @@
 #include "tiktoken.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/base/json.h"
 #include "titan/base/philox.h"
 #include "titan/data/utf8.h"
 #include "tokenizer_settings.h"
@@ -100,7 +101,7 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& file, const HuggingFac
 
 json llama_form(const TokenizerSettings& settings) {
   const char* scheme = !settings.add_prefix_space ? "never" : settings.legacy.value_or(false) ? "always" : "first";
-  json decoders = json::parse(R"([{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+  json decoders = parse_json(R"([{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
                                   {"type": "ByteFallback"}, {"type": "Fuse"}])");
   if (settings.add_prefix_space) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   return {
@@ -395,7 +396,7 @@ json generic_form(const fs::path& path, const SentencePieceModel& source, const 
   TokenizerSettings as_llama = settings;
   as_llama.add_prefix_space = source.add_dummy_prefix;
   json form = llama_form(as_llama);
-  json normalizers = json::parse(R"([{"type": "Replace", "pattern": {"String": " "}, "content": "▁"}])");
+  json normalizers = parse_json(R"([{"type": "Replace", "pattern": {"String": " "}, "content": "▁"}])");
   const bool legacy = settings.legacy.value_or(true);
   if (source.add_dummy_prefix && legacy) normalizers.push_back({{"type", "Prepend"}, {"prepend", "▁"}});
   if (!source.add_dummy_prefix || legacy) form.erase("pre_tokenizer");

@@ -79,8 +79,9 @@ class TracedLinear {
       const int64_t shares_of_input = outputs_.size() > 1 ? rows_ * inputs_ * size : 0;
       backward += 2 * rows_ * all_outputs_ + most_outputs_ * inputs_ + shares_of_input;
     } else if (!shape_.on_gpu && size < 4) {
-      // Weight gradients are fp32 products of operands in fp32.
-      backward = std::max(backward, 4 * rows_ * (inputs_ + (is_joined_ ? all_outputs_ : most_outputs_)));
+      // Weight gradients are fp32 products of operands in fp32, copied to their place.
+      const int64_t outputs = is_joined_ ? all_outputs_ : most_outputs_;
+      backward = std::max(backward, 4 * (rows_ * (inputs_ + outputs) + outputs * inputs_));
     }
     operation.forward_scratch = forward;
     operation.backward_scratch = backward;

@@ -242,6 +242,18 @@ TEST(AdjacentWeights, GradientsOfWhichSomeAreWrittenAreAddedOneByOne) {
   EXPECT_TRUE(near(test.weights[1]->gradient(), 1 + test.weight_gradient(1), tolerance(at::kFloat)));
 }
 
+TEST(AdjacentWeights, AQueuedWeightGradientIsOneProductThatWaits) {
+  AdjacentCase now(at::kFloat), later(at::kFloat);
+  now.run_once(true);
+  QueueSink queue;
+  later.plain.context.sink = &queue;
+  later.run_once(true);
+  for (const Parameter* weight : later.weights) EXPECT_FALSE(weight->gradient_written());
+  queue.run();
+  EXPECT_TRUE(same_bits(later.gradients, now.gradients));
+  for (const Parameter* weight : later.weights) EXPECT_TRUE(weight->gradient_written());
+}
+
 TEST(AdjacentWeights, AKeptOutputIsATensorOfItsOwn) {
   AdjacentCase test(at::kFloat);
   test.plain.context.recorder = Recorder(RecomputePolicy::full().set(ResultKind::linear, 1, Keep::keep));

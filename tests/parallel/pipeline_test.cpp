@@ -354,8 +354,10 @@ TEST(Pipeline, TakesTheSimulatedTimeInEveryScheduleOnEightRanks) {
 }
 
 /// Counts products by what they yield.
+/// Counts one product for each weight.
 class CountedProducts : public DenseProducts {
  public:
+  const DenseProducts* dense() const override { return nullptr; }
   void input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor& columns,
                       at::Tensor& dx) const override {
     ++inputs;

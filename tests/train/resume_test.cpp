@@ -462,8 +462,8 @@ void forget_counters(const std::string& checkpoint) {
   for (size_t at = index.find("titan_counters"); at != index.npos; at = index.find("titan_counters")) index[at] = 'x';
   Manifest manifest = read_manifest(storage->read_all(folder / kManifestFile));
   manifest.files[kIndexFile] = record_of(index);
-  storage->write_all(folder / kIndexFile, index);
-  storage->write_all(folder / kManifestFile, write_manifest(manifest));
+  write_file_atomically(folder / kIndexFile, index);
+  write_file_atomically(folder / kManifestFile, write_manifest(manifest));
 }
 
 TEST(ResumeOfAnEarlierVersion, TakesTheStepCountAsItIsAndWarnsIfTheRunSkippedSteps) {
