@@ -60,6 +60,14 @@ int write_all(int descriptor, std::string_view bytes, int milliseconds = 0) {
   return 0;
 }
 
+/// How long to wait for a pipe's next bytes while a program has it open for writing. What a shell hands over, on
+/// standard input or as <(command), is waited for until that command ends.
+int patience_for(const std::filesystem::path& path) {
+  const std::string name = path.string();
+  const bool from_shell = name == "/dev/stdin" || name.starts_with("/dev/fd/") || name.starts_with("/proc/self/fd/");
+  return from_shell ? -1 : kPipeLimitMilliseconds;
+}
+
 /// Whether data or end of file arrives within `milliseconds`; negative: no timeout.
 bool becomes_readable(int descriptor, int milliseconds) {
   pollfd ready{descriptor, POLLIN, 0};
@@ -137,7 +145,7 @@ std::string read_file(const std::filesystem::path& path, ExitCode code, size_t m
     ssize_t got = ::read(file.value, bytes.data() + filled, bytes.size() - filled);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) {
-      if (becomes_readable(file.value, kPipeLimitMilliseconds)) continue;
+      if (becomes_readable(file.value, patience_for(path))) continue;
       throw Error(code, fmt::format("cannot read {}: the program at the other end has written nothing for {} s",
                                     path.string(), kPipeLimitMilliseconds / 1000));
     }

@@ -29,7 +29,7 @@ TEST(OrderedJson, WhatIsNoJsonIsRefusedAsByTheLibrary) {
 
 TEST(OrderedJson, ManyKeysKeepTheirOrder) {
   std::string text = "{";
-  for (int i = 0; i < 300'000; ++i)
+  for (int64_t i = 0; i < 300'000; ++i)
     text += (i > 0 ? ",\"" : "\"") + std::to_string(i * 7919 % 300'007) + "\":" + std::to_string(i);
   const nlohmann::ordered_json parsed = parse_ordered_json(text + "}");
   ASSERT_EQ(parsed.size(), 300'000u);

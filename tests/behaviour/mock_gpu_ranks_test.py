@@ -77,10 +77,14 @@ class Ends(MockGpu, RanksTest):
         self.assertEqual(run.end(), 0, run.text())
         both = self.read_ledgers(ledgers)
         self.assertEqual(len(both), 2)
+        orders = []
         for ledger in both:
             in_order = sorted(ledger["ends"], key=lambda end: int(end.split(":")[0]))
-            steps = [f"{how} of communicator {number}" for number in (1, 2) for how in ("finalize", "destroy")]
-            self.assertEqual([end.split(": ")[1] for end in in_order], steps)
+            orders.append([end.split(": ")[1] for end in in_order])
+        self.assertEqual(orders[0], orders[1], "of both ranks")
+        closed = [step.removeprefix("finalize of ") for step in orders[0][::2]]  # one after the other
+        self.assertEqual(sorted(closed), ["communicator 1", "communicator 2"])
+        self.assertEqual(orders[0][1::2], [f"destroy of {name}" for name in closed])
         last = max(ledger["peaks"]["microsecond of the last collective"] for ledger in both)
         self.assertLessEqual(last, min(end["amount"] for ledger in both for end in ledger["ends"].values()))
 

@@ -44,13 +44,14 @@ class SavedStates(MockGpu):
             dcp_to_torch_save(run.folder / "checkpoint" / f"step-{step}", file)
         return dict(tensors_of(torch.load(file, weights_only=False)))
 
-    def expect_state(self, run: Run, step: int) -> None:
-        """All of it is that of `step`."""
+    def expect_state(self, run: Run, step: int, counted: int = 0) -> None:
+        """All of it is that of `step`. The count of Adam's steps is on the GPU, and the mock adds nothing to it: it is still
+        `counted`, as the run began with."""
         kinds = collections.Counter()
         for name, value in self.state(run, step).items():
             kind = next((kind for kind in ("exp_avg_sq", "exp_avg", "step") if name.endswith(f".{kind}")), "weight")
             kinds[kind] += 1
-            wanted = step * {"weight": 1, "exp_avg": 2, "exp_avg_sq": 3, "step": 1}[kind]
+            wanted = {"weight": step, "exp_avg": 2 * step, "exp_avg_sq": 3 * step, "step": counted}[kind]
             self.assertEqual({*value.float().flatten().unique().tolist()}, {float(wanted)}, (step, name))
         self.assertEqual(kinds["exp_avg"], kinds["weight"], kinds)
         self.assertEqual(kinds["exp_avg_sq"], kinds["weight"], kinds)

@@ -29,7 +29,8 @@ def byte_tokenizer() -> transformers.PreTrainedTokenizerFast:
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END)
+    # Without its unk and pad tokens transformers' class of Qwen 2 adds its own, one more than these models have rows for.
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END, unk_token=END)
 
 
 class ModelTest(unittest.TestCase):
