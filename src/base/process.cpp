@@ -168,15 +168,22 @@ std::optional<int64_t> openmp_threads() {
 int64_t default_threads(int64_t processors) { return std::min(processors, openmp_threads().value_or(processors)); }
 
 std::string task_limit() {
+  std::vector<std::string> limits;
   struct rlimit limit {};
-  std::string words;
+  // The kernel reports a thread whose stack finds no memory like one beyond the limit of threads.
+  const std::array<std::pair<int, const char*>, 2> of_memory{{{RLIMIT_AS, "-v"}, {RLIMIT_DATA, "-d"}}};
+  for (const auto& [which, option] : of_memory) {
+    if (::getrlimit(static_cast<__rlimit_resource_t>(which), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) continue;
+    limits.push_back(std::string(limits.empty() ? "out of memory or threads: " : "") + "ulimit " + option + " is " +
+                     std::to_string(limit.rlim_cur / 1024) + " kB");
+  }
   if (::getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    words = "ulimit -u is " + std::to_string(limit.rlim_cur);
+    limits.push_back("ulimit -u is " + std::to_string(limit.rlim_cur));
   }
   if (const std::optional<GroupLimit> group = ControlGroups().tasks()) {
-    words += (words.empty() ? "" : ", ") + group->file.string() + " is " + std::to_string(group->limit);
+    limits.push_back(group->file.string() + " is " + std::to_string(group->limit));
   }
-  return words.empty() ? "see ulimit -u, ulimit -v and pids.max of the control group" : words;
+  return limits.empty() ? "see ulimit -u, ulimit -v and pids.max of the control group" : join(limits, ", ");
 }
 
 std::string core_list(const std::vector<int>& cores) {

@@ -1,7 +1,5 @@
 #include "titan/cli/program.h"
 
-#include <sys/resource.h>
-
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -88,12 +86,6 @@ Failure describe_failure_without_tensors(const std::exception_ptr& error) {
     return {ExitCode::storage, std::string(file.what()) + "; see whether the path is right and can be used"};
   } catch (const std::system_error& refused) {
     if (refused.code() == std::errc::resource_unavailable_try_again) {
-      rlimit memory{};
-      // The kernel reports a thread's missing stack like a limit of threads.
-      if (::getrlimit(RLIMIT_AS, &memory) == 0 && memory.rlim_cur != RLIM_INFINITY) {
-        return out_of_memory_failure(
-            fmt::format("the system starts no more threads; ulimit -v is {} kB", memory.rlim_cur / 1024));
-      }
       return {ExitCode::out_of_memory,
               fmt::format("the system starts no more threads ({}); raise the limit, or give fewer training.threads",
                           task_limit())};
