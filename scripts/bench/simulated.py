@@ -214,7 +214,7 @@ against it. A step is one sequence of 8,192 tokens and an optimizer step over bf
 and nothing recomputed; float8 is tensorwise. Launches follow each other without gaps, and nothing overlaps.
 
 A part takes its operations or bytes over a rate that others measured on the card (`src/tools/hardware.toml`), times the share
-of it that a step holds. Nobody knows that share before a run, so there are two: "likely" is what trainers of 2025 and 2026
+of it that a step holds. That share is unknown before a run, so there are two: "likely" is what trainers of 2025 and 2026
 reach on such cards, "good" is what a step would need whose products stay close to their best. A run outside of a range, in
 one part or in all, has something to explain. "At the rates" is a step that reaches all of them.
 

@@ -19,7 +19,7 @@ KNOWN = {"H200": "h200", "H100": "h100-sxm", "B200": "b200", "A100": "a100-80"} 
 STAND_IN = "H100"  # whose rates an unknown card gets
 TORCH = "2.11.0"
 CUDA, DRIVER = 13000, 580  # what the programs are built for, and the first driver that runs it
-IDLE_MIB, ASSUMED_MIB = 600, 24 << 10  # used of a card that nobody uses; where nobody says how much it has
+IDLE_MIB, ASSUMED_MIB = 600, 24 << 10  # used on an idle card; assumed if the card's memory is unknown
 LEAST_DISK = 256 << 20
 # Where containers have it when PATH does not say so.
 TOOL_FOLDERS = ["/usr/local/nvidia/bin", "/usr/bin", "/usr/local/bin", "/opt/nvidia/bin", "/usr/local/cuda/bin"]
@@ -68,7 +68,7 @@ class Card:
             f"The driver {self.driver} is too old for CUDA {CUDA // 1000} (it takes {DRIVER} or newer): rows on the card will be refused.": old,
             f"Another process has {self.used_mib:,.0f} MiB of the card: rows are chosen for the {self.free_mib:,.0f} MiB left, and may be "
             "slower than alone.": self.used_mib > IDLE_MIB,
-            f"Nobody says how much memory the card has: rows are chosen for {ASSUMED_MIB >> 10} GiB.": self.mib == 0,
+            f"The card's memory is unknown: rows are chosen for {ASSUMED_MIB >> 10} GiB.": self.mib == 0,
         }  # fmt: skip
         return [sentence for sentence, holds in said.items() if holds]
 

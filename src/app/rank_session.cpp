@@ -86,7 +86,7 @@ RankSession::RankSession(const Schema& schema, const JobConfig& config, Launch l
       launch_(std::move(launch)),
       final_message_(std::move(final_message)),
       log_(log_targets(config, launch_, output_is_result)) {
-  if (!output_is_result) ::signal(SIGPIPE, SIG_IGN);  // a run does not end because nobody reads its log
+  if (!output_is_result) ::signal(SIGPIPE, SIG_IGN);  // a closed log pipe must not end the run
   const int64_t remembered = config.comm.trace_buf_size;
   if (remembered > 0 && !launch_.fake) trace_ = std::make_shared<CollectiveTrace>(remembered);
 }

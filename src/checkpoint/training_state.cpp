@@ -22,8 +22,8 @@ std::string state_key(const std::string& name, const char* what) {
   return fmt::format("{}{}.{}", kOptimizerStates, name, what);
 }
 
-/// The optimizer's step count of a parameter, on the ranks that hold a part of it. It is a copy: the count goes on
-/// while a save is under way.
+/// The optimizer's step count of a parameter, on the ranks that hold a part of it. It is a copy, because
+/// training continues to count while the checkpoint is written.
 void add_steps(CheckpointState& state, const SavedParameter& parameter, int64_t step) {
   const BoxOfRank box_of = [whole = parameter.box_of](int64_t rank) -> std::optional<Box> {
     return whole(rank) ? std::optional(Box{}) : std::nullopt;

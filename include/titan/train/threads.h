@@ -9,7 +9,7 @@
 namespace titan {
 
 struct ThreadTeam {
-  int64_t threads = 1;  ///< that a parallel region has, and all libraries are told
+  int64_t threads = 1;  ///< in a parallel region; given to all libraries
   std::string reason;   ///< in words, if they are fewer than wanted
 };
 
