@@ -521,8 +521,6 @@ std::optional<HuggingFaceParts> read_with_settings(const fs::path& path, const s
   for (size_t rank = 0; rank < tokens.size(); ++rank) vocabulary[to_byte_alphabet(tokens[rank])] = rank;
   form["model"] = {
       {"type", "BPE"}, {"ignore_merges", true}, {"vocab", std::move(vocabulary)}, {"merges", tiktoken_merges(tokens)}};
-  std::string all = "tiktoken";
-  for (const std::string& token : tokens) all += fmt::format("\n{} {}", token.size(), token);
   Assembly assembly(path, settings, parts_of(JsonNode(form, path)));
   const auto count = static_cast<int32_t>(tokens.size());
   int32_t last = settings.added.empty() ? 0 : settings.added.back().first;
@@ -538,7 +536,7 @@ std::optional<HuggingFaceParts> read_with_settings(const fs::path& path, const s
   if (!settings.former_extra) {
     for (const AddedToken& token : settings.extra) assembly.add(token);
   }
-  return assembly.finish(/*framed=*/false, name_key(all));
+  return assembly.finish(/*framed=*/false, tiktoken_fingerprint(tokens));
 }
 
 }  // namespace titan

@@ -27,11 +27,9 @@ struct TiktokenTokenizer::Scratch {
 };
 
 TiktokenTokenizer::TiktokenTokenizer(std::vector<std::string> tokens, std::vector<std::string> notices)
-    : encoder_(std::move(tokens)), notices_(std::move(notices)) {
-  std::string all = name();
-  for (const std::string& token : encoder_.tokens()) all += fmt::format("\n{} {}", token.size(), token);
-  fingerprint_ = name_key(all);
-}
+    : encoder_(std::move(tokens)),
+      notices_(std::move(notices)),
+      fingerprint_(tiktoken_fingerprint(encoder_.tokens())) {}
 
 TiktokenTokenizer::~TiktokenTokenizer() = default;
 
@@ -233,13 +231,17 @@ std::vector<std::string> read_tiktoken_file(const std::filesystem::path& path) {
 
 namespace {
 
+// The end of a file of `tokenizer train`: an empty line, which all readers of the format skip.
+constexpr std::string_view kOwnMark = "\n";
+
 struct KnownVocabulary {
   size_t tokens;
   const char* name;
 };
 
+constexpr uint64_t kLlama3Fingerprint = 0xF88F56AA98D26A53;
+
 // By their number of tokens, which no two share.
-constexpr size_t kLlama3Tokens = 128'000;
 constexpr KnownVocabulary kOtherVocabularies[] = {
     {50'256, "r50k_base, GPT-3's"},
     {50'257, "GPT-2's"},
@@ -252,12 +254,12 @@ constexpr KnownVocabulary kOtherVocabularies[] = {
     {200'000, "Llama 4's"},
 };
 
-/// `tokenizer train` begins with the 256 bytes in order.
-bool is_own_vocabulary(std::span<const std::string> tokens) {
+/// `tokenizer train` begins with the 256 bytes in order, as some other programs do, and ends the file with kOwnMark.
+bool is_own_vocabulary(const std::filesystem::path& path, std::span<const std::string> tokens) {
   for (size_t byte = 0; byte < 256; ++byte) {
     if (tokens[byte] != std::string(1, static_cast<char>(byte))) return false;
   }
-  return true;
+  return read_file(path, ExitCode::bad_data).ends_with("\n" + std::string(kOwnMark));
 }
 
 }  // namespace
@@ -266,7 +268,7 @@ std::vector<std::string> check_is_llama3(const std::filesystem::path& path, std:
   const auto fail = [&](const std::string& what) {
     throw Error(ExitCode::bad_data, fmt::format("tokenizer {}: {}, which {}.", path.string(), what, kTokenizeOffline));
   };
-  if (tokens.size() == kLlama3Tokens || is_own_vocabulary(tokens)) return {};
+  if (tiktoken_fingerprint(tokens) == kLlama3Fingerprint || is_own_vocabulary(path, tokens)) return {};
   for (const KnownVocabulary& known : kOtherVocabularies) {
     if (known.tokens == tokens.size())
       fail(fmt::format("the {} tokens are {}", with_thousands(known.tokens), known.name));
@@ -280,7 +282,7 @@ std::vector<std::string> check_is_llama3(const std::filesystem::path& path, std:
   }
   return {
       fmt::format("tokenizer {}: its {} tokens are not Llama 3's; they are read with Llama 3's expression and its 256 "
-                  "special tokens after them",
+                  "special tokens after them (end the file with an empty line if titan_train tokenizer train made it)",
                   path.string(), with_thousands(tokens.size()))};
 }
 
@@ -289,7 +291,14 @@ void write_tiktoken_file(const std::filesystem::path& path, std::span<const std:
   for (size_t rank = 0; rank < tokens.size(); ++rank) {
     text += fmt::format("{} {}\n", encode_base64(tokens[rank]), rank);
   }
+  text += kOwnMark;
   write_file_atomically(path, text);
+}
+
+uint64_t tiktoken_fingerprint(std::span<const std::string> tokens) {
+  std::string all = "tiktoken";
+  for (const std::string& token : tokens) all += fmt::format("\n{} {}", token.size(), token);
+  return name_key(all);
 }
 
 nlohmann::json tiktoken_merges(std::span<const std::string> tokens) {

@@ -66,8 +66,11 @@ std::vector<std::string> read_tiktoken_file(const std::filesystem::path& path);
 /// nothing for Llama 3's own and for files that `tokenizer train` made.
 std::vector<std::string> check_is_llama3(const std::filesystem::path& path, std::span<const std::string> tokens);
 
-/// Writes `tokens[rank]` in rank order, atomically.
+/// Writes `tokens[rank]` in rank order, atomically, with the empty last line by which check_is_llama3 knows the file.
 void write_tiktoken_file(const std::filesystem::path& path, std::span<const std::string> tokens);
+
+/// A hash of the tokens and their ranks.
+uint64_t tiktoken_fingerprint(std::span<const std::string> tokens);
 
 /// All ways to form a token from two others in the byte alphabet, in the order of the tokens' ranks: a tiktoken
 /// vocabulary has no list of merges and allows all of them.

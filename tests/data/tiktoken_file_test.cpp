@@ -36,11 +36,25 @@ TEST(TiktokenFile, LinesMayComeInAnyOrderWithBlankLinesAndWindowsLineEndings) {
   EXPECT_EQ(read_tiktoken_file(folder.write("shuffled.model", shuffled)), bytes_and({}));
 }
 
+TEST(TiktokenFile, OfTokenizerTrainIsKnownByItsEmptyLastLine) {
+  TemporaryFolder folder;
+  const std::string text = model_text(folder);
+  const auto notices = [&](const std::string& content, std::vector<std::string> tokens = bytes_and({})) {
+    return check_is_llama3(folder.write("some.model", content), tokens).size();
+  };
+  ASSERT_TRUE(text.ends_with(" 255\n\n"));
+  EXPECT_EQ(notices(text), 0u);
+  EXPECT_EQ(notices(text.substr(0, text.size() - 1)), 1u);
+  std::vector<std::string> other = bytes_and({});
+  std::swap(other[0], other['!']);
+  EXPECT_EQ(notices(text, other), 1u);
+}
+
 TEST(TiktokenFile, BrokenBase64IsNamedWithItsLine) {
   TemporaryFolder folder;
   for (const char* bad : {"Y*== 256", "YWI 256", "YWI=", "YWI= x", "YWI= -3", "= 256", "YWI= 256 7"}) {
     std::string message = read_error(folder, model_text(folder) + bad + "\n");
-    EXPECT_PRED_FORMAT2(test::contains, message, "bad.model:257: this is not a base64 token");
+    EXPECT_PRED_FORMAT2(test::contains, message, "bad.model:258: this is not a base64 token");
   }
 }
 

@@ -29,18 +29,8 @@ namespace fs = std::filesystem;
 /// A tiktoken model file whose ids are the 256 bytes, and these tokens.
 std::string write_model(const TemporaryFolder& folder, const std::string& name,
                         const std::vector<std::string>& more = {}) {
-  static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string lines;
-  int rank = 0;
-  for (const std::string& token : test::bytes_and(more)) {
-    for (size_t i = 0; i < token.size(); i += 3) {
-      uint32_t bits = 0;
-      for (size_t j = 0; j < 3; ++j) bits = bits << 8 | (i + j < token.size() ? static_cast<uint8_t>(token[i + j]) : 0);
-      for (size_t j = 0; j < 4; ++j) lines += i + j > token.size() ? '=' : kDigits[bits >> (18 - 6 * j) & 63];
-    }
-    lines += " " + std::to_string(rank++) + "\n";
-  }
-  return folder.write(name, lines);
+  write_tiktoken_file(folder / name, test::bytes_and(more));
+  return (folder / name).string();
 }
 
 std::string records(size_t count, uint32_t longest, uint64_t seed = 1) {

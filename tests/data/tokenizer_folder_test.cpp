@@ -5,6 +5,7 @@
 #include "src/data/tiktoken.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/sentencepiece_files.h"
+#include "titan/base/filesystem.h"
 #include "titan/data/tokenizer.h"
 
 namespace titan {
@@ -142,14 +143,19 @@ TEST(TokenizerFolder, ATiktokenFileHasTheSpecialTokensOfItsConfig) {
 
 TEST(TokenizerFolder, ATiktokenFileOfAnotherModelIsNotTakenForLlama3s) {
   TemporaryFolder folder;
-  const auto write = [&](std::vector<std::string> tokens) {
-    std::swap(tokens[0], tokens['!']);  // not in the order of `tokenizer train`
+  const auto write = [&](const std::vector<std::string>& tokens) {
     write_tiktoken_file(folder / "tokenizer.model", tokens);
+    std::string text = read_file(folder / "tokenizer.model");
+    ASSERT_TRUE(text.ends_with("\n\n"));  // the mark of `tokenizer train`
+    text.pop_back();
+    folder.write("tokenizer.model", text);
   };
   write(bytes_and({"he", "the"}));
   ASSERT_EQ(open_tokenizer(folder.string())->notices().size(), 1u);
   EXPECT_PRED_FORMAT2(test::contains, open_tokenizer(folder.string())->notices()[0],
                       "its 258 tokens are not Llama 3's");
+  folder.write("tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
+  ASSERT_EQ(open_tokenizer(folder.string())->notices().size(), 1u);
   const auto refusal = [&] { return message_of(ExitCode::bad_data, [&] { open_tokenizer(folder.string()); }); };
   write(bytes_and({"20", "2026"}));
   EXPECT_PRED_FORMAT2(test::contains, refusal(), "Llama 3's expression would split the token \"2026\"");
