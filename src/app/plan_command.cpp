@@ -80,11 +80,19 @@ std::string in_words(const Exchange& exchange) {
                      with_thousands(exchange.traffic.bytes / std::max<int64_t>(1, exchange.traffic.calls)));
 }
 
+/// What of a group is trained, unless it is all.
+std::string trained_words(const WeightGroupPlan& group) {
+  if (!group.is_trained()) return ", frozen";
+  const int64_t trained = group.trained_shard_numel();
+  return trained == group.shard_numel ? "" : fmt::format(", {} of them trained", with_thousands(trained));
+}
+
 /// A group's description without its name, so that groups of a kind have equal text.
 std::string described(const WeightGroupPlan& group, const std::vector<Exchange>& exchanges) {
-  std::string text = fmt::format(
-      "{} elements, {} owned; {}{}\n", with_thousands(group.numel), with_thousands(group.shard_numel),
-      name(group.compute), group.narrows_gradient() ? fmt::format(", gradient reduced in {}", name(group.reduce)) : "");
+  const bool narrows = group.is_trained() && group.narrows_gradient();
+  std::string text = fmt::format("{} elements, {} owned{}; {}{}\n", with_thousands(group.numel),
+                                 with_thousands(group.shard_numel), trained_words(group), name(group.compute),
+                                 narrows ? fmt::format(", gradient reduced in {}", name(group.reduce)) : "");
   std::vector<std::string> sent;
   for (const Exchange& exchange : exchanges) sent.push_back(in_words(exchange));
   text += sent.empty() ? "" : fmt::format("  each step: {}\n", join(sent, "; "));
@@ -124,7 +132,7 @@ void print_program(const Plan& plan, const char* name, const Program& program, i
 
 /// A step that starts in the final state of the previous step, then a validation.
 void print_programs(const Plan& plan) {
-  const std::vector<RepeatedProgram> step = step_programs(plan, stale_state(plan));
+  const std::vector<RepeatedProgram> step = step_programs(plan, settled_state(plan));
   for (size_t i = 0; i < step.size(); ++i) {
     const char* name = i + 1 == step.size() ? "update" : i + 2 == step.size() ? "last pass" : "pass";
     print_program(plan, name, step[i].program, step[i].times);

@@ -49,7 +49,7 @@ std::vector<std::string> unit_table(const Plan& plan) {
     }
     const int64_t moments = plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
     const std::string text =
-        numbers(size_words(owned * size_of(plan.request.master)), size_words(owned * size_of(ElementType::float32)),
+        numbers(size_words(owned * size_of(plan.request.master)), size_words(trained * size_of(ElementType::float32)),
                 size_words(trained * moments), size_words(unit.saved_bytes));
     if (text == last) {
       lines.back() = line(first_name + " to " + unit.name, text);

@@ -120,7 +120,7 @@ int64_t logits_bytes(const TraceShape& shape, int64_t rows, int64_t vocabulary, 
 
 }  // namespace
 
-void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, int64_t vocabulary) {
+void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, int64_t vocabulary, bool trained) {
   const TraceShape& shape = trace.shape();
   const int64_t tokens = shape.tokens(), size = shape.element_size, ranks = shape.tensor_ranks;
   const int64_t rows = (tokens + shape.loss_chunks - 1) / shape.loss_chunks;
@@ -144,7 +144,8 @@ void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, i
   weight_gradient.wide_bytes = weights * (kWide * static_cast<double>(2 * chunks - 1) - narrow);
   weight_gradient.bytes += weight_gradient.wide_bytes;
   const double moved = shape.fused_loss ? 2.0 * static_cast<double>(size) : 2.0 * static_cast<double>(size) + 32;
-  operation.forward = {product, {.bytes = moved * logits}, product, weight_gradient};
+  operation.forward = {product, {.bytes = moved * logits}, product};
+  if (trained) operation.forward.push_back(weight_gradient);
   if (ranks > 1) {
     using group_names::kTensor;
     const bool peer = shape.async_tensor_parallel;

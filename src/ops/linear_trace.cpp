@@ -23,17 +23,22 @@ class TracedLinear {
         is_joined_(copied_gradients >= 0 && weights.size() > 1 && !shape_.float8) {
     for (const TracedWeight& weight : weights) {
       const bool narrow = shape_.float8 && shape_.in_float8(weight.name);
-      outputs_.push_back({is_input_side_ ? weight.outputs / shape_.tensor_ranks : weight.outputs, narrow});
+      outputs_.push_back(
+          {is_input_side_ ? weight.outputs / shape_.tensor_ranks : weight.outputs, narrow, shape_.trains(weight.name)});
       converted_ += narrow;
       most_outputs_ = std::max(most_outputs_, outputs_.back().count);
       all_outputs_ += outputs_.back().count;
+      if (!outputs_.back().trained) continue;
+      most_trained_ = std::max(most_trained_, outputs_.back().count);
+      ++trained_;
     }
+    joins_backward_ = is_joined_ && (trained_ == 0 || trained_ == std::ssize(weights));
     all_converted_ = converted_ == std::ssize(weights);
     is_tensorwise_ = shape_.float8 == Float8Recipe::tensorwise && converted_ > 0;
   }
 
   std::vector<TracedTensor> add(int first_ordinal) {
-    TracedOperation operation{.name = "linear", .inputs = {x_}, .defers = true};
+    TracedOperation operation{.name = "linear", .inputs = {x_}, .defers = trained_ > 0};
     const int64_t result_rows = is_input_side_ ? rows_ : rows_ / shape_.tensor_ranks;
     int ordinal = first_ordinal;
     for (const Output& output : outputs_) {
@@ -54,6 +59,7 @@ class TracedLinear {
   struct Output {
     int64_t count;
     bool in_float8;
+    bool trained;
   };
   bool shares() const { return shape_.tensor_ranks > 1; }
   /// Every weight reads the input in float8, with one scale.
@@ -78,9 +84,9 @@ class TracedLinear {
       forward += rows_ * inputs_ + (shape_.gathers_float8 ? 0 : most_outputs_ * inputs_);
       const int64_t shares_of_input = outputs_.size() > 1 ? rows_ * inputs_ * size : 0;
       backward += 2 * rows_ * all_outputs_ + most_outputs_ * inputs_ + shares_of_input;
-    } else if (!shape_.on_gpu && size < 4) {
+    } else if (!shape_.on_gpu && size < 4 && trained_ > 0) {
       // Weight gradients are fp32 products of operands in fp32, copied to their place.
-      const int64_t outputs = is_joined_ ? all_outputs_ : most_outputs_;
+      const int64_t outputs = joins_backward_ ? all_outputs_ : most_trained_;
       backward = std::max(backward, 4 * (rows_ * (inputs_ + outputs) + outputs * inputs_));
     }
     operation.forward_scratch = forward;
@@ -97,19 +103,27 @@ class TracedLinear {
             .wide_bytes = static_cast<double>(result_size - shape_.element_size) * m * n};
   }
 
-  /// One product over all weights each way; forward's is listed by result, since a policy may recompute some alone.
-  void add_joined_products(TracedOperation& operation) const {
-    const auto size = static_cast<double>(shape_.element_size);
+  /// Listed by result, since a policy may recompute some alone. Of a joined product the input is read once.
+  void add_forward_products(TracedOperation& operation) const {
     for (size_t i = 0; i < outputs_.size(); ++i) {
-      TracedWork forward = product(rows_, inputs_, outputs_[i].count, false, shape_.element_size);
-      if (i > 0) forward.bytes -= size * static_cast<double>(rows_ * inputs_);  // the input is read once
+      TracedWork forward = product(rows_, inputs_, outputs_[i].count, outputs_[i].in_float8, shape_.element_size);
+      if (is_joined_ && i > 0) forward.bytes -= static_cast<double>(shape_.element_size * rows_ * inputs_);
       forward.makes = operation.results[i];
       operation.forward.push_back(forward);
     }
-    operation.backward.push_back(product(rows_, all_outputs_, inputs_, false, shape_.element_size));
-    TracedWork weight_gradient = product(all_outputs_, rows_, inputs_, false, 4);
+  }
+
+  void add_weight_gradient(TracedOperation& operation, int64_t outputs, bool in_float8) const {
+    TracedWork weight_gradient = product(outputs, rows_, inputs_, in_float8, 4);
     weight_gradient.is_weight_gradient = true;
     operation.backward.push_back(weight_gradient);
+  }
+
+  /// One product over all weights for the input, and one for the weights.
+  void add_joined_gradients(TracedOperation& operation) const {
+    const auto size = static_cast<double>(shape_.element_size);
+    operation.backward.push_back(product(rows_, all_outputs_, inputs_, false, shape_.element_size));
+    if (trained_ > 0) add_weight_gradient(operation, all_outputs_, false);
     if (copied_gradients_ > 0) {
       const int64_t copied = rows_ * copied_gradients_ / shape_.tensor_ranks;
       operation.backward.push_back({.bytes = 2 * size * static_cast<double>(copied)});
@@ -118,19 +132,15 @@ class TracedLinear {
   }
 
   void add_products(TracedOperation& operation) const {
-    if (is_joined_) return add_joined_products(operation);
+    add_forward_products(operation);
+    if (joins_backward_) return add_joined_gradients(operation);
     const bool dense_gradients = shape_.float8 == Float8Recipe::rowwise_with_gw_hp;
     for (size_t i = 0; i < outputs_.size(); ++i) {
-      const auto [count, in_float8] = outputs_[i];
-      TracedWork forward = product(rows_, inputs_, count, in_float8, shape_.element_size);
-      forward.makes = operation.results[i];
-      operation.forward.push_back(forward);
+      const auto [count, in_float8, trained] = outputs_[i];
       // Gradients of a shared input are added in the product, but of float8 products by kernels (add_casts).
       const int64_t adds = i > 0 && !in_float8 ? 2 : 1;
       operation.backward.push_back(product(rows_, count, inputs_, in_float8, adds * shape_.element_size));
-      TracedWork weight_gradient = product(count, rows_, inputs_, in_float8 && !dense_gradients, 4);
-      weight_gradient.is_weight_gradient = true;
-      operation.backward.push_back(weight_gradient);
+      if (trained) add_weight_gradient(operation, count, in_float8 && !dense_gradients);
     }
   }
 
@@ -172,7 +182,8 @@ class TracedLinear {
     }
     operation.forward_messages.push_back(is_input_side_ ? gather : scatter);
     if (is_input_side_) operation.backward_messages.push_back(scatter);
-    operation.backward_messages.push_back(gather);
+    // On the residual side the input is gathered again, for the weight gradients alone.
+    if (!is_input_side_ || trained_ > 0) operation.backward_messages.push_back(gather);
   }
 
   UnitTrace& trace_;
@@ -184,7 +195,9 @@ class TracedLinear {
   bool is_joined_;
   std::vector<Output> outputs_;
   int64_t converted_ = 0, most_outputs_ = 0, all_outputs_ = 0;
+  int64_t trained_ = 0, most_trained_ = 0;  // number of trained weights, and the outputs of the largest
   bool all_converted_ = false, is_tensorwise_ = false;
+  bool joins_backward_ = false;  // weights of which some are frozen are multiplied apart in backward
 };
 
 }  // namespace

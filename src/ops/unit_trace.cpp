@@ -10,6 +10,10 @@ bool TraceShape::in_float8(const std::string& parameter) const {
   return std::find(float8_parameters.begin(), float8_parameters.end(), parameter) != float8_parameters.end();
 }
 
+bool TraceShape::trains(const std::string& parameter) const {
+  return std::find(frozen_parameters.begin(), frozen_parameters.end(), parameter) == frozen_parameters.end();
+}
+
 TracedTensor UnitTrace::tensor(int64_t bytes, std::optional<ResultKind> kind, int ordinal) {
   tensors_.push_back({bytes, kind, ordinal, kNoTensor});
   return static_cast<TracedTensor>(tensors_.size()) - 1;

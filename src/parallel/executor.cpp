@@ -191,7 +191,7 @@ void Executor::execute(const Action& action, const Run& run) {
     case unshard: return weights().unshard();
     case wait_unshard: return weights().wait_unshard();
     case reshard: return weights().reshard();
-    case scale: return action.group < 0 ? WeightStore::scale_shards(stores_of(-1)) : weights().scale();
+    case scale: return action.group < 0 ? WeightStore::scale_shards(trained_stores(-1)) : weights().scale();
 
     case open_gradient: return weights().open_gradient();
     case close_gradient: return weights().close_gradient();
@@ -217,7 +217,7 @@ void Executor::execute(const Action& action, const Run& run) {
     case before_change: return run.work.before_change();
     case step: {
       run.work.step(action.group);
-      for (WeightStore* store : stores_of(action.group)) store->weights_changed();
+      for (WeightStore* store : trained_stores(action.group)) store->weights_changed();
       return;
     }
 
@@ -316,6 +316,12 @@ std::vector<WeightStore*> Executor::stores_of(int group) const {
   if (group >= 0) return {weights_[static_cast<size_t>(group)].get()};
   std::vector<WeightStore*> stores;
   for (const auto& store : weights_) stores.push_back(store.get());
+  return stores;
+}
+
+std::vector<WeightStore*> Executor::trained_stores(int group) const {
+  std::vector<WeightStore*> stores = stores_of(group);
+  std::erase_if(stores, [](const WeightStore* store) { return !store->is_trained(); });
   return stores;
 }
 

@@ -173,16 +173,17 @@ struct TraceKey {
   RecomputePolicy policy;
   ElementType compute;
   std::vector<std::vector<int64_t>> shapes;
-  std::vector<bool> in_float8;
+  std::vector<bool> in_float8, trained;
   bool operator==(const TraceKey&) const = default;
 };
 
 TraceKey key_of(const Plan& plan, const UnitPlan& unit) {
-  TraceKey key{unit.role, unit.policy, unit.compute, {}, {}};
+  TraceKey key{unit.role, unit.policy, unit.compute, {}, {}, {}};
   for (const size_t group : unit.groups) {
     for (const ParameterPlan& parameter : plan.groups[group].parameters) {
       key.shapes.push_back(parameter.spec.shape);
       key.in_float8.push_back(parameter.in_float8);
+      key.trained.push_back(parameter.spec.trainable);
     }
   }
   return key;
@@ -270,6 +271,7 @@ std::shared_ptr<const UnitTrace> trace_unit(const Plan& plan, const PlanRequest&
   for (const size_t group : unit.groups) {
     for (const ParameterPlan& parameter : plan.groups[group].parameters) {
       if (parameter.in_float8) shape.float8_parameters.push_back(parameter.spec.name);
+      if (!parameter.spec.trainable) shape.frozen_parameters.push_back(parameter.spec.name);
     }
     shape.gathers_float8 |= plan.groups[group].gathers_float8;
   }
@@ -301,7 +303,20 @@ int64_t WeightGroupPlan::scaled_weights() const {
 int64_t WeightGroupPlan::partial_numel() const {
   int64_t numel = 0;
   for (const ParameterPlan& parameter : parameters) {
-    if (parameter.copied_over_tensor) numel += parameter.shard.numel();
+    if (parameter.spec.trainable && parameter.copied_over_tensor) numel += parameter.shard.numel();
+  }
+  return numel;
+}
+
+bool WeightGroupPlan::is_trained() const {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const ParameterPlan& parameter) { return parameter.spec.trainable; });
+}
+
+int64_t WeightGroupPlan::trained_numel() const {
+  int64_t numel = 0;
+  for (const ParameterPlan& parameter : parameters) {
+    if (parameter.spec.trainable) numel += parameter.unsharded.numel();
   }
   return numel;
 }
@@ -364,10 +379,9 @@ Plan make_plan(const ModelDescription& model, const ModelFamily& family, const P
   choose_float8(plan, model);
   add_activations(plan, model);
   assign_slots(plan);
-  const std::vector<RepeatedProgram> step = step_programs(plan, stale_state(plan));
-  add_traffic(plan, step);
+  add_traffic(plan, step_programs(plan, settled_state(plan)));
   add_offload_traffic(plan);
-  add_memory(plan, model, step);
+  add_memory(plan, model, step_programs(plan, stale_state(plan)));  // the first step gathers the most
   return plan;
 }
 

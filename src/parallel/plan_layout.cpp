@@ -115,11 +115,11 @@ std::vector<WeightGroupPlan*> end_groups(Plan& plan) {
 void assign_message_slots(Plan& plan) {
   std::vector<WeightGroupPlan*> narrowed;
   for (WeightGroupPlan& group : plan.groups) {
-    if (group.narrows_gradient()) narrowed.push_back(&group);
+    if (group.is_trained() && group.narrows_gradient()) narrowed.push_back(&group);
   }
   const bool cut = plan.request.shards() > 1;
   take_turns(plan.message_slots, narrowed, &WeightGroupPlan::message_slot, [cut](const WeightGroupPlan& group) {
-    return (group.numel + (cut ? group.shard_numel : 0)) * size_of(group.reduce);
+    return (group.trained_numel() + (cut ? group.trained_shard_numel() : 0)) * size_of(group.reduce);
   });
 }
 
@@ -132,7 +132,8 @@ void assign_slots(Plan& plan) {
     return group.gathered_bytes() + (stages_shards(plan.request) ? group.gathered_shard_bytes() : 0);
   };
   const BytesOf gradient_bytes = [&](const WeightGroupPlan& group) {
-    return (group.numel + (stages_shards(plan.request) ? group.shard_numel : 0)) * size_of(ElementType::float32);
+    const int64_t staged = stages_shards(plan.request) ? group.trained_shard_numel() : 0;
+    return (group.trained_numel() + staged) * size_of(ElementType::float32);
   };
   std::vector<WeightGroupPlan*> blocks = block_groups(plan);
   // In a pipeline every unit runs many times per step: by default its weights stay gathered.
@@ -143,7 +144,11 @@ void assign_slots(Plan& plan) {
   // unit's backward, except in a pipeline, where a whole stage is reduced at once.
   const bool gradients_rotate = plan.request.accumulation == 1 && !plan.request.pipeline;
   if (weights_rotate) take_turns(plan.weight_slots, blocks, &WeightGroupPlan::weight_slot, weight_bytes);
-  if (gradients_rotate) take_turns(plan.gradient_slots, blocks, &WeightGroupPlan::gradient_slot, gradient_bytes);
+  if (gradients_rotate) {
+    std::vector<WeightGroupPlan*> trained = blocks;
+    std::erase_if(trained, [](const WeightGroupPlan* group) { return !group->is_trained(); });
+    take_turns(plan.gradient_slots, trained, &WeightGroupPlan::gradient_slot, gradient_bytes);
+  }
   std::vector<WeightGroupPlan*> ends;
   if (plan.request.reshard == ReshardPolicy::always) ends = end_groups(plan);
   if (!ends.empty()) {
@@ -158,7 +163,7 @@ void assign_slots(Plan& plan) {
     if (!(is_block && weights_rotate) && !is_in(ends, group)) {
       group.weight_slot = add_slot(plan.weight_slots, weight_bytes(group));
     }
-    if (!is_block || !gradients_rotate) {
+    if (group.is_trained() && !(is_block && gradients_rotate)) {
       group.gradient_slot = add_slot(plan.gradient_slots, gradient_bytes(group));
     }
   }

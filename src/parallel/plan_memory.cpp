@@ -38,7 +38,7 @@ int64_t gather_padding(const WeightGroupPlan& group, int64_t shards) {
 int64_t scatter_padding(const WeightGroupPlan& group, int64_t shards) {
   int64_t numel = 0;
   for (const ParameterPlan& parameter : group.parameters) {
-    if (!parameter.even(shards)) numel += (shards + 1) * parameter.chunk_numel();
+    if (parameter.spec.trainable && !parameter.even(shards)) numel += (shards + 1) * parameter.chunk_numel();
   }
   return numel * size_of(group.reduce);
 }
@@ -71,9 +71,10 @@ int64_t padding_bytes(const Plan& plan, std::span<const RepeatedProgram> step) {
   return peak;
 }
 
-int64_t largest_group(const Plan& plan) {
+/// Elements of the largest gradient of a group.
+int64_t largest_gradient(const Plan& plan) {
   int64_t most = 0;
-  for (const WeightGroupPlan& group : plan.groups) most = std::max(most, group.numel);
+  for (const WeightGroupPlan& group : plan.groups) most = std::max(most, group.trained_numel());
   return most;
 }
 
@@ -190,7 +191,7 @@ std::vector<MemoryPurpose> persistent_memory(const Plan& plan, std::span<const R
   add(table, "gathered weights", sum(plan.weight_slots));
   add(table, "gradients before reduction", sum(plan.gradient_slots));
   add(table, "gradients, narrowed", sum(plan.message_slots));
-  if (!gradients_pass(plan)) add(table, "gradients", owned * size_of(ElementType::float32), request.cpu_offload);
+  if (!gradients_pass(plan)) add(table, "gradients", trained * size_of(ElementType::float32), request.cpu_offload);
   add(table, "optimizer state", trained * request.optimizer_moments * size_of(request.optimizer_state),
       request.cpu_offload || request.offload_optimizer);
   if (request.shards() > 1) add(table, "padding of uneven shards", padding_bytes(plan, step));
@@ -253,7 +254,7 @@ void add_memory(Plan& plan, const ModelDescription& model, std::span<const Repea
   const std::vector<MemoryPurpose> persistent = persistent_memory(plan, step);
   const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, step);
   plan.memory = persistent;
-  if (gradients_pass(plan)) add(plan.memory, "gradients", largest_group(plan) * size_of(ElementType::float32));
+  if (gradients_pass(plan)) add(plan.memory, "gradients", largest_gradient(plan) * size_of(ElementType::float32));
   if (plan.request.offload_optimizer) add(plan.memory, "optimizer state on the device", offloaded_moments(plan));
   append(plan.memory, microbatch);
   if (!plan.request.validation) return;

@@ -13,10 +13,12 @@ namespace {
 
 constexpr int64_t kFloat32 = 4;
 
-/// Elements of all ranks' chunks of a group, padding included.
-int64_t collective_numel(const WeightGroupPlan& group, int64_t shards) {
+/// Elements of all ranks' chunks of a group's gradient, padding included.
+int64_t scattered_numel(const WeightGroupPlan& group, int64_t shards) {
   int64_t total = 0;
-  for (const ParameterPlan& parameter : group.parameters) total += shards * parameter.chunk_numel();
+  for (const ParameterPlan& parameter : group.parameters) {
+    if (parameter.spec.trainable) total += shards * parameter.chunk_numel();
+  }
   return total;
 }
 
@@ -56,18 +58,19 @@ std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
       all.push_back({group_names::kGather, all_gather, {1, gathered_bytes(group, shards)}});
       break;
     case ActionKind::reduce_scatter: {
-      const int64_t numel = collective_numel(group, shards);
+      const int64_t numel = scattered_numel(group, shards);
       all.push_back({group_names::kScatter, Collective::reduce_scatter, {1, numel * size_of(group.reduce)}});
       break;
     }
     case ActionKind::all_reduce:
-      all.push_back({group_names::kReplicate, Collective::all_reduce, {1, group.shard_numel * size_of(group.reduce)}});
+      all.push_back(
+          {group_names::kReplicate, Collective::all_reduce, {1, group.trained_shard_numel() * size_of(group.reduce)}});
       break;
     case ActionKind::reduce_partial:
       all.push_back({group_names::kTensor, Collective::all_reduce, {1, group.partial_numel() * kFloat32}});
       break;
     case ActionKind::add_tied:
-      all.push_back({group_names::kTied, Collective::all_reduce, {1, group.shard_numel * kFloat32}});
+      all.push_back({group_names::kTied, Collective::all_reduce, {1, group.trained_shard_numel() * kFloat32}});
       break;
     default:
       break;
@@ -81,7 +84,9 @@ std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
     all.push_back({group_names::kLoss, Collective::all_reduce, {1, plan.request.loss_message_bytes}});
   } else if (action.kind == ActionKind::scale) {
     int64_t scales = 0;
-    for (const WeightGroupPlan& group : plan.groups) scales += group.gathers_float8 ? group.scaled_weights() : 0;
+    for (const WeightGroupPlan& group : plan.groups) {
+      if (group.gathers_float8 && group.is_trained()) scales += group.scaled_weights();
+    }
     add_scales(all, scales, /*of_shards=*/true);
   } else if (is_transfer(leaves(action)[0].kind)) {
     const int64_t message = plan.hidden_rows * plan.hidden_width * size_of(plan.request.compute);
@@ -117,7 +122,7 @@ void add_offload(Plan& plan, std::span<const RepeatedProgram> step) {
         plan.to_device_bytes += times * plan.groups[static_cast<size_t>(action.group)].gathered_shard_bytes();
       }
       if (action.kind == ActionKind::to_host) {
-        plan.to_host_bytes += plan.groups[static_cast<size_t>(action.group)].shard_numel * kFloat32;
+        plan.to_host_bytes += plan.groups[static_cast<size_t>(action.group)].trained_shard_numel() * kFloat32;
       }
     }
   }
@@ -161,7 +166,7 @@ int64_t ranks_of(const Plan& plan, std::string_view communicator) {
 
 std::vector<std::vector<Exchange>> weight_exchanges(const Plan& plan) {
   std::vector<std::vector<Exchange>> all(plan.groups.size());
-  for (const auto& [program, times] : step_programs(plan, stale_state(plan))) {
+  for (const auto& [program, times] : step_programs(plan, settled_state(plan))) {
     for (const Action& action : program.actions) {
       if (action.group < 0 || action.kind == ActionKind::norm) continue;
       std::vector<Exchange>& own = all[static_cast<size_t>(action.group)];

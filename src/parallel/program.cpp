@@ -56,7 +56,7 @@ class Expansion {
     add({.kind = wait_sends});
     if (!is_last) return;
     for (size_t g = plan_.groups.size(); g-- > 0;) {
-      if (!group(g).is_tied) continue;
+      if (!group(g).is_tied || !group(g).is_trained()) continue;
       add_group(add_tied, g);
       use_gradient(g);
     }
@@ -89,11 +89,15 @@ class Expansion {
       add({.kind = before_change});  // overlaps with gradients that are being copied to the host
       if (request.cpu_offload) add({.kind = wait_host});
       add({.kind = step});
-      for (size_t g = 0; g < plan_.groups.size(); ++g) masters_changed(g);
+      for (size_t g = 0; g < plan_.groups.size(); ++g) {
+        if (group(g).is_trained()) masters_changed(g);
+      }
     }
     if (plan_.precomputes_scales()) {
       add({.kind = scale});
-      for (size_t g = 0; g < plan_.groups.size(); ++g) state_.scaled[g] = state_.scaled[g] || group(g).gathers_float8;
+      for (size_t g = 0; g < plan_.groups.size(); ++g) {
+        if (group(g).is_trained() && group(g).gathers_float8) state_.scaled[g] = true;
+      }
     }
     add({.kind = zero_gradient});
     state_.open.assign(plan_.groups.size(), false);
@@ -254,7 +258,7 @@ class Expansion {
 
   void open_gradients(size_t u) {
     for (size_t g : plan_.units[u].groups) {
-      if (state_.open[g]) continue;
+      if (state_.open[g] || !group(g).is_trained()) continue;
       state_.open[g] = true;
       plan_.gathers_weights() ? add_group(open_gradient, g, group(g).gradient_slot) : add_group(open_gradient, g);
     }
@@ -263,7 +267,8 @@ class Expansion {
   /// Starts the reductions of the groups whose gradients are complete after the backward of units [first, last).
   void reduce_units(size_t first, size_t last) {
     for (size_t g = plan_.groups.size(); g-- > 0;) {
-      if (group(g).reduce_after >= first && group(g).reduce_after < last) reduce(g);
+      const bool is_complete = group(g).reduce_after >= first && group(g).reduce_after < last;
+      if (is_complete && group(g).is_trained()) reduce(g);
     }
   }
 
@@ -344,6 +349,8 @@ WeightState stale_state(const Plan& plan) {
   return {std::vector<int>(plan.weight_slots.size(), -1), std::vector<bool>(groups, false),
           std::vector<bool>(groups, false), std::vector<bool>(groups, false)};
 }
+
+WeightState settled_state(const Plan& plan) { return step_programs(plan, stale_state(plan)).back().program.exit; }
 
 Program expand(const Plan& plan, ProgramKind kind, const WeightState& entry) {
   Expansion expansion(plan, entry, kind);

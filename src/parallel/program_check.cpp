@@ -98,6 +98,7 @@ class Checker {
 
   void scale_all() {
     for (size_t g = 0; g < groups_.size(); ++g) {
+      if (!plan_.groups[g].is_trained()) continue;
       require(!groups_[g].fresh, "no optimizer step before it");
       groups_[g].scaled = groups_[g].scaled || plan_.groups[g].gathers_float8;
     }
@@ -151,7 +152,9 @@ class Checker {
   }
 
   void require_open(const UnitPlan& unit) {
-    for (const size_t g : unit.groups) require(groups_[g].done == 1, "its gradient is not open");
+    for (const size_t g : unit.groups) {
+      require(groups_[g].done == 1 || !plan_.groups[g].is_trained(), "its gradient is not open");
+    }
   }
 
   // ---- units, and hidden states or gradients between them
@@ -243,6 +246,7 @@ class Checker {
   std::vector<ActionKind> gradient_lifecycle(size_t g) const {
     const PlanRequest& request = plan_.request;
     const WeightGroupPlan& group = plan_.groups[g];
+    if (!group.is_trained()) return {};
     std::vector<ActionKind> kinds{open_gradient, close_gradient};
     if (request.shards() > 1) kinds.insert(kinds.end(), {reduce_scatter, wait_reduce});
     if (request.replicates()) kinds.insert(kinds.end(), {all_reduce, wait_reduce});
@@ -266,7 +270,9 @@ class Checker {
     if (action.kind == control) require(loss_summed_, "no LOSS_SUM comes before it");
     if (action.group >= 0) return advance_gradient(action.group, action.kind);
     if (plan_.request.step_in_backward) return end_step_in_backward(action.kind);
-    for (int g = 0; g < std::ssize(groups_); ++g) advance_gradient(g, action.kind);
+    for (int g = 0; g < std::ssize(groups_); ++g) {
+      if (plan_of(g).is_trained()) advance_gradient(g, action.kind);
+    }
     if (action.kind == zero_gradient) loss_summed_ = false;
   }
 
@@ -286,6 +292,7 @@ class Checker {
   void advance_gradient(int number, ActionKind kind) {
     Group& group = group_of(number);
     const std::vector<ActionKind>& kinds = group.lifecycle;
+    require(!kinds.empty(), "a frozen group has no gradient");
     if (kinds[group.done] != kind) {
       throw Problem(fmt::format("the gradient of {} needs {} first", plan_of(number).name, word_of(kinds[group.done])));
     }

@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "titan/base/error.h"
@@ -19,14 +20,27 @@ bool gathered_in_float8(const WeightGroupPlan& plan, size_t index) {
   return plan.gathers_float8 && plan.parameters[index].in_float8;
 }
 
-/// One view into `memory` per parameter, adjacent: of its `box` in `type`, by default the dtype in which the parameter
-/// is gathered.
-std::vector<at::Tensor> views_in(const at::Tensor& memory, const WeightGroupPlan& plan, Box ParameterPlan::*box,
-                                 std::optional<at::ScalarType> type = std::nullopt) {
+std::vector<size_t> member_indices(const WeightGroupPlan& plan) {
+  std::vector<size_t> indices(plan.parameters.size());
+  std::iota(indices.begin(), indices.end(), size_t{0});
+  return indices;
+}
+
+std::vector<size_t> trained_indices(const WeightGroupPlan& plan) {
+  std::vector<size_t> indices = member_indices(plan);
+  std::erase_if(indices, [&](size_t i) { return !plan.parameters[i].spec.trainable; });
+  return indices;
+}
+
+/// One view into `memory` per parameter of `indices`, adjacent: of its `box` in `type`, by default the dtype in which
+/// the parameter is gathered.
+std::vector<at::Tensor> views_of(const std::vector<size_t>& indices, const at::Tensor& memory,
+                                 const WeightGroupPlan& plan, Box ParameterPlan::*box,
+                                 std::optional<at::ScalarType> type) {
   const at::Tensor bytes = memory.view(at::kByte);
   std::vector<at::Tensor> views;
   int64_t offset = 0;
-  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+  for (const size_t i : indices) {
     const Box& part = plan.parameters[i].*box;
     const at::ScalarType gathered =
         gathered_in_float8(plan, i) ? scalar_type(Float8Format::e4m3) : scalar_type(plan.compute);
@@ -36,6 +50,12 @@ std::vector<at::Tensor> views_in(const at::Tensor& memory, const WeightGroupPlan
     offset += size;
   }
   return views;
+}
+
+/// The same of all parameters.
+std::vector<at::Tensor> views_in(const at::Tensor& memory, const WeightGroupPlan& plan, Box ParameterPlan::*box,
+                                 std::optional<at::ScalarType> type = std::nullopt) {
+  return views_of(member_indices(plan), memory, plan, box, type);
 }
 
 /// Uninitialised tensor like `like`, with `rows` rows.
@@ -102,6 +122,9 @@ WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> pa
                          Float8Casts casts)
     : plan_(plan),
       parameters_(std::move(parameters)),
+      trained_(trained_indices(plan)),
+      trained_numel_(plan.trained_numel()),
+      trained_shard_numel_(plan.trained_shard_numel()),
       shards_(request.shards()),
       transient_gradients_(!slots && request.step_in_backward),
       offload_(std::move(offload)),
@@ -119,11 +142,12 @@ WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> pa
     copies_ = offload_->host().allocate(plan_.gathered_shard_bytes(), at::kByte, pinned);
     copies = views_in(copies_, plan_, &ParameterPlan::shard);
   }
-  if (slots_) gradient_shards_ = offload_->host().allocate(plan_.shard_numel, at::kFloat, pinned);
+  if (slots_ && is_trained()) gradient_shards_ = offload_->host().allocate(trained_shard_numel_, at::kFloat, pinned);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const ParameterPlan& planned = plan_.parameters[i];
     Parameter& parameter = *parameters_[i];
     parameter.place(planned.layout, planned.shard, planned.unsharded, planned.owns_shard);
+    if (!planned.spec.trainable) parameter.freeze();
     parameter.master = masters[i];
     parameter.compute_copy = copies[i];
     if (gathered_in_float8(plan_, i)) parameter.float8_copy = std::exchange(parameter.compute_copy, masters[i]);
@@ -189,8 +213,9 @@ void WeightStore::set_amaxes(const at::Tensor& largest) {
 }
 
 void WeightStore::weights_changed() {
-  copied_ = copied_ && std::all_of(parameters_.begin(), parameters_.end(),
-                                   [](const Parameter* parameter) { return parameter->compute_copy_written; });
+  copied_ = copied_ && is_trained() &&  // whoever changes a frozen group does not write its copies
+            std::all_of(parameters_.begin(), parameters_.end(),
+                        [](const Parameter* parameter) { return parameter->compute_copy_written; });
   scaled_ = false;
   for (Parameter* parameter : parameters_) parameter->compute_copy_written = false;
 }
@@ -268,19 +293,30 @@ void WeightStore::open_gradient() {
     Slot& slot = slots_->gradients.at(plan_.gradient_slot);
     TITAN_CHECK(!slot.in_use && "a slot's last gradients are reduced before others are written", plan_.name);
     slot.in_use = true;
-    if (slot.to_host_begin < plan_.numel * size_of(ElementType::float32)) slot.wait_to_host();
+    if (slot.to_host_begin < trained_numel_ * size_of(ElementType::float32)) slot.wait_to_host();
     memory = slot.memory;
   } else {
-    if (!gradient_shards_.defined()) gradient_shards_ = offload_->device().allocate(plan_.numel, at::kFloat);
+    if (!gradient_shards_.defined()) gradient_shards_ = offload_->device().allocate(trained_numel_, at::kFloat);
     memory = gradient_shards_;
   }
-  const std::vector<at::Tensor> gradients = views_in(memory, plan_, &ParameterPlan::unsharded, at::kFloat);
-  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->set_gradient(gradients[i]);
+  const std::vector<at::Tensor> gradients = gradient_views(memory, &ParameterPlan::unsharded, at::kFloat);
+  for (size_t t = 0; t < trained_.size(); ++t) parameters_[trained_[t]]->set_gradient(gradients[t]);
+}
+
+std::vector<at::Tensor> WeightStore::gradient_views(const at::Tensor& memory, Box ParameterPlan::*box,
+                                                    at::ScalarType type) const {
+  return views_of(trained_, memory, plan_, box, type);
+}
+
+void WeightStore::set_gradient_shards(const at::Tensor& memory) {
+  const std::vector<at::Tensor> shards = gradient_views(memory, &ParameterPlan::shard, at::kFloat);
+  for (size_t t = 0; t < trained_.size(); ++t) parameters_[trained_[t]]->gradient_shard = shards[t];
 }
 
 void WeightStore::close_gradient() {
-  for (Parameter* parameter : parameters_) {
-    if (!parameter->gradient_written()) parameter->gradient().zero_();
+  for (const size_t i : trained_) {
+    Parameter& parameter = *parameters_[i];
+    if (!parameter.gradient_written()) parameter.gradient().zero_();
   }
   if (shards_ == 1 && !groups_.replicate) complete_gradients();
 }
@@ -289,7 +325,7 @@ const at::Tensor& WeightStore::narrowed_gradients() {
   const at::Tensor& wide = slots_->gradients.at(plan_.gradient_slot).memory;
   if (!plan_.narrows_gradient()) return wide;
   const at::Tensor& narrow = slots_->messages.at(plan_.message_slot);
-  as_type(narrow, 0, plan_.numel, scalar_type(plan_.reduce)).copy_(as_type(wide, 0, plan_.numel, at::kFloat));
+  as_type(narrow, 0, trained_numel_, scalar_type(plan_.reduce)).copy_(as_type(wide, 0, trained_numel_, at::kFloat));
   return narrow;
 }
 
@@ -299,13 +335,13 @@ at::Tensor WeightStore::reduced_sums() const {
   if (!plan_.narrows_gradient()) return reduced_gradients();
   if (!slots_) return message_;
   const at::Tensor& memory = slots_->messages.at(plan_.message_slot);
-  return as_type(memory, shards_ == 1 ? 0 : plan_.numel, plan_.shard_numel, scalar_type(plan_.reduce));
+  return as_type(memory, shards_ == 1 ? 0 : trained_numel_, trained_shard_numel_, scalar_type(plan_.reduce));
 }
 
 at::Tensor WeightStore::reduced_gradients() const {
   if (!offload_->enabled()) return gradient_shards_;
   const at::Tensor& memory = slots_->gradients.at(plan_.gradient_slot).memory;
-  return as_type(memory, shards_ == 1 ? 0 : plan_.numel, plan_.shard_numel, at::kFloat);
+  return as_type(memory, shards_ == 1 ? 0 : trained_numel_, trained_shard_numel_, at::kFloat);
 }
 
 void WeightStore::reduce_scatter() {
@@ -313,11 +349,11 @@ void WeightStore::reduce_scatter() {
   const at::Tensor& unsharded = narrowed_gradients();
   slots_->gradients.at(plan_.gradient_slot).wait_to_host();
   const at::ScalarType type = scalar_type(plan_.reduce);
-  std::vector<at::Tensor> inputs = views_in(unsharded, plan_, &ParameterPlan::unsharded, type);
-  const std::vector<at::Tensor> shards = views_in(reduced_sums(), plan_, &ParameterPlan::shard, type);
+  std::vector<at::Tensor> inputs = gradient_views(unsharded, &ParameterPlan::unsharded, type);
+  const std::vector<at::Tensor> shards = gradient_views(reduced_sums(), &ParameterPlan::shard, type);
   std::vector<at::Tensor> outputs = shards;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const ParameterPlan& parameter = plan_.parameters[i];
+    const ParameterPlan& parameter = plan_.parameters[trained_[i]];
     if (parameter.even(shards_)) continue;
     const at::Tensor chunk = room_for(offload_->device(), inputs[i], parameter.chunk_rows * shards_);
     pad(chunk, inputs[i]);
@@ -356,8 +392,7 @@ void WeightStore::complete_gradients() {
   const at::Tensor reduced = reduced_gradients();
   if (plan_.narrows_gradient()) reduced.copy_(reduced_sums());
   message_.reset();
-  const std::vector<at::Tensor> shards = views_in(reduced, plan_, &ParameterPlan::shard, at::kFloat);
-  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = shards[i];
+  set_gradient_shards(reduced);
   if (offload_->enabled()) {
     offloading_ = Offloading::complete_on_device;
   } else if (slots_ && plan_.narrows_gradient()) {
@@ -372,7 +407,7 @@ void WeightStore::free_gradient_slot() {
 
 void WeightStore::reduce_partial() {
   std::vector<at::Tensor> shards;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
+  for (const size_t i : trained_) {
     if (plan_.parameters[i].copied_over_tensor) shards.push_back(parameters_[i]->gradient_shard);
   }
   groups_.tensor->all_reduce(std::move(shards))->wait();
@@ -380,7 +415,7 @@ void WeightStore::reduce_partial() {
 
 void WeightStore::add_tied() {
   std::vector<at::Tensor> shards;
-  for (const Parameter* parameter : parameters_) shards.push_back(parameter->gradient_shard);
+  for (const size_t i : trained_) shards.push_back(parameters_[i]->gradient_shard);
   groups_.tied->all_reduce(std::move(shards))->wait();
 }
 
@@ -398,8 +433,7 @@ void WeightStore::to_host() {
 void WeightStore::end_to_host() {
   if (offloading_ != Offloading::copying) return;
   offloading_ = Offloading::none;
-  const std::vector<at::Tensor> host = views_in(gradient_shards_, plan_, &ParameterPlan::shard, at::kFloat);
-  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient_shard = host[i];
+  set_gradient_shards(gradient_shards_);
 }
 
 void WeightStore::zero_gradient() {

@@ -39,7 +39,7 @@ class RankClock {
   RankClock(const Plan& plan, const Hardware& hardware, bool keep_events)
       : plan_(plan), hardware_(hardware), costs_(plan, hardware), keep_events_(keep_events) {
     result.rank = plan.request.place.rank;
-    step_ = step_programs(plan, step_programs(plan, stale_state(plan)).back().program.exit);
+    step_ = step_programs(plan, settled_state(plan));
     for (const RepeatedProgram& repeated : step_) {
       const int64_t simulated = std::min(repeated.times, kSimulated);
       for (int64_t i = 0; i < simulated; ++i) {
@@ -119,7 +119,7 @@ class RankClock {
         wait_for(fetched_[{action.unit, action.microbatch}]);
         return true;
       case to_host:
-        copy(action, kToHost, 4 * owned(action));
+        copy(action, kToHost, 4 * stepped(action));
         return true;
       case wait_host:
         wait(busy_[kToHost], waiting_for(kToHost));
@@ -137,18 +137,21 @@ class RankClock {
         return true;
       }
       case close_gradient:
-        if (action.group >= 0 && plan_.groups[index(action)].narrows_gradient()) move(6.0 * numel(action), "gradients");
+        if (action.group >= 0 && plan_.groups[index(action)].narrows_gradient()) {
+          move(6.0 * static_cast<double>(plan_.groups[index(action)].trained_numel()), "gradients");
+        }
         return true;
       case squares:
-        move(4.0 * owned(action), "gradient norm");
+        move(4.0 * stepped(action), "gradient norm");
         return true;
       case step:
         optimize(action);
         return true;
       case refresh:
         if (!plan_.copies_weights(plan_.groups[index(action)])) return true;
-        move_where_weights_are(static_cast<double>(size_of(plan_.request.master) + 2) * owned(action),
-                               "compute copies");
+        move_where_weights_are(
+            static_cast<double>((size_of(plan_.request.master) + 2) * plan_.groups[index(action)].shard_numel),
+            "compute copies");
         return true;
       default:
         blocking(action);
@@ -173,13 +176,13 @@ class RankClock {
   }
 
   static size_t index(const Action& action) { return static_cast<size_t>(action.group); }
-  double numel(const Action& action) const { return static_cast<double>(plan_.groups[index(action)].numel); }
   const UnitPlan& unit_of(const Action& action) const { return plan_.units[static_cast<size_t>(action.unit)]; }
   double saved_bytes(const Action& action) const { return static_cast<double>(unit_of(action).saved_bytes); }
-  double owned(const Action& action) const {
+  /// Elements that the optimizer steps, of one group or of all.
+  double stepped(const Action& action) const {
     double sum = 0;
     for (size_t g = 0; g < plan_.groups.size(); ++g) {
-      if (action.group < 0 || g == index(action)) sum += static_cast<double>(plan_.groups[g].shard_numel);
+      if (action.group < 0 || g == index(action)) sum += static_cast<double>(plan_.groups[g].trained_shard_numel());
     }
     return sum;
   }
@@ -244,10 +247,10 @@ class RankClock {
     const PlanRequest& request = plan_.request;
     const double moments = static_cast<double>(request.optimizer_moments * size_of(request.optimizer_state));
     const double each = 4 + 2 * (static_cast<double>(size_of(request.master)) + moments);
-    if (!request.offload_optimizer) return move_where_weights_are(each * owned(action), "optimizer");
-    const Started in = copy(action, kToDevice, moments * owned(action)),
-                  out = copy(action, kToHost, moments * owned(action));
-    move(each * owned(action), "optimizer");
+    if (!request.offload_optimizer) return move_where_weights_are(each * stepped(action), "optimizer");
+    const Started in = copy(action, kToDevice, moments * stepped(action)),
+                  out = copy(action, kToHost, moments * stepped(action));
+    move(each * stepped(action), "optimizer");
     wait_for(in);
     wait_for(out);
   }
@@ -282,7 +285,8 @@ class RankClock {
     if (unit.role == UnitRole::embedding) return;  // adds to few rows, which its trace counts
     for (const size_t group : unit.groups) {
       if (fresh_gradients_.erase(group) > 0) continue;
-      spend(costs_.exposed_seconds(4 * static_cast<double>(plan_.groups[group].numel)), "gradient accumulation");
+      spend(costs_.exposed_seconds(4 * static_cast<double>(plan_.groups[group].trained_numel())),
+            "gradient accumulation");
     }
   }
 

@@ -255,6 +255,7 @@ void build_model(Run& run, std::optional<uint64_t> seed) {
   for (const auto& parameter : run.model.assembly.model->parameter_handles()) {
     run.model.parameters.push_back(parameter.get());
   }
+  // The plan has frozen those of this rank; a debug dump asks every rank about the parameters of all stages.
   for (const UnitDescription& unit : description.units) {
     for (const ParameterSpec& parameter : unit.parameters) {
       if (!parameter.trainable) run.model.assembly.model->parameter(parameter.name).freeze();

@@ -17,6 +17,18 @@ LayoutRow row_with(std::string name, const std::function<void(LayoutRow&)>& chan
   return row;
 }
 
+/// Layouts of a model whose embedding and first block are frozen, and a part of its second.
+std::vector<LayoutRow> frozen_rows() {
+  std::vector<LayoutRow> rows{
+      row_with("fsdp2", [](LayoutRow& row) { row.shard = 2, row.accumulation = 2; }),
+      row_with("hsdp2x2_tp2", [](LayoutRow& row) { row.replicate = row.shard = row.tensor = 2; }),
+      row_with("offload", [](LayoutRow& row) { row.shard = 2, row.offload = true; }),
+      row_with("pp2", [](LayoutRow& row) { row.pipeline = 2, row.tied = true; })};
+  rows.push_back(row_with("in_backward", [](LayoutRow& row) { row.shard = 2, row.step_in_backward = true; }));
+  for (LayoutRow& row : rows) row.frozen = "^tok_embeddings|^layers.0|layers.1.*wq";
+  return rows;
+}
+
 /// Rows of layouts.tsv, every schedule with every kind of sharding, and layouts that are in neither.
 std::vector<LayoutRow> proved_rows() {
   std::vector<LayoutRow> all = layout_rows();
@@ -34,6 +46,10 @@ std::vector<LayoutRow> proved_rows() {
       if (word == "tied_accumulation") row.tied = true, row.accumulation = 2;
       all.push_back(row);
     }
+  }
+  for (LayoutRow row : frozen_rows()) {
+    row.layout += "_frozen";
+    all.push_back(row);
   }
   const auto narrow = [](LayoutRow& row) { row.compute = row.reduce = ElementType::bfloat16; };
   const auto float8 = [](LayoutRow& row, bool precomputes) {
@@ -121,6 +137,7 @@ Touched touched_by(const Plan& plan, const Action& action) {
   for (const Action& part : leaves(action)) {
     if (part.unit >= 0) {
       const UnitPlan& unit = plan.units[static_cast<size_t>(part.unit)];
+      const auto is_trained = [&](size_t g) { return plan.groups[g].is_trained(); };
       const bool writes_gradients = part.kind == backward || (part.kind == forward && unit.gradients_in_forward);
       changes("kept by", part.unit, part.microbatch);
       const bool computes = part.kind == forward || part.kind == backward || part.kind == evaluate;
@@ -129,7 +146,7 @@ Touched touched_by(const Plan& plan, const Action& action) {
       if (part.kind == forward && unit.role == UnitRole::head) adds("loss");
       for (const size_t g : unit.groups) {
         if (part.kind != backward || unit.weights_in_backward) reads("weights", static_cast<int>(g));
-        if (writes_gradients) adds("gradient", static_cast<int>(g));
+        if (writes_gradients && is_trained(g)) adds("gradient", static_cast<int>(g));
       }
       continue;
     }
@@ -149,6 +166,11 @@ Touched touched_by(const Plan& plan, const Action& action) {
       }
     }
   }
+  auto each_trained_group = [&](const auto& act) {
+    each_group([&](int g) {
+      if (plan.groups[static_cast<size_t>(g)].is_trained()) act(g);
+    });
+  };
   for (const Exchange& exchange : exchanges_of(plan, action)) changes("calls of " + std::string(exchange.communicator));
   switch (action.kind) {
     case refresh:
@@ -172,7 +194,7 @@ Touched touched_by(const Plan& plan, const Action& action) {
     case to_host:
     case wait_host:
     case zero_gradient:
-      each_group([&](int g) {
+      each_trained_group([&](int g) {
         const WeightGroupPlan& group = plan.groups[static_cast<size_t>(g)];
         changes("gradient", g);
         if (plan.gathers_weights()) changes("gradient slot", static_cast<int>(group.gradient_slot));
@@ -188,7 +210,7 @@ Touched touched_by(const Plan& plan, const Action& action) {
       changes("loss");
       break;
     case squares:
-      each_group([&](int g) { reads("gradient", g); });
+      each_trained_group([&](int g) { reads("gradient", g); });
       changes("squares");
       break;
     case norm:
@@ -200,11 +222,11 @@ Touched touched_by(const Plan& plan, const Action& action) {
       changes("control");
       break;
     case before_change:
-      each_group([&](int g) { reads("masters", g); });
+      each_trained_group([&](int g) { reads("masters", g); });
       break;
     case step:
       reads("control");
-      each_group([&](int g) {
+      each_trained_group([&](int g) {
         changes("masters", g);
         changes("weights", g);
         changes("gradient", g);

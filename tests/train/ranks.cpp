@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <numeric>
+#include <regex>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -15,6 +17,7 @@
 #include "titan/ops/fused_kernels.h"
 #include "titan/parallel/plan.h"
 #include "titan/schedule/action.h"
+#include "titan/schedule/pipeline_plan.h"
 #include "titan/train/traffic_check.h"
 
 namespace titan {
@@ -29,6 +32,19 @@ ModelRequest matrix_request(const LayoutRow& row) {
   request.sequence_length = row.length;
   request.sizes = row.sizes;
   return request;
+}
+
+ModelDescription matrix_model(const LayoutRow& row) {
+  const ModelRequest request = matrix_request(row);
+  ModelDescription model = find_model_family(request.name)->describe(request);
+  if (row.frozen.empty()) return model;
+  const std::regex pattern(row.frozen);
+  for (UnitDescription& unit : model.units) {
+    for (ParameterSpec& parameter : unit.parameters) {
+      parameter.trainable = !std::regex_search(parameter.name, pattern);
+    }
+  }
+  return model;
 }
 
 RecomputeSelection recompute_of(const std::string& name) {
@@ -184,7 +200,7 @@ class RankRun {
                     world.rank};
     const ModelRequest request = matrix_request(row);
     const ModelFamily& family = *find_model_family(request.name);
-    const ModelDescription model = family.describe(request);
+    const ModelDescription model = matrix_model(row);
     request_ = matrix_plan(row, place);
     const PlanRequest plan = with_pipeline(request_, row, model);
     const TransportOptions transport{.shared_memory = !row.sockets, .refused = {}};
@@ -204,6 +220,9 @@ class RankRun {
     assembly_ = assemble(family, request, {std::make_shared<DenseProducts>(), result_.plan.request.loss_chunks, false},
                          result_.plan, groups_, at::kCPU, kSeed, kernels,
                          row.graphs ? std::make_unique<ReplayedWork>(replays_) : nullptr);
+    for (const ParameterPlace& place_of : place_parameters(model, plan)) {
+      if (place_of.spec.trainable) trained_.insert(place_of.spec.name);
+    }
     ParameterGroup all;
     for (size_t i = 0; i < assembly_.parameters.size(); ++i) all.members.push_back(i);
     OptimizerOptions options;
@@ -220,7 +239,9 @@ class RankRun {
     auto note_gradients = [&](const std::vector<Parameter*>& parameters) {
       for (Parameter* parameter : parameters) {
         if (fault_.reduced_gradient) fault_.reduced_gradient(world_.rank, *parameter);
-        if (shards.size() < assembly_.parameters.size()) shards[parameter->name()] = parameter->gradient_shard.clone();
+        if (parameter->trainable() && !shards.contains(parameter->name())) {
+          shards[parameter->name()] = parameter->gradient_shard.clone();
+        }
       }
     };
     // Before they are in the norm, so that a fault is as well.
@@ -245,11 +266,12 @@ class RankRun {
     }
     if (row_.pipeline > 1) result_.most_live = assembly_.executor->most_live();
     result_.replays = *replays_;
+    result_.gradient_bytes = assembly_.executor->gradient_bytes();
     for (const auto& parameter : assembly_.model->parameter_handles()) {
       Communicator* world = groups_.world.get();
       const at::Tensor none;
       const auto mine = shards.find(parameter->name());
-      if (steps > 0) {
+      if (steps > 0 && trained_.contains(parameter->name())) {
         const at::Tensor whole =
             gather_logical(*parameter, mine == shards.end() ? none : mine->second, world, at::kCPU);
         if (mine != shards.end() && !same_bits(part_of(whole, parameter->shard_box()), mine->second)) {
@@ -283,6 +305,7 @@ class RankRun {
   MeshGroups made_;
   MeshGroups groups_;    // the same, but for a fault
   PlanRequest request_;  // before a pipeline cuts its microbatches
+  std::set<std::string> trained_;
   RankResult result_;
   std::shared_ptr<ReplayCounts> replays_ = std::make_shared<ReplayCounts>();
   Assembly assembly_;
@@ -295,9 +318,8 @@ class RankRun {
 Plan plan_of(const LayoutRow& row, int64_t rank) {
   const MeshPlace place{DeviceMesh({row.pipeline, row.replicate, row.shard, row.context, row.tensor}, row.world()),
                         rank};
-  const ModelRequest request = matrix_request(row);
-  const ModelFamily& family = *find_model_family(request.name);
-  const ModelDescription model = family.describe(request);
+  const ModelFamily& family = *find_model_family(matrix_request(row).name);
+  const ModelDescription model = matrix_model(row);
   return make_plan(model, family, with_pipeline(matrix_plan(row, place), row, model));
 }
 
@@ -318,6 +340,7 @@ std::string LayoutRow::name() const {
   if (context > 1) text += balance == LoadBalance::head_tail ? "_headtail" : "_none";
   if (documents) text += "_documents";
   if (context > 1) text += "_" + std::to_string(length) + "tokens";
+  if (!frozen.empty()) text += "_frozen";
   return text;
 }
 

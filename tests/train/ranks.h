@@ -39,6 +39,7 @@ struct LayoutRow {
   bool host_activations = false, host_moments = false;
   std::vector<std::string> keep_fp32;
   std::optional<Float8Request> float8;
+  std::string frozen;  // expression of the names of parameters that are not trained; empty: all are
   bool loss_parallel = true;
   double max_norm = 1.0;
   bool step_in_backward = false;  // gradients are gone when the step is over, and are not handed out
@@ -78,6 +79,7 @@ struct RankResult {
   int64_t device_peak = 0, host_peak = 0;          // of weights that live on the host
   int64_t activation_bytes = 0, moment_bytes = 0;  // that crossed in that step, each way
   int64_t most_live = 0;                           // of a pipeline
+  int64_t gradient_bytes = 0;                      // after the last step
   ReplayCounts replays;                            // of recorded graphs
 };
 

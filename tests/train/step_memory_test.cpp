@@ -19,6 +19,18 @@ void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; 
 
 class StepMemory : public ::testing::TestWithParam<Setting> {};
 
+/// The peak of a whole run, and the plan's.
+std::pair<int64_t, int64_t> peak_and_plan(const JobConfig& config) {
+  const Log log;
+  int64_t planned = 0;
+  const PeakBytes peak = peak_allocation([&] {
+    const auto run = build_run(config, World(), log);
+    planned = run->model.plan().predicted_bytes();
+    train(*run);
+  });
+  return {peak.tensors, planned};
+}
+
 TEST_P(StepMemory, OfAWholeRunIsWithinFivePercentOfThePlan) {
   at::set_num_threads(1);
   TestFolder folder;
@@ -28,15 +40,23 @@ TEST_P(StepMemory, OfAWholeRunIsWithinFivePercentOfThePlan) {
     words.push_back(word);
   }
   words.insert(words.end(), GetParam().words.begin(), GetParam().words.end());
-  const JobConfig config = job_config(words);
-  const Log log;
-  int64_t planned = 0;
-  const PeakBytes peak = peak_allocation([&] {
-    const auto run = build_run(config, World(), log);
-    planned = run->model.plan().predicted_bytes();
-    train(*run);
-  });
-  EXPECT_NEAR(static_cast<double>(peak.tensors), static_cast<double>(planned), 0.05 * static_cast<double>(planned));
+  const auto [peak, planned] = peak_and_plan(job_config(words));
+  EXPECT_NEAR(static_cast<double>(peak), static_cast<double>(planned), 0.05 * static_cast<double>(planned));
+}
+
+TEST(StepMemoryOfFrozenParameters, HasNeitherGradientsNorMomentsOfThemAsPlanned) {
+  at::set_num_threads(1);
+  TestFolder folder;
+  JobConfig config = job_config(small_job_words(folder, {"--model.override.dim=256", "--training.steps=2"}));
+  const auto [whole, whole_plan] = peak_and_plan(config);
+  config.job.dump_folder = folder / "frozen";
+  config.optimizer.param_groups.push_back(
+      {.match = "^(tok_embeddings|layers\\.0)", .lr_multiplier = 0, .weight_decay_multiplier = 1});
+  const auto [frozen, planned] = peak_and_plan(config);
+  EXPECT_NEAR(static_cast<double>(frozen), static_cast<double>(planned), 0.05 * static_cast<double>(planned));
+  // Of weights, gradients and two moments a quarter remains of half of the model.
+  EXPECT_LT(planned, whole_plan * 3 / 4);
+  EXPECT_LT(frozen, whole * 3 / 4);
 }
 
 const std::vector<std::string> k60M{"--model.override.dim=512", "--model.override.n_layers=10",

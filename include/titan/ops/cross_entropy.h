@@ -44,7 +44,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& labe
 at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, const TensorParallel* tensor_parallel,
                          const at::Tensor& rows = {});
 
-/// The trace of linear_cross_entropy over hidden states of `width` and the whole `vocabulary`.
-void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, int64_t vocabulary);
+/// The trace of linear_cross_entropy over hidden states of `width` and the whole `vocabulary`; the weight is `trained`,
+/// or frozen.
+void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, int64_t vocabulary, bool trained = true);
 
 }  // namespace titan

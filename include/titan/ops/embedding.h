@@ -48,7 +48,8 @@ RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, const LossScal
 RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient,
                               const Vocabulary& vocabulary);
 
-/// The trace of embedding(): a row of `width` per token of the microbatch.
-TracedTensor trace_embedding(UnitTrace& trace, int64_t width);
+/// The trace of embedding(): a row of `width` per token of the microbatch. Without a trained weight backward does
+/// nothing.
+TracedTensor trace_embedding(UnitTrace& trace, int64_t width, bool trained = true);
 
 }  // namespace titan

@@ -158,6 +158,8 @@ class Executor {
   std::unique_ptr<UnitContext> context_for(const Action& action, UnitMode mode);
   /// Of one group, or of all (-1).
   std::vector<WeightStore*> stores_of(int group) const;
+  /// Of these, the groups that the optimizer steps.
+  std::vector<WeightStore*> trained_stores(int group) const;
 
   Plan plan_;
   std::vector<std::shared_ptr<Unit>> chain_;

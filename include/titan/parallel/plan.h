@@ -161,11 +161,14 @@ struct WeightGroupPlan {
   int64_t gathered_shard_bytes() const;
   /// The number of weights whose scale it holds.
   int64_t scaled_weights() const;
-  /// Elements of this rank's shard whose gradients are partial sums, because every tensor-parallel rank holds the
-  /// weight whole.
-  int64_t partial_numel() const;
-  /// Elements of this rank's shard that the optimizer steps.
+  /// False if every parameter is frozen: the group has no gradient, and the optimizer does not step it.
+  bool is_trained() const;
+  /// Elements of the trained parameters, the only ones with a gradient: unsharded, and of this rank's shard, which the
+  /// optimizer steps.
+  int64_t trained_numel() const;
   int64_t trained_shard_numel() const;
+  /// Of the latter, those whose gradients are partial sums, because every tensor-parallel rank holds the weight whole.
+  int64_t partial_numel() const;
 };
 
 struct UnitPlan {

@@ -27,6 +27,9 @@ struct WeightState {
 /// The state at the start of a run, and after masters were written from outside: no slot holds weights, and all copies
 /// are stale.
 WeightState stale_state(const Plan& plan);
+/// The state in which every step but the first begins. Frozen weights are fresh, and gathered if nothing else needs
+/// their slot.
+WeightState settled_state(const Plan& plan);
 
 /// A step is several passes, the last with its own program, and the update. A pass is one microbatch forward and
 /// backward, or those that pass through a pipeline together.

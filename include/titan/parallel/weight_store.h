@@ -97,14 +97,20 @@ class WeightStore {
   int64_t gradient_bytes() const {
     return gradient_shards_.defined() ? static_cast<int64_t>(gradient_shards_.nbytes()) : 0;
   }
+  /// False if the whole group is frozen: it has no gradient, and no instruction about one names it.
+  bool is_trained() const { return !trained_.empty(); }
   /// Call after the masters were written (initialisation, load, optimizer): their compute copies are stale, unless the
-  /// writer updated them too.
+  /// optimizer updated them too.
   void weights_changed();
 
  private:
   /// Sets the float8 scales from `largest`: each float8 weight's current amax, over all ranks. Scales stay at their
   /// addresses.
   void set_amaxes(const at::Tensor& largest);
+  /// One view into `memory` per trained parameter, adjacent: of its `box` in `type`.
+  std::vector<at::Tensor> gradient_views(const at::Tensor& memory, Box ParameterPlan::*box, at::ScalarType type) const;
+  /// Gives the trained parameters their shards of the gradient.
+  void set_gradient_shards(const at::Tensor& memory);
   /// The unsharded gradients (bytes) in the dtype of their reduction.
   const at::Tensor& narrowed_gradients();
   /// This rank's sums: in the dtype of the reduction, and in fp32 on the device.
@@ -116,6 +122,8 @@ class WeightStore {
 
   WeightGroupPlan plan_;
   std::vector<Parameter*> parameters_;
+  std::vector<size_t> trained_;  // of these; gradients are in memory in this order
+  int64_t trained_numel_, trained_shard_numel_;
   int64_t shards_;
   bool transient_gradients_;  // resident: gradient memory exists from OPEN_GRADIENT to ZERO_GRADIENT
   std::shared_ptr<HostOffload> offload_;

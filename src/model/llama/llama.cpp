@@ -133,7 +133,7 @@ ModelDescription describe_llama(const ModelRequest& request, const LlamaArgument
       a.block_causal ? ", block-causal attention" : "");
   model.units.push_back(
       {"tok_embeddings", UnitRole::embedding, {llama_embedding_parameter(a)}, {}, [a](UnitTrace& trace) {
-         trace.set_ends(kNoTensor, trace_embedding(trace, a.dim));
+         trace.set_ends(kNoTensor, trace_embedding(trace, a.dim, trace.shape().trains("tok_embeddings.weight")));
        }});
   for (int64_t layer = 0; layer < a.layers; ++layer) {
     model.units.push_back({fmt::format("layers.{}", layer),

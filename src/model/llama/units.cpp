@@ -126,7 +126,8 @@ void trace_llama_head(UnitTrace& trace, const LlamaArguments& a) {
   const TraceShape& shape = trace.shape();
   const TracedTensor input = trace.tensor(shape.tokens() / shape.tensor_ranks * a.dim * shape.element_size);
   const TracedTensor normed = trace_norm(trace, a.norm, input, kNoTensor, a.dim, 0).normed;
-  trace_cross_entropy(trace, normed, a.dim, a.vocabulary);
+  trace_cross_entropy(trace, normed, a.dim, a.vocabulary,
+                      shape.trains(a.tied ? "tok_embeddings.weight" : "output.weight"));
   trace.set_ends(input, kNoTensor);
 }
 
