@@ -37,7 +37,7 @@ class FolderWalk {
     } catch (const fs::filesystem_error& problem) {
       fail(top_, fmt::format("{}: {}", problem.path1().string(), problem.code().message()));
     }
-    choose_hub_files(top_, found_, others_);
+    found_.in_own_order = choose_hub_files(top_, found_, others_);
     if (!found_.files.empty()) return std::move(found_);
     if (others_.empty()) fail(top_, "the folder holds no files");
     const fs::path example = *std::min_element(others_.begin(), others_.end(), by_name);
@@ -166,7 +166,7 @@ TextFiles find_text_files(const std::string& path) {
   for (const fs::path& file : files) {
     if (text_form(file) == TextForm::none) refuse_form(path, file);
   }
-  std::sort(files.begin(), files.end());
+  if (!found.in_own_order) std::sort(files.begin(), files.end());
   const auto holds_ids = [](const fs::path& file) { return text_form(file) == TextForm::ids; };
   const auto of_ids = std::find_if(files.begin(), files.end(), holds_ids);
   const auto of_text = std::find_if_not(files.begin(), files.end(), holds_ids);

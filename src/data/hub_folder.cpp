@@ -1,15 +1,16 @@
 #include "hub_folder.h"
 
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
+#include <stdexcept>
+#include <tuple>
 
 #include "titan/base/error.h"
-#include "titan/base/filesystem.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -21,150 +22,158 @@ namespace fs = std::filesystem;
   throw Error(ExitCode::bad_data, fmt::format("corpus {}: {}.", folder.string(), what));
 }
 
-/// The lines between the two "---" at the beginning of README.md: YAML that describes the data set.
-std::vector<std::string> front_matter(const fs::path& folder) {
-  constexpr size_t kMost = size_t{16} << 20;
-  const fs::path readme = folder / "README.md";
-  std::error_code ignored;
-  if (!fs::is_regular_file(readme, ignored)) return {};
-  std::vector<std::string> lines = split(read_file(readme, ExitCode::bad_data, kMost), '\n');
-  for (std::string& line : lines) line = line.substr(0, line.find_last_not_of(" \t\r") + 1);
-  if (lines.empty() || lines[0] != "---") return {};
-  const auto end = std::find(lines.begin() + 1, lines.end(), "---");
-  return end == lines.end() ? std::vector<std::string>() : std::vector<std::string>(lines.begin() + 1, end);
+/// Who reads a file in `datasets`, by an extension: its json or text builder, another one, or nobody (empty). Facts of
+/// datasets 5.2 (packaged_modules).
+std::string_view reader_of(std::string_view extension) {
+  constexpr std::string_view kOthers =
+      " csv tsv parquet geoparquet gpq arrow conll conllu tar xml hdf5 h5 eval toml md lance txn idx manifest tsfile "
+      "vortex fa fasta fna ffn faa frn afa gb gbk genbank fq fastq pdb ent cif mmcif zip 3g2 3gp aiff apng asf au avi "
+      "avr blp bmp bufr bw caf cur dcx dds dib emf eps f4v fit fits flac flc fli flv ftc ftu gbr gif glb gltf grib htk "
+      "icb icns ico iim im ircam j2c j2k jfif jp2 jpc jpe jpeg jpf jpg jpx m4v mat4 mat5 mkv mov mp3 mp4 mpc2k mpeg "
+      "mpg msp mxf nii nist nut ogg ogm opus paf pbm pcd pcx pdf pgm ply png pnm ppm ps psd pvf pxr ras raw rf64 rgb "
+      "rgba sd2 sds sgi stl svx tga tif tiff vda voc vst w64 wav wavex webm webp wma wmf wmv wve xbm xi xpm ";
+  if (extension == "json" || extension == "jsonl" || extension == "ndjson") return "json";
+  if (extension == "txt") return "text";
+  const bool is_known = !extension.empty() && kOthers.find(fmt::format(" {} ", extension)) != kOthers.npos;
+  return is_known ? "another" : "";
 }
 
-bool has_key(const std::vector<std::string>& lines, std::string_view key) {
-  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) { return line.starts_with(key); });
+/// The words behind the dots of a file's name.
+std::vector<std::string> extensions_of(const std::string& path) {
+  std::vector<std::string> words = split(fs::path(path).filename().string(), '.');
+  words.erase(words.begin());
+  return words;
 }
 
-struct Configuration {
-  struct Files {
-    std::string split, pattern;
-  };
-  std::string name = "default";
-  bool is_default = false;
-  std::vector<Files> files = {};
-};
+bool is_read_by(const std::string& path, std::string_view reader) {
+  const std::vector<std::string> words = extensions_of(path);
+  return std::any_of(words.begin(), words.end(), [&](const std::string& word) { return reader_of(word) == reader; });
+}
 
-/// Reads the list "configs" of the front matter, in the block form that the hub writes.
-class ConfigurationReader {
- public:
-  explicit ConfigurationReader(const fs::path& folder) : folder_(folder) {}
-
-  std::vector<Configuration> read(const std::vector<std::string>& lines) {
-    bool inside = false;
-    for (const std::string& line : lines) {
-      const bool at_left = !line.empty() && line[0] != ' ' && line[0] != '-' && line[0] != '#';
-      if (at_left) inside = line.starts_with("configs:");
-      if (inside && !at_left) read_line(trim(line));
-    }
-    return std::move(all_);
+/// The reader of a split: that of the commonest extension, where the format's own files with metadata count last.
+std::string_view reader_of_split(const std::vector<std::string>& paths) {
+  constexpr std::array<std::string_view, 7> kPreferred{"csv", "json", "jsonl", "arrow", "vortex", "lance", "parquet"};
+  std::map<std::pair<bool, std::string>, int64_t> counts;
+  for (const std::string& path : paths) {
+    const std::string name = fs::path(path).filename().string();
+    const bool is_metadata = name == "metadata.jsonl" || name == "metadata.csv" || name == "metadata.parquet" ||
+                             name == "latest_version_hint.json" || name == "task.toml" || name == "instruction.md";
+    for (const std::string& word : extensions_of(path)) ++counts[{!is_metadata, to_lower(word)}];
   }
+  using Rank = std::tuple<bool, int64_t, int64_t, std::string>;
+  std::optional<Rank> best;
+  for (const auto& [entry, count] : counts) {
+    if (reader_of(entry.second).empty()) continue;
+    const auto preferred = std::find(kPreferred.begin(), kPreferred.end(), entry.second);
+    const int64_t preference = preferred == kPreferred.end() ? -1 : preferred - kPreferred.begin();
+    best = std::max(best.value_or(Rank()), Rank(entry.first, count, preference, entry.second));
+  }
+  return best ? reader_of(std::get<3>(*best)) : std::string_view();
+}
+
+const HubConfiguration& chosen(const fs::path& folder, const std::vector<HubConfiguration>& all) {
+  if (all.size() == 1) return all[0];
+  const auto is_default = [](const HubConfiguration& one) { return one.is_default || one.name == "default"; };
+  const auto found = std::find_if(all.begin(), all.end(), is_default);
+  if (found != all.end() && std::none_of(found + 1, all.end(), is_default)) return *found;
+  std::vector<std::string> names;
+  for (const HubConfiguration& one : all) names.push_back(one.name);
+  fail(folder, fmt::format("README.md names the configurations {} and {} as the default; name the files of one with a "
+                           "glob",
+                           join(names, ", "), found == all.end() ? "none" : "several"));
+}
+
+/// The files of the split for training as `datasets` finds them, and how they were found.
+class HubChoice {
+ public:
+  HubChoice(const fs::path& folder, std::vector<std::string> sorted) : folder_(folder), sorted_(std::move(sorted)) {}
+
+  std::vector<std::string> read(const std::vector<HubConfiguration>& configurations) {
+    const HubConfiguration* named = configurations.empty() ? nullptr : &chosen(folder_, configurations);
+    if (named) how_ = fmt::format("the configuration {} of README.md, ", named->name);
+    base_ = named ? named->data_dir : "";
+    const HubPatterns patterns = named && named->files ? *named->files : by_names();
+    const auto is_train = [](const auto& split) { return split.first == "train"; };
+    auto chosen_split = std::find_if(patterns.begin(), patterns.end(), is_train);
+    if (chosen_split == patterns.end() && patterns.size() == 1) chosen_split = patterns.begin();
+    if (chosen_split == patterns.end()) {
+      std::vector<std::string> names;
+      for (const auto& [split, unused] : patterns) names.push_back(split);
+      fail(folder_, fmt::format("this data set has the splits {} and none for training; name the files of one with a "
+                                "glob",
+                                join(names, ", ")));
+    }
+    how_ += fmt::format("the split {}", chosen_split->first);
+    std::vector<std::string> found = matching(chosen_split->second);
+    const std::string_view reader = reader_of_split(found);
+    // Without a configuration, files for other readers are left out; with one, they would be read as if they were not.
+    if (!named) std::erase_if(found, [&](const auto& path) { return !is_read_by(path, reader) && !is_zip(path); });
+    for (const std::string& path : found) refuse_unread(path, reader);
+    return found;
+  }
+
+  const std::string& how() const { return how_; }
 
  private:
-  static std::string unquoted(std::string text) {
-    const bool quoted = text.size() > 1 && (text[0] == '"' || text[0] == '\'') && text.back() == text[0];
-    return quoted ? text.substr(1, text.size() - 2) : text;
+  static bool is_zip(const std::string& path) {
+    const std::vector<std::string> words = extensions_of(path);
+    return std::find(words.begin(), words.end(), "zip") != words.end();
   }
 
-  [[noreturn]] void unclear(const std::string& line) const {
-    fail(folder_, fmt::format("README.md says in its configs \"{}\", which is not followed here; name the files with a "
-                              "glob",
-                              line));
-  }
-
-  void read_line(std::string line) {
-    if (line.empty() || line[0] == '#') return;
-    const bool is_item = line.starts_with("- ");
-    if (is_item) line = trim(line.substr(2));
-    const size_t colon = line.find(':');
-    const bool is_pair = colon != line.npos && (colon + 1 == line.size() || line[colon + 1] == ' ');
-    if (!is_pair && !(is_item && expects_patterns_)) unclear(line);
-    if (!is_pair) return add_pattern(unquoted(line));
-    const std::string key = line.substr(0, colon), value = unquoted(trim(line.substr(colon + 1)));
-    expects_patterns_ = false;
-    if (key == "config_name") {
-      all_.push_back({value});
-      split_ = "train";
-      return;
+  HubPatterns by_names() const {
+    try {
+      return default_hub_patterns(base_, sorted_);
+    } catch (const std::invalid_argument& problem) {
+      fail(folder_, fmt::format("{}; name the files with a glob", problem.what()));
     }
-    if (all_.empty()) unclear(line);
-    if (key == "default") all_.back().is_default = value == "true";
-    if (key == "split") split_ = value;
-    if (key == "data_dir") unclear(line);
-    if (key != "data_files" && key != "path") return;
-    if (value.starts_with('[') || value.starts_with('{')) unclear(line);
-    expects_patterns_ = value.empty();
-    if (!value.empty()) add_pattern(value);
   }
 
-  void add_pattern(const std::string& pattern) {
-    if (all_.empty()) unclear(pattern);
-    all_.back().files.push_back({split_, pattern});
+  std::vector<std::string> matching(const std::vector<std::string>& patterns) const {
+    std::vector<std::string> all;
+    for (const std::string& pattern : patterns) {
+      std::vector<std::string> found = find_hub_files(base_, pattern, sorted_);
+      std::erase_if(found, [](const std::string& path) {
+        return !is_read_by(path, "json") && !is_read_by(path, "text") && !is_read_by(path, "another");
+      });
+      if (found.empty() && pattern.find_first_of("*?[") == pattern.npos) {
+        fail(folder_, fmt::format("README.md names {}{}, and datasets reads no such file", base_, pattern));
+      }
+      for (const std::string& path : found) {
+        if (std::find(all.begin(), all.end(), path) == all.end()) continue;
+        fail(folder_,
+             fmt::format("two patterns find {}, which datasets reads twice for it; name the files with a glob", path));
+      }
+      all.insert(all.end(), found.begin(), found.end());
+    }
+    if (all.empty()) fail(folder_, fmt::format("of this data set of the hub, datasets finds no file for {}", how_));
+    return all;
+  }
+
+  void refuse_unread(const std::string& path, std::string_view reader) const {
+    std::error_code ignored;
+    for (fs::path above = fs::path(path).parent_path(); !above.empty(); above = above.parent_path()) {
+      if (!fs::is_symlink(folder_ / above, ignored)) continue;
+      fail(folder_,
+           fmt::format("{} is a link to a folder, which datasets does not follow; put the folder in its place, "
+                       "or name the files with a glob",
+                       above.string()));
+    }
+    const TextForm form = text_form(path);
+    if (form == TextForm::records && reader == "json") return;
+    if (form == TextForm::whole && reader == "text") return;
+    const FileKind kind = file_kind_at(folder_ / path);
+    const bool is_of_another_reader = form != TextForm::none && kind == FileKind::other;
+    fail(folder_, fmt::format("{}: {}", path,
+                              kind != FileKind::other ? describe_kind(kind)
+                              : is_of_another_reader  ? "it is among files of another kind; name the files with a glob"
+                                                      : "files of this kind are not read here; name those that are "
+                                                        "meant with a glob"));
   }
 
   const fs::path& folder_;
-  std::vector<Configuration> all_;
-  std::string split_ = "train";
-  bool expects_patterns_ = false;  // list items are patterns
+  std::vector<std::string> sorted_;
+  std::string base_, how_;
 };
-
-const Configuration& chosen(const fs::path& folder, const std::vector<Configuration>& all) {
-  if (all.size() == 1) return all[0];
-  const auto is_default = [](const Configuration& one) { return one.is_default || one.name == "default"; };
-  const auto found = std::find_if(all.begin(), all.end(), is_default);
-  if (found != all.end()) return *found;
-  std::vector<std::string> names;
-  for (const Configuration& one : all) names.push_back(one.name);
-  fail(folder, fmt::format("README.md names the configurations {} and none as the default; name the files of one with "
-                           "a glob",
-                           join(names, ", ")));
-}
-
-/// The split that `datasets` gives a file by the words of its path; empty: none.
-std::string split_of(const std::string& path) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kWords{{{"train", "train"},
-                                                                                  {"training", "train"},
-                                                                                  {"test", "test"},
-                                                                                  {"testing", "test"},
-                                                                                  {"eval", "test"},
-                                                                                  {"evaluation", "test"},
-                                                                                  {"validation", "validation"},
-                                                                                  {"valid", "validation"},
-                                                                                  {"dev", "validation"},
-                                                                                  {"val", "validation"}}};
-  for (const auto& [word, split] : kWords) {
-    for (size_t at = path.find(word); at != path.npos; at = path.find(word, at + 1)) {
-      const auto is_between = [&](size_t place) {
-        return place >= path.size() || std::string_view("/-._ 0123456789").find(path[place]) != std::string_view::npos;
-      };
-      if ((at == 0 || is_between(at - 1)) && is_between(at + word.size())) return std::string(split);
-    }
-  }
-  return {};
-}
-
-/// The split of each file of the folder that `datasets` reads.
-std::map<fs::path, std::string> splits_of(const fs::path& folder, const std::vector<std::string>& lines,
-                                          const std::vector<fs::path>& files, std::string& how) {
-  std::map<fs::path, std::string> splits;
-  const std::vector<Configuration> configurations = ConfigurationReader(folder).read(lines);
-  if (configurations.empty() || chosen(folder, configurations).files.empty()) {
-    for (const fs::path& file : files) splits[file] = split_of(file.lexically_relative(folder).string());
-    return splits;
-  }
-  const Configuration& configuration = chosen(folder, configurations);
-  how = fmt::format("the configuration {} of README.md, ", configuration.name);
-  for (const auto& [split, pattern] : configuration.files) {
-    const int flags = pattern.find("**") == pattern.npos ? FNM_PATHNAME | FNM_PERIOD : 0;
-    for (const fs::path& file : files) {
-      const std::string path = file.lexically_relative(folder).string();
-      if (::fnmatch(pattern.c_str(), path.c_str(), flags) == 0) splits.emplace(file, split);
-    }
-  }
-  return splits;
-}
 
 }  // namespace
 
@@ -178,47 +187,31 @@ bool describes_dataset(const std::string& name) {
   return name == "dataset_infos.json" || name == "dataset_info.json" || name == "config.json";
 }
 
-void choose_hub_files(const fs::path& folder, TextFiles& found, const std::vector<fs::path>& others) {
-  const std::vector<std::string> lines = front_matter(folder);
+bool choose_hub_files(const fs::path& folder, TextFiles& found, const std::vector<fs::path>& others) {
+  std::error_code ignored;
+  const std::optional<std::vector<HubConfiguration>> card = read_hub_card(folder);
   const bool described = std::any_of(others.begin(), others.end(), [](const fs::path& file) {
     return file.filename() == "dataset_infos.json" || file.filename() == "dataset_info.json";
   });
-  if (!described && !has_key(lines, "configs:") && !has_key(lines, "dataset_info:")) return;
-  std::vector<fs::path> all = found.files;
-  for (const fs::path& file : others) {
-    const std::string name = file.filename().string();
-    if (!describes_dataset(name) && name != "README.md" && name != "LICENSE") all.push_back(file);
+  if (!described && !card) return false;
+  if (fs::exists(folder / ".huggingface.yaml", ignored)) {
+    fail(folder, ".huggingface.yaml describes this data set, and it is not read here; name the files with a glob");
   }
-  std::string how;
-  const std::map<fs::path, std::string> splits = splits_of(folder, lines, all, how);
-  std::map<std::string, std::vector<fs::path>> by_split;
-  for (const auto& [file, split] : splits) {
-    if (!split.empty()) by_split[split].push_back(file);
+  std::vector<std::string> all;
+  for (const std::vector<fs::path>& files : {found.files, others}) {
+    for (const fs::path& file : files) all.push_back(file.lexically_relative(folder).string());
   }
-  if (by_split.empty()) return;  // all files are of the split "train"
-  if (by_split.size() > 1 && !by_split.contains("train")) {
-    std::vector<std::string> names;
-    for (const auto& [split, files] : by_split) names.push_back(split);
-    fail(folder, fmt::format("this data set has the splits {} and none for training; name the files of one with a glob",
-                             join(names, ", ")));
-  }
-  const auto& [split, files] = by_split.contains("train") ? *by_split.find("train") : *by_split.begin();
-  for (const fs::path& file : files) {
-    if (text_form(file) != TextForm::none) continue;
-    const FileKind kind = file_kind_at(file);
-    if (kind == FileKind::other && found.files.empty()) return;  // the caller names the file
-    if (kind == FileKind::other) continue;
-    fail(folder, fmt::format("{}: {}", file.lexically_relative(folder).string(), describe_kind(kind)));
-  }
-  std::vector<fs::path> read;
-  std::copy_if(files.begin(), files.end(), std::back_inserter(read),
-               [](const fs::path& file) { return text_form(file) != TextForm::none; });
-  const size_t left = found.files.size() - read.size();
-  found.files = std::move(read);
-  if (left == 0 && how.empty()) return;
-  found.notices.push_back(
-      fmt::format("corpus {}: this is a data set of the hub; {}the split {} is read ({} of {} files)", folder.string(),
-                  how, split, found.files.size(), found.files.size() + left));
+  std::sort(all.begin(), all.end());  // as text: the order of fsspec
+  HubChoice choice(folder, std::move(all));
+  const std::vector<std::string> read = choice.read(card.value_or(std::vector<HubConfiguration>()));
+  const size_t before = found.files.size();
+  const bool all_are_read = read.size() == before;
+  found.files.clear();
+  for (const std::string& path : read) found.files.push_back(folder / path);
+  if (all_are_read && (!card || card->empty())) return true;
+  found.notices.push_back(fmt::format("corpus {}: this is a data set of the hub; {} is read ({} of {} files)",
+                                      folder.string(), choice.how(), read.size(), std::max(before, read.size())));
+  return true;
 }
 
 }  // namespace titan

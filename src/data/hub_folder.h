@@ -1,9 +1,12 @@
-// Folders as the package `datasets` writes and downloads them. Private to data.
+// Folders as the package `datasets` writes and downloads them: which of their files are read, and in which order.
+// Private to data.
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "text_files.h"
@@ -19,10 +22,38 @@ inline constexpr std::string_view kSavedDataset =
 /// Whether a file of this name describes a data set and holds none of its records.
 bool describes_dataset(const std::string& name);
 
-/// In a data set's folder of the hub, keeps the files that `datasets` reads for training and says so in
-/// `found.notices`: those that README.md names, or those of the split "train". `others`: files that are not read here.
-/// Throws Error(bad_data) if README.md names several configurations, or if the files are of a kind that is not read.
-void choose_hub_files(const std::filesystem::path& folder, TextFiles& found,
+/// In a data set's folder of the hub, keeps the files that `datasets` reads for training, in its order, and says so in
+/// `found.notices`. `others`: files that are not read here. Throws Error(bad_data) if README.md leaves the choice open
+/// or cannot be followed, if a file is of a kind that is not read, or if `datasets` finds none. Returns whether this is
+/// such a folder.
+bool choose_hub_files(const std::filesystem::path& folder, TextFiles& found,
                       const std::vector<std::filesystem::path>& others);
+
+/// Splits and the patterns of their files.
+using HubPatterns = std::vector<std::pair<std::string, std::vector<std::string>>>;
+
+/// An entry of "configs" in the YAML at the beginning of a README.md.
+struct HubConfiguration {
+  std::string name;
+  bool is_default = false;
+  std::string data_dir = {};              ///< a folder that the patterns are relative to, with a slash; may be empty
+  std::optional<HubPatterns> files = {};  ///< none: by the names of the files
+};
+
+/// The configurations in README.md; nothing if it does not begin with YAML. Throws Error(bad_data) for what is not
+/// followed, with the line.
+std::optional<std::vector<HubConfiguration>> read_hub_card(const std::filesystem::path& folder);
+
+/// Whether fsspec's glob, as `datasets` calls it, finds `path` by `pattern`: both relative to one folder, with slashes,
+/// and without hidden parts.
+bool matches_hub_pattern(std::string_view pattern, std::string_view path);
+
+/// The paths of `sorted` that the pattern finds below the folder `base` ("" or with a slash at its end).
+std::vector<std::string> find_hub_files(const std::string& base, const std::string& pattern,
+                                        const std::vector<std::string>& sorted);
+
+/// The patterns for a folder in which only names tell the splits, as `datasets` tries them. Throws
+/// std::invalid_argument with the end of a sentence if these are files for other readers than those of text.
+HubPatterns default_hub_patterns(const std::string& base, const std::vector<std::string>& sorted);
 
 }  // namespace titan

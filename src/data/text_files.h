@@ -56,10 +56,11 @@ std::string read_ids(std::string_view line, const std::string& field, const Toke
 class FileReader;
 
 struct TextFiles {
-  std::vector<std::filesystem::path> files;  ///< sorted by path
+  std::vector<std::filesystem::path> files;  ///< sorted by path unless they are in_own_order
   int64_t left_out = 0;                      ///< files of other kinds in a folder, without hidden ones
   std::string left_out_example;              ///< name of one of them
   std::vector<std::string> notices = {};     ///< how the files were chosen
+  bool in_own_order = false;                 ///< of a data set of the hub: the order of `datasets`
 };
 
 /// The files that `path` names: a file, all supported files in and below a folder, or the matches of a glob (* ? [).

@@ -62,7 +62,7 @@ TEST_F(HubFolder, WithoutASplitForTrainingOneIsReadAndSeveralAreRefused) {
   write("test.jsonl");
   EXPECT_EQ(files(), std::vector<std::string>{"test.jsonl"});
   write("dev.jsonl");
-  EXPECT_PRED_FORMAT2(contains, refusal(), "has the splits test, validation and none for training; name the files");
+  EXPECT_PRED_FORMAT2(contains, refusal(), "has the splits validation, test and none for training; name the files");
 }
 
 TEST_F(HubFolder, TheFilesThatItsReadmeNamesAreRead) {
@@ -85,6 +85,66 @@ TEST_F(HubFolder, TheFilesThatItsReadmeNamesAreRead) {
   EXPECT_PRED_FORMAT2(contains, refusal(), "README.md names the configurations en, de and none as the default");
   readme("- config_name: en\n  data_files: {train: a.jsonl}\n");
   EXPECT_PRED_FORMAT2(contains, refusal(), "which is not followed here; name the files with a glob");
+}
+
+TEST_F(HubFolder, PatternsMeanWhatDatasetsMeansByThemInItsOrder) {
+  for (const char* name : {"top.jsonl", "a-b/one.jsonl", "a/two.jsonl", "a/b/three.jsonl", "a/__old/four.jsonl",
+                           "a/\u00e9.jsonl", "a/UPPER.JSONL"}) {
+    write(name);
+  }
+  const auto read_with = [&](const std::string& configs) {
+    folder_.write("set/README.md", "\n---\r\nconfigs:  # one\r\n" + configs + "---\n");
+    return files();
+  };
+  using Files = std::vector<std::string>;
+  const Files everything{"a-b/one.jsonl", "a/b/three.jsonl", "a/two.jsonl", "a/\u00e9.jsonl", "top.jsonl"};
+  EXPECT_EQ(read_with("- config_name: all\n  data_files: \"**\"\n"), everything);
+  EXPECT_EQ(read_with("- config_name: all\n  data_files: \"**/*.jsonl\"\n"), everything) << "also files at the top";
+  EXPECT_EQ(read_with("- config_name: all\n  data_files:\n  - top.jsonl  # first\n  - 'a/**/t*'\n"),
+            (Files{"top.jsonl", "a/b/three.jsonl", "a/two.jsonl"}));
+  EXPECT_EQ(read_with("- data_files: ['a/?.jsonl', \"a/__old/*\"]\n  config_name: all\n"),
+            (Files{"a/\u00e9.jsonl", "a/__old/four.jsonl"}));
+  EXPECT_EQ(read_with("- config_name: all\n  data_files: a/[!a-s]*.jsonl\n"), (Files{"a/two.jsonl", "a/\u00e9.jsonl"}));
+  EXPECT_EQ(read_with("- config_name: x\n  data_dir: ./a/b/\n"), Files{"a/b/three.jsonl"});
+  EXPECT_EQ(
+      read_with("  - config_name: x\n    data_dir: a\n    data_files:\n    - path: b/*\n      split: validation\n    "
+                "- split: train\n      path: \"*.jsonl\"\n"),
+      (Files{"a/two.jsonl", "a/\u00e9.jsonl"}));
+}
+
+TEST_F(HubFolder, WhatItsReadmeLeavesOpenOrAsksForInVainIsRefused) {
+  write("a.jsonl");
+  write("b.jsonl");
+  folder_.write("set/c.txt", "text");
+  const std::string name = "- config_name: x\n  ";
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {name + "data_files: none.jsonl\n", "README.md names none.jsonl, and datasets reads no such file"},
+      {name + "data_files: \"none*\"\n", "datasets finds no file for"},
+      {name + "data_files: *.jsonl\n", "README.md:4: its configs say \"*.jsonl\", which is not followed here"},
+      {name + "data_files: \"**.jsonl\"\n", "data_files: **.jsonl"},
+      {name + "data_files: ../a.jsonl\n", "data_files: ../a.jsonl"},
+      {name + "data_files: [a.jsonl, \"a*\"]\n", "two patterns find a.jsonl, which datasets reads twice"},
+      {name + "data_files: \"*\"\n", "c.txt: it is among files of another kind; name the files with a glob"},
+      {name + "data_files: \"*.jsonl\"\n  field: rows\n", "field: \"rows\""},
+      {name + "default: true\n- config_name: default\n", "the configurations x, default and several as the default"},
+      {name + "data_files:\n  - split: train\n    path: a.jsonl\n  - split: train\n    path: b.jsonl\n",
+       "split: train (twice)"},
+      {name + "data_files: a.jsonl\n  data_files: b.jsonl\n", "README.md:5: its configs say \"data_files: b.jsonl\""},
+      {name + "data_files: |\n    a.jsonl\n", "README.md:4: its configs say \"|\""},
+      {name + "data_files: a.jsonl\n b\n", "README.md:5: its configs say \"b\""},
+      {"  {config_name: x}\n", "README.md:3: its configs say \"{config_name: x}\""},
+  };
+  for (const auto& [configs, words] : cases) {
+    folder_.write("set/README.md", "---\nconfigs:\n" + configs + "---\n");
+    EXPECT_PRED_FORMAT2(contains, refusal(), words);
+  }
+  folder_.write("set/README.md", "---\nlicense: mit\n---\n");
+  EXPECT_EQ(files().size(), 2u) << "records are read, since more files hold them than text";
+  std::filesystem::create_directory_symlink("/", folder_ / "set/.hidden");
+  std::filesystem::create_directory(folder_ / "other");
+  folder_.write("other/train.jsonl", "{\"text\": \"x\"}\n");
+  std::filesystem::create_directory_symlink("../other", folder_ / "set/linked");
+  EXPECT_PRED_FORMAT2(contains, refusal(), "linked is a link to a folder, which datasets does not follow");
 }
 
 TEST_F(HubFolder, DataThatAreNotReadAreRefusedByName) {
