@@ -6,6 +6,7 @@
 
 readonly requirements=$TITAN_ROOT/tests/reference/requirements.txt
 readonly alone=$TITAN_ROOT/tests/reference/requirements_alone.txt
+readonly files=$TITAN_ROOT/tests/reference/requirements_files.txt
 # The packages that torch itself names, without NVIDIA's and triton.
 readonly torch_requirements='typing-extensions filelock sympy networkx jinja2 fsspec'
 
@@ -43,6 +44,9 @@ make_environment() {
       "They are listed in $requirements." "TITAN_TEST_PYTHON=INTERPRETER names a Python that has them and torch 2.11.0."
   "$partial/bin/python" -m pip --quiet --disable-pip-version-check --no-cache-dir install --only-binary :all: --no-deps \
     -r "$alone" >&2 || fail 69 "the Python packages of $alone could not be installed; pip's message is above"
+  "$partial/bin/python" -m pip --quiet --disable-pip-version-check --no-cache-dir install --only-binary :all: --no-deps \
+    --target "$partial/files" -r "$files" >&2 ||
+    fail 69 "the Python packages of $files could not be installed; pip's message is above"
   printf '%s\n' "$site" >"$packages/titan_torch.pth"
   python3 "$TITAN_ROOT/scripts/stand_ins.py" "$site" "$packages" >&2
   "$partial/bin/python" -c 'import torch; torch.ones(2).sum()' >&2 ||
@@ -59,7 +63,7 @@ if [ -n "${TITAN_TEST_PYTHON:-}" ]; then
 fi
 [ -e "$requirements" ] || fail 69 "$requirements is missing"
 site=$(borrowed_site)
-key=$({ cat "$requirements" "$alone" "$TITAN_ROOT/scripts/stand_ins.py" "$TITAN_ROOT/scripts/test_python.sh"
+key=$({ cat "$requirements" "$alone" "$files" "$TITAN_ROOT/scripts/stand_ins.py" "$TITAN_ROOT/scripts/test_python.sh"
   python3 -VV; printf '%s' "$site"; } | sha256sum | cut -c 1-12)
 environment=$TITAN_CACHE/test-python-$key
 if [ ! -x "$environment/bin/python" ]; then
