@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/data/text_files.h"
+#include "tests/data/counters.h"
 #include "tests/data/fixtures.h"
 
 namespace titan {
@@ -112,7 +113,10 @@ TEST(ChunkStream, FilesAreTakenUpAgainExactly) {
     ChunkStream resumed = open();
     resumed.restore(unbroken.state());
     StreamState here = unbroken.state();
+    DataCounters sum = unbroken.counters();
     auto expected = take(unbroken, 5), got = take(resumed, 5);
+    sum += resumed.counters();
+    EXPECT_EQ(test::so_far(sum), test::so_far(unbroken.counters()));
     for (size_t j = 0; j < 5; ++j) expect_equal(got[j], expected[j]);
     EXPECT_EQ(resumed.state(), unbroken.state());
     unbroken.restore(here);

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/data/counters.h"
 #include "tests/data/fixtures.h"
 #include "tests/data/packed.h"
 #include "titan/data/batch_stream.h"
@@ -230,15 +231,19 @@ TEST_P(ConversationsResume, AtEveryPointGivesTheUnbrokenRunsChunks) {
   const auto whole = make();
   std::vector<Chunk> chunks;
   std::vector<StreamState> states;
+  std::vector<DataCounters> counters;
   while (whole->counters().re_loops < 3) {
     states.push_back(whole->state());
+    counters.push_back(whole->counters());
     ASSERT_TRUE(whole->next(chunks.emplace_back()));
     const Chunk& chunk = chunks.back();
     ASSERT_EQ(chunk.tokens.size(), 41u);
     if (chunk.counts.empty()) continue;
     EXPECT_GT(std::count(chunk.counts.begin() + 1, chunk.counts.end(), 1), 0) << "a sequence without a label";
   }
+  counters.push_back(whole->counters());
   EXPECT_GT(whole->counters().long_conversations, 0);
+  EXPECT_GT(whole->counters().bad_records, 0);
   for (size_t from = 0; from < states.size(); ++from) {
     const auto resumed = make();
     resumed->restore(stream_state_from_json(json::parse(to_json(states[from]).dump())));
@@ -249,6 +254,9 @@ TEST_P(ConversationsResume, AtEveryPointGivesTheUnbrokenRunsChunks) {
       ASSERT_EQ(chunk.tokens, chunks[i].tokens) << "chunk " << i << " of a stream taken up at " << from;
       EXPECT_EQ(chunk.counts, chunks[i].counts);
       EXPECT_EQ(chunk.document_starts, chunks[i].document_starts);
+      DataCounters sum = counters[from];
+      sum += resumed->counters();
+      EXPECT_EQ(test::so_far(sum), test::so_far(counters[i + 1])) << "after chunk " << i << ", resumed at " << from;
     }
   }
 }

@@ -34,7 +34,8 @@ nlohmann::json to_json(const StreamState& state);
 /// Throws Error(bad_data) naming the missing or mistyped field.
 StreamState stream_state_from_json(const nlohmann::json& json);
 
-/// Totals since the stream was opened or restored.
+/// Totals since the stream was opened or restored. All but the first two count what comes up to the document of the
+/// last used token: what was read ahead of it is read, and counted, again after a resume.
 struct DataCounters {
   int64_t documents = 0;
   int64_t tokens = 0;  ///< read from documents, BOS and EOS included
@@ -107,7 +108,7 @@ class ChunkStream : public ChunkSource {
   bool next(Chunk& chunk) override;
   StreamState state() const override;
   void restore(const StreamState& state) override;
-  const DataCounters& counters() const override { return counters_; }
+  const DataCounters& counters() const override { return used_counters_; }
   std::vector<std::string> take_notices() override;
   std::string reading() const override { return source_->reading(); }
 
@@ -115,10 +116,12 @@ class ChunkStream : public ChunkSource {
   struct Origin {  // a document in the buffer; the front one holds the last used token
     SourcePosition start;
     int64_t epoch;
-    int64_t first_token;  // index of its BOS
+    int64_t first_token;         // index of its BOS
+    DataCounters counters = {};  // when it had been read
   };
 
   bool packs_conversations() const { return options_.packing == ChunkPacking::conversations; }
+  bool next_packed(Chunk& chunk);
   bool next_conversations(Chunk& chunk);
   bool fits(EncodedChat& chat, const SourcePosition& start);
   void move_on(int64_t tokens);
@@ -127,6 +130,7 @@ class ChunkStream : public ChunkSource {
   void finish_pass();
   void skip_to(int64_t token_offset);
   void take_source_counters();
+  void take_used_counters();
   /// Describes the data added to the corpus since `state`; throws Error(bad_data) if `state` is from another corpus.
   std::string check_corpus(const StreamState& state) const;
   bool is_too_short() const;
@@ -157,7 +161,8 @@ class ChunkStream : public ChunkSource {
   int64_t pass_chunk_ = 0;     // the chunk in which the current pass began
   bool pass_is_whole_ = true;  // the current pass began at the first document
   bool exhausted_ = false;
-  DataCounters counters_;
+  DataCounters counters_;         // of all that was read
+  DataCounters used_counters_;    // for counters()
   SourceCounters source_before_;  // at the last restore
   std::vector<std::string> notices_;
 };
