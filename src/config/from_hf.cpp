@@ -15,74 +15,6 @@
 #include "titan/base/text.h"
 #include "titan/config/hugging_face_settings.h"
 
-namespace titan {
-
-namespace {
-
-/// A member that is not null; null if there is none.
-nlohmann::json member_of(const nlohmann::json& object, const char* key) {
-  return object.is_object() ? object.value(key, nlohmann::json()) : nlohmann::json();
-}
-
-/// The dictionary with the rotary settings, as transformers 5 finds it: rope_scaling counts if it holds anything. A
-/// dictionary per layer type is that of all layers if they agree.
-nlohmann::json rotary_dictionary(const nlohmann::json& config) {
-  using Json = nlohmann::json;
-  const Json scaling = member_of(config, "rope_scaling");
-  Json read = scaling.is_object() && !scaling.empty() ? scaling : member_of(config, "rope_parameters");
-  if (!read.is_object()) return Json::object();
-  std::vector<Json> by_type;
-  for (const auto& [key, value] : read.items()) {
-    if (value.is_object() || (value.is_null() && key.ends_with("_attention"))) by_type.push_back(value);
-  }
-  if (by_type.empty()) return read;
-  const bool agree = std::all_of(by_type.begin(), by_type.end(), [&](const Json& one) { return one == by_type[0]; });
-  if (!agree || by_type[0].is_null()) return {{"rope_type", kRotaryByLayerType}};
-  return by_type[0];
-}
-
-}  // namespace
-
-nlohmann::json rotary_settings(const nlohmann::json& config) {
-  using Json = nlohmann::json;
-  Json read = rotary_dictionary(config);
-  const auto usual = [&read](const char* key, const Json& value) {
-    if (read.value(key, Json()).is_null()) read[key] = value;
-  };
-  usual("rope_theta", member_of(config, "rope_theta"));
-  usual("rope_theta", 10000.0);
-  usual("rope_type", read.value("type", Json("default")));
-  usual("partial_rotary_factor", member_of(config, "partial_rotary_factor"));
-  usual("partial_rotary_factor", 1.0);
-  const Json longest = config.value("max_position_embeddings", Json(2048));
-  if (read["rope_type"] == "dynamic") read["original_max_position_embeddings"] = longest;
-  if (read["rope_type"] != "yarn" && read["rope_type"] != "llama3") return read;
-  const Json original = member_of(config, "original_max_position_embeddings");
-  if (!original.is_null()) read["original_max_position_embeddings"] = original;
-  usual("original_max_position_embeddings", longest);
-  if (read["rope_type"] == "llama3") return read;
-  usual("beta_fast", 32.0);
-  usual("beta_slow", 1.0);
-  const auto value = [&read](const char* key) {
-    const Json found = read.value(key, Json());
-    return found.is_number() ? found.get<double>() : 0.0;
-  };
-  const double factor = value("factor"), share = value("mscale"), all = value("mscale_all_dim");
-  const auto grown = [&](double by) { return factor > 1 ? 0.1 * by * std::log(factor) + 1 : 1.0; };
-  usual("attention_factor", share != 0 && all != 0 ? grown(share) / grown(all) : grown(1.0));
-  return read;
-}
-
-nlohmann::json sliding_window(const nlohmann::json& config) {
-  using Json = nlohmann::json;
-  const bool is_mistral = config.value("model_type", Json()) == "mistral" ||
-                          config.value("architectures", Json()) == Json::array({"MistralForCausalLM"});
-  if (!is_mistral && config.value("use_sliding_window", Json()) != Json(true)) return nullptr;
-  return config.value("sliding_window", Json(4096));
-}
-
-}  // namespace titan
-
 namespace titan::detail {
 namespace {
 
@@ -90,16 +22,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kKey = "model.from_hf";
-
-struct Architecture {
-  const char* theirs;
-  const char* model_type;
-  const char* ours;
-};
-constexpr std::array<Architecture, 4> kArchitectures{{{"LlamaForCausalLM", "llama", "llama"},
-                                                      {"MistralForCausalLM", "mistral", "mistral"},
-                                                      {"Qwen2ForCausalLM", "qwen2", "qwen2"},
-                                                      {"Qwen3ForCausalLM", "qwen3", "qwen3"}}};
 
 bool has_file(const fs::path& folder, std::initializer_list<const char*> names) {
   std::error_code unknown;
@@ -125,16 +47,17 @@ class HuggingFaceConfig {
 
   void apply() {
     if (!read()) return;
-    const Architecture* architecture = find_architecture();
+    const HuggingFaceArchitecture* architecture = find_architecture();
     if (!architecture) return;
-    give("model.name", std::string(architecture->ours));
+    json_ = with_architecture_defaults(json_);
+    give("model.name", std::string(architecture->model_type));
     give("model.flavor", std::string("custom"));
-    if (settings_.get<std::string>("model.name") != architecture->ours) {
-      problems_.push_back(settings_.origins().problem(
-          "model.name",
-          fmt::format("model.name = \"{}\", and {} describes a {}", settings_.get<std::string>("model.name"), file(),
-                      architecture->theirs),
-          "leave model.name out"));
+    if (settings_.get<std::string>("model.name") != architecture->model_type) {
+      problems_.push_back(
+          settings_.origins().problem("model.name",
+                                      fmt::format("model.name = \"{}\", and {} describes a {}",
+                                                  settings_.get<std::string>("model.name"), file(), architecture->name),
+                                      "leave model.name out"));
     }
     refuse_window();
     read_sizes();
@@ -178,35 +101,36 @@ class HuggingFaceConfig {
     return json_.is_object();
   }
 
-  const Architecture* find_architecture() {
-    const Json named = json_.value("architectures", Json());
-    const std::string theirs =
-        named.is_array() && named.size() == 1 && named[0].is_string() ? named[0].get<std::string>() : std::string();
-    const Json type = json_.value("model_type", Json());
-    const bool by_type = named.is_null() || named == Json::array();
-    for (const Architecture& one : kArchitectures) {
-      if (theirs == one.theirs || (by_type && type == Json(one.model_type))) return &one;
+  const HuggingFaceArchitecture* find_architecture() {
+    const Json named = json_.value("architectures", Json()), type = json_.value("model_type", Json());
+    if (const HuggingFaceArchitecture* found = architecture_of(json_)) {
+      if (type.is_null() || type == Json(found->model_type)) return found;
+      // transformers goes by the one, other programs by the other.
+      refuse(fmt::format("its model_type is {} and its architectures name {}", json_text(type), found->name),
+             "make the two agree");
+      return nullptr;
     }
     std::vector<std::string> known;
-    for (const Architecture& one : kArchitectures) known.emplace_back(one.theirs);
-    refuse(fmt::format("it describes a {}", !theirs.empty()    ? theirs
+    for (const HuggingFaceArchitecture& one : hugging_face_architectures()) known.emplace_back(one.name);
+    const bool is_named = named.is_array() && named.size() == 1 && named[0].is_string();
+    refuse(fmt::format("it describes a {}", is_named           ? named[0].get<std::string>()
                                             : type.is_string() ? type.get<std::string>()
                                                                : "model without a name"),
            fmt::format("the models here are {}", join(known, ", ")));
     return nullptr;
   }
 
-  /// A number of `from`; `absent` if it is null or missing; anything else is a problem.
-  std::optional<double> number(const Json& from, const char* key, std::optional<double> absent = {}) {
+  /// A number of `from` above 0; anything else is a problem.
+  std::optional<double> number(const Json& from, const char* key) {
     const auto found = from.find(key);
     if (found == from.end() || found->is_null()) {
-      if (!absent) refuse(fmt::format("it has no {}", key), "download it again");
-      return absent;
+      refuse(fmt::format("it has no {}", key), "download it again");
+      return std::nullopt;
     }
     if (found->is_number() && std::isfinite(found->get<double>()) && found->get<double>() > 0) {
       return found->get<double>();
     }
-    refuse(fmt::format("{} is {} and must be a number above 0", key, found->dump()), "download it again");
+    refuse(fmt::format("{} is {} and must be a number above 0", key, json_text(*found)), "download it again");
     return std::nullopt;
   }
 
@@ -224,26 +148,36 @@ class HuggingFaceConfig {
     give_count("model.override.dim", width);
     give_count("model.override.n_layers", number(json_, "num_hidden_layers"));
     give_count("model.override.n_heads", heads);
-    give_count("model.override.n_kv_heads", number(json_, "num_key_value_heads", heads.value_or(1)));
-    if (width && heads) {
-      give_count("model.override.head_dim", number(json_, "head_dim", std::floor(*width / *heads)));
-    }
+    if (heads) give_count("model.override.n_kv_heads", number(json_, "num_key_value_heads"));
+    if (width && heads) give_count("model.override.head_dim", number(json_, "head_dim"));
     give_count("model.override.hidden_dim", number(json_, "intermediate_size"));
     give_count("model.override.vocab_size", number(json_, "vocab_size"));
-    give_count("model.max_seq_len", number(json_, "max_position_embeddings", 2048));
-    give_number("model.override.norm_eps", number(json_, "rms_norm_eps", 1e-6));
-    const bool tied = json_.value("tie_word_embeddings", Json(false)) == Json(true);
-    give("model.override.embeddings", std::string(tied ? "tied" : "untied"));
+    give_count("model.max_seq_len", number(json_, "max_position_embeddings"));
+    give_number("model.override.norm_eps", number(json_, "rms_norm_eps"));
+    const Json& tied = json_["tie_word_embeddings"];
+    if (!tied.is_boolean())
+      return refuse(fmt::format("tie_word_embeddings is {}", json_text(tied)), "write true or false");
+    give("model.override.embeddings", std::string(tied == Json(true) ? "tied" : "untied"));
   }
 
   void refuse_others() {
-    const Json activation = json_.value("hidden_act", Json("silu"));
-    if (activation != Json("silu")) refuse(fmt::format("hidden_act is {}, and here it is silu", activation.dump()));
+    const Json& activation = json_["hidden_act"];
+    if (activation != Json("silu")) refuse(fmt::format("hidden_act is {}, and here it is silu", json_text(activation)));
     for (const char* key : {"attention_bias", "mlp_bias"}) {
-      if (json_.value(key, Json(false)) == Json(true)) refuse(fmt::format("{} is true, and here it is false", key));
+      const Json bias = json_.value(key, Json(false));
+      if (bias != Json(false)) refuse(fmt::format("{} is {}, and here it is false", key, json_text(bias)));
     }
     for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
       if (json_.contains(key) && !json_[key].is_null()) refuse(fmt::format("{}: there are no experts here", key));
+    }
+    const Json layers = json_.value("per_layer_config", Json());
+    if (!layers.empty()) refuse("per_layer_config: all layers here are alike");
+    const Json types = json_.value("layer_types", Json());
+    if (!architecture_of(json_)->has_layer_types || !types.is_array()) return;
+    const bool slides = sliding_window(json_).is_number();
+    for (const Json& type : types) {
+      if (type == Json("full_attention") || (slides && type == Json("sliding_attention"))) continue;
+      return refuse(fmt::format("layer_types names {}, and every layer here has full attention", json_text(type)));
     }
   }
 
@@ -252,26 +186,34 @@ class HuggingFaceConfig {
     const int64_t length = settings_.get<int64_t>("training.seq_len");
     if (!window.is_number()) return;
     if (window.get<double>() >= static_cast<double>(length)) {  // limits the sequence length to the window
-      const Json longest = json_.value("max_position_embeddings", Json(2048));
-      return give_count("model.max_seq_len",
-                        std::min(longest.is_number() ? longest.get<double>() : 2048.0, window.get<double>()));
+      const Json& longest = json_["max_position_embeddings"];
+      if (!longest.is_number()) return;  // reported with the sizes
+      return give_count("model.max_seq_len", std::min(longest.get<double>(), window.get<double>()));
     }
-    refuse(fmt::format("sliding_window is {}, below training.seq_len = {}", window.dump(), length),
+    refuse(fmt::format("sliding_window is {}, below training.seq_len = {}", json_text(window), length),
            "shorten the sequences to the window (training.seq_len; --context or --window of a command): within it "
            "nothing slides");
   }
 
   void read_rotary() {
+    for (const char* key : {"rope_scaling", "rope_parameters"}) {
+      const Json settings = json_.value(key, Json());
+      if (settings.is_null() || settings.is_object()) continue;
+      return refuse(fmt::format("{} is {}, and it must be a JSON object", key, json_text(settings)),
+                    "download it again");
+    }
     const Json rotary = rotary_settings(json_);
     if (rotary["rope_type"] == kRotaryByLayerType) {
-      return refuse("its rotary settings differ from layer type to layer type, and here all layers have the same");
+      return refuse(
+          "it has rotary settings by layer type that differ or that transformers does not read for this model, "
+          "and here all layers have the same");
     }
     give_number("model.override.rope_theta", number(rotary, "rope_theta"));
     if (const Json& share = rotary["partial_rotary_factor"]; share != Json(1.0)) {
-      refuse(fmt::format("partial_rotary_factor is {}, and here the whole of every head turns", share.dump()));
+      refuse(fmt::format("partial_rotary_factor is {}, and here the whole of every head turns", json_text(share)));
     }
     const Json& type = rotary["rope_type"];
-    const std::string name = type.is_string() ? type.get<std::string>() : type.dump();
+    const std::string name = type.is_string() ? type.get<std::string>() : json_text(type);
     const std::array<std::pair<const char*, const char*>, 5> known{
         {{"default", "none"}, {"llama3", "llama3_1"}, {"linear", "linear"}, {"dynamic", "dynamic"}, {"yarn", "yarn"}}};
     const auto found = std::find_if(known.begin(), known.end(), [&](const auto& one) { return name == one.first; });

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import random
 import subprocess
 import tempfile
 import tomllib
@@ -181,6 +182,34 @@ class FromHuggingFaceTest(unittest.TestCase):
                     if original is None:
                         original = theirs["original_max_position_embeddings"]
                     self.assertEqual(ours["rope_original_context"], original)
+
+    def test_what_a_file_leaves_out_is_the_default_of_its_class(self):
+        values = {"vocab_size": 128, "hidden_size": 96, "intermediate_size": 200, "num_hidden_layers": 1,
+                  "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096, "head_dim": 32,
+                  "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "sliding_window": 2048, "rope_theta": 5e5,
+                  "hidden_act": "silu", "use_sliding_window": False}
+        names = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+                 "n_kv_heads": "num_key_value_heads", "hidden_dim": "intermediate_size", "vocab_size": "vocab_size",
+                 "norm_eps": "rms_norm_eps"}
+        chance = random.Random(8)
+        for kind in ("llama", "mistral", "qwen2", "qwen3"):
+            for _ in range(5):
+                config = {key: value for key, value in values.items() if chance.random() < 0.5}
+                with self.subTest(kind=kind, config=config):
+                    theirs = transformers.AutoConfig.from_pretrained(self.folder_with({**config, "model_type": kind}))
+                    shown = self.options({**config, "model_type": kind})
+                    self.assertEqual(shown.returncode, 0, shown.stderr)
+                    model = tomllib.loads(shown.stdout)["model"]
+                    ours = model["override"]
+                    self.assertEqual({name: ours[name] for name in names},
+                                     {name: getattr(theirs, key) for name, key in names.items()})
+                    usual = theirs.hidden_size // theirs.num_attention_heads
+                    self.assertEqual(ours["head_dim"], getattr(theirs, "head_dim", usual))
+                    self.assertEqual(ours["embeddings"], "tied" if theirs.tie_word_embeddings else "untied")
+                    self.assertEqual(ours["rope_theta"], theirs.rope_parameters["rope_theta"])
+                    window = theirs.sliding_window if kind == "mistral" else None
+                    longest = theirs.max_position_embeddings
+                    self.assertEqual(model["max_seq_len"], min(longest, window or longest))
 
     def test_rotary_settings_by_layer_type_are_read_if_they_agree(self):
         one = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}

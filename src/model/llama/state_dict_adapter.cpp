@@ -249,10 +249,11 @@ nlohmann::ordered_json LlamaAdapter::hugging_face_config(const ModelRequest& req
   return config;
 }
 
-std::vector<SettingDifference> LlamaAdapter::hugging_face_differences(const Json& config,
+std::vector<SettingDifference> LlamaAdapter::hugging_face_differences(const Json& given,
                                                                       const ModelRequest& request) const {
   const LlamaArguments arguments = llama_arguments(request);
-  if (!config.is_object()) return {SettingDifference{"it is not a JSON object"}};
+  if (!given.is_object()) return {SettingDifference{"it is not a JSON object"}};
+  const Json config = with_architecture_defaults(given);
   Comparison comparison(config);
   comparison.expect("model_type", kind(request).model_type);
   comparison.expect("hidden_size", arguments.dim);
