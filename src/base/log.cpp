@@ -1,17 +1,14 @@
 #include "titan/base/log.h"
 
-#include <spdlog/sinks/ansicolor_sink.h>
 #include <spdlog/sinks/base_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 #include <atomic>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <mutex>
 #include <optional>
 
+#include "titan/base/console_writer.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 
@@ -23,8 +20,10 @@ constexpr const char* kLine = "[titan] %Y-%m-%d %H:%M:%S,%e - root - %^%v%$";
 
 void print_error(const std::string& prefix, const char* kind, std::string_view text) {
   const std::string line = fmt::format("{}{}{}: {}\n", line_start(STDERR_FILENO), prefix, kind, text);
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  standard_error().write(line);
 }
+
+ConsoleWriter& writer_of(const std::FILE* console) { return console == stdout ? standard_output() : standard_error(); }
 
 /// Appends to a file that is created with the first line: a rank that never starts leaves no file. A full disk causes
 /// lost lines and one warning; the run continues.
@@ -70,17 +69,53 @@ class ErrorSink : public spdlog::sinks::base_sink<std::mutex> {
     const char* kind = message.level == spdlog::level::warn ? "warning" : "titan_train";
     print_error(prefix_, kind, text);
   }
-  void flush_() override { std::fflush(stderr); }
+  void flush_() override {}
 
  private:
   std::string prefix_;
 };
 
+constexpr std::string_view kPlain = "\x1b[m";
+
+std::string_view colour_of(spdlog::level::level_enum level) {
+  if (level == spdlog::level::warn) return "\x1b[33m\x1b[1m";
+  return level >= spdlog::level::err ? "\x1b[31m\x1b[1m" : "";
+}
+
+/// `line` is the formatted message.
+std::string painted_line(const spdlog::details::log_msg& message, std::string_view line, bool colour) {
+  const std::string_view paint = colour ? colour_of(message.level) : std::string_view();
+  if (paint.empty() || message.color_range_end <= message.color_range_start) return std::string(line);
+  std::string text(line.substr(0, message.color_range_start));
+  text += paint;
+  text += line.substr(message.color_range_start, message.color_range_end - message.color_range_start);
+  text += kPlain;
+  text += line.substr(message.color_range_end);
+  return text;
+}
+
+/// Standard output or standard error without a status line.
+class ConsoleSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  ConsoleSink(ConsoleWriter& writer, bool colour) : writer_(writer), colour_(colour) {}
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t formatted;
+    formatter_->format(message, formatted);
+    writer_.write(painted_line(message, {formatted.data(), formatted.size()}, colour_));
+  }
+  void flush_() override {}
+
+ private:
+  ConsoleWriter& writer_;
+  bool colour_;
+};
+
 spdlog::sink_ptr console_sink(const LogTargets& targets, const std::shared_ptr<TerminalSink>& terminal) {
   if (terminal) return terminal;
-  if (targets.to_errors) return std::make_shared<spdlog::sinks::stderr_sink_mt>();
-  if (targets.colour) return std::make_shared<spdlog::sinks::ansicolor_stdout_sink_mt>();
-  return std::make_shared<spdlog::sinks::stdout_sink_mt>();
+  if (targets.to_errors) return std::make_shared<ConsoleSink>(standard_error(), false);
+  return std::make_shared<ConsoleSink>(standard_output(), targets.colour);
 }
 
 }  // namespace
@@ -119,29 +154,35 @@ bool Log::is_silenced() const {
 void Log::write(spdlog::level::level_enum level, std::string_view kind, std::string_view text) const {
   if (is_silenced()) return;
   const std::string line = fmt::format("{}{}{}", kind, kAfterLevel, text);
+  if (console_) writer_of(console_).take_left_out();
   logger_->log(level, line);
   check_console(level, line);
 }
 
 void Log::check_console(spdlog::level::level_enum level, const std::string& line) const {
-  if (!console_ || std::ferror(console_) == 0 || console_lost_.exchange(true)) return;
-  const int reason = errno;
-  std::string words = fmt::format("standard {} could not be written ({})", console_ == stdout ? "output" : "error",
-                                  std::strerror(reason));
-  if (sink_instead_) words += fmt::format("; the log continues in {}", printable(file_instead_.string()));
-  logger_->sinks().front()->set_level(spdlog::level::off);
-  if (sink_instead_) {
-    sink_instead_->set_level(spdlog::level::trace);
-    sink_instead_->log(spdlog::details::log_msg(logger_->name(), level, line));
-  }
-  print_error("", "warning", words);
+  if (!console_ || !writer_of(console_).take_left_out()) return;
+  if (sink_instead_) sink_instead_->log(spdlog::details::log_msg(logger_->name(), level, line));
+  const ConsoleWriter& writer = writer_of(console_);
+  const std::string reason = writer.is_broken() ? writer.problem() : "nobody reads it";
+  const std::string what =
+      fmt::format("standard {} could not be written ({})", console_ == stdout ? "output" : "error", reason);
+  const std::string file = printable(file_instead_.string());
+  const std::string continues = sink_instead_ ? fmt::format("; the log continues in {}", file) : "";
+  if (!console_lost_.exchange(true)) print_error("", "warning", what + continues);
   const std::lock_guard<std::mutex> lock(mutex_);
-  console_problem_ = std::move(words);
+  // Who has stopped reading may go on, so the lines in between are counted.
+  console_problem_ = writer.is_broken() ? what + continues
+                     : sink_instead_ ? fmt::format("{}; {} lines of the log are in {}", what, writer.left_out(), file)
+                                     : fmt::format("{}; {} lines of the log are lost", what, writer.left_out());
 }
 
 std::string Log::console_problem() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return console_problem_;
+  const ConsoleWriter& errors = standard_error();
+  if (console_ == stderr || errors.left_out() == 0) return console_problem_;
+  return fmt::format("{}{}standard error could not be written ({}); {} lines are lost", console_problem_,
+                     console_problem_.empty() ? "" : "; ", errors.is_broken() ? errors.problem() : "nobody reads it",
+                     errors.left_out());
 }
 
 void Log::info(std::string_view message) const { write(spdlog::level::info, "INFO", printable_lines(message)); }
@@ -149,18 +190,11 @@ void Log::painted(std::string_view line) const { write(spdlog::level::info, "INF
 void Log::warning(std::string_view message) const { write(spdlog::level::warn, "WARNING", printable_lines(message)); }
 void Log::error(std::string_view message) const { write(spdlog::level::err, "ERROR", printable_lines(message)); }
 void Log::status(std::string_view line) const {
-  if (terminal_ && !is_silenced() && !console_lost_) terminal_->show(line);
+  if (terminal_ && !is_silenced() && standard_output().has_room()) terminal_->show(line);
 }
 void Log::flush() const { logger_->flush(); }
 
 namespace {
-
-constexpr std::string_view kPlain = "\x1b[m";
-
-std::string_view colour_of(spdlog::level::level_enum level) {
-  if (level == spdlog::level::warn) return "\x1b[33m\x1b[1m";
-  return level >= spdlog::level::err ? "\x1b[31m\x1b[1m" : "";
-}
 
 // Width of the status line currently on this process's terminal.
 std::atomic<size_t> shown_columns = 0;
@@ -168,12 +202,6 @@ std::atomic<size_t> shown_columns = 0;
 /// Overwrites with blanks, because output without colours must have no escape codes. Two more cover the ^C that a
 /// terminal echoes.
 std::string wiped(size_t columns) { return columns == 0 ? "" : "\r" + std::string(columns + 2, ' ') + "\r"; }
-
-/// Flushes at once, so that other writers' text does not interleave.
-void put(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
 
 }  // namespace
 
@@ -185,25 +213,14 @@ void TerminalSink::show(std::string_view line) {
   const std::string before = wiped(shown_columns);
   status_ = line;
   shown_columns = status_.size();
-  put(before + status_);
+  standard_output().write(before + status_);
 }
 
 void TerminalSink::sink_it_(const spdlog::details::log_msg& message) {
   spdlog::memory_buf_t formatted;
   formatter_->format(message, formatted);
   const std::string_view line(formatted.data(), formatted.size());
-  std::string text = wiped(shown_columns);
-  const std::string_view paint = colour_ ? colour_of(message.level) : std::string_view();
-  if (!paint.empty() && message.color_range_end > message.color_range_start) {
-    text += line.substr(0, message.color_range_start);
-    text += paint;
-    text += line.substr(message.color_range_start, message.color_range_end - message.color_range_start);
-    text += kPlain;
-    text += line.substr(message.color_range_end);
-  } else {
-    text += line;
-  }
-  put(text + status_);
+  standard_output().write(wiped(shown_columns) + painted_line(message, line, colour_) + status_);
 }
 
 }  // namespace titan

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <utility>
 
+#include "titan/base/console_writer.h"
 #include "titan/base/error.h"
 #include "titan/base/log.h"
 
@@ -49,10 +50,7 @@ bool stays_ignored(int signal, const struct sigaction& before) {
 }
 
 /// Replaces the status line, if the terminal shows one.
-void print_line(std::string_view line) {
-  const std::string text = line_start(STDERR_FILENO) + std::string(line);
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-}
+void print_line(std::string_view line) { standard_error().write(line_start(STDERR_FILENO) + std::string(line)); }
 
 void pass_on(int signal) {
   const int kept = errno;

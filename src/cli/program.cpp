@@ -16,6 +16,7 @@
 #include <system_error>
 #include <vector>
 
+#include "titan/base/console_writer.h"
 #include "titan/base/error.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
@@ -28,7 +29,7 @@ std::atomic<DescribeFailure> describe_uncaught{describe_failure_without_tensors}
 
 int fail(const Failure& failure) {
   std::cout.flush();
-  std::cerr << "titan_train: " << printable_lines(failure.text) << std::endl;
+  standard_error().write("titan_train: " + printable_lines(failure.text) + "\n");
   return static_cast<int>(failure.code);
 }
 
@@ -115,6 +116,7 @@ int run_as_program(std::span<const std::string> words, const std::function<int(c
   std::set_terminate(end_uncaught);
   return exit_code_of(
       [&] {
+        const ErrorStream unblocked;
         const PrintableStream errors(std::cerr);
         expect_working_folder();
         // Output to a file or a pipe is not filtered. schedule and launch write colour codes to a terminal.

@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "titan/base/console_writer.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 
@@ -25,8 +26,7 @@ void end_for_silent_peer() { end_after_notice(ExitCode::hang); }
 void end_hanging() { ::_exit(static_cast<int>(ExitCode::hang)); }
 
 void end_stuck(int code, const std::string& text) {
-  const std::string line = "titan_train: " + printable_lines(text) + "\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  standard_error().write("titan_train: " + printable_lines(text) + "\n");
   ::_exit(code);
 }
 

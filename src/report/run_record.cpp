@@ -117,7 +117,7 @@ void ReportFile::write(RunStatus status, double now) {
   const auto begin = std::chrono::steady_clock::now();
   try {
     const std::string log_problem = log_.console_problem();
-    const bool is_news = !log_problem.empty() && !facts_.contains("log");
+    const bool is_news = !log_problem.empty() && facts_.value("log", "") != log_problem;
     if (is_news) facts_["log"] = log_problem;
     write_facts(/*anew=*/is_news);  // else only if the folder has been removed
     const std::string name = std::filesystem::absolute(folder_).lexically_normal().filename().string();

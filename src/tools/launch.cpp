@@ -6,13 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <iostream>
 #include <memory>
+#include <utility>
 
 #include "rank_process.h"
+#include "titan/base/console_writer.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/distributed/launch_environment.h"
@@ -85,7 +87,7 @@ class Launcher {
       }
       end_the_rest();
     }
-    for (const auto& rank : ranks_) pass_on(*rank);
+    pass_on_rest();
     return close();
   }
 
@@ -99,7 +101,13 @@ class Launcher {
   void note_end(const RankProcess& rank);
   void end_the_rest();
   void pass_on(RankProcess& rank);
-  void give_up_output(const RankProcess& rank, std::string_view line);
+  void pass_on_errors(RankProcess& rank);
+  bool is_shown(const RankProcess& rank) const {
+    return request_.shown_ranks.empty() || request_.shown_ranks.contains(rank.rank());
+  }
+  void write_waiting();
+  void pass_on_rest();
+  void give_up_output();
   void keep(const RankProcess& rank, std::string_view line);
   std::string story_of(const RankProcess& rank) const;
   int close() const;
@@ -112,9 +120,10 @@ class Launcher {
   std::string last_error_line_;                           // of any rank, before SIGTERM was sent
   const RankProcess* failed_ = nullptr;                   // the first; one with peer_failure only if there is no other
   std::set<std::string> said_;                            // lines on standard error, to print each once
-  bool lost_output_ = false;                              // standard output cannot be written
-  bool lost_lines_ = false;                               // of ranks that are not shown
-  bool asked_ = false;                                    // the remaining ranks got SIGTERM
+  std::deque<std::pair<const RankProcess*, std::string>> waiting_;  // lines for standard output, which nobody reads now
+  bool lost_output_ = false;                                        // standard output cannot be written
+  bool lost_lines_ = false;                                         // of ranks that are not shown
+  bool asked_ = false;                                              // the remaining ranks got SIGTERM
   Clock::time_point ask_at_ = Clock::time_point::max();
   Clock::time_point kill_at_ = Clock::time_point::max();
 };
@@ -147,8 +156,9 @@ std::map<std::string, std::string> Launcher::variables_of(int64_t rank) const {
 
 void Launcher::wait() const {
   std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0}};
+  if (!waiting_.empty()) entries.push_back({STDOUT_FILENO, POLLOUT, 0});
   for (const auto& rank : ranks_) {
-    entries.push_back({rank->output.descriptor(), POLLIN, 0});
+    if (waiting_.empty() || !is_shown(*rank)) entries.push_back({rank->output.descriptor(), POLLIN, 0});
     entries.push_back({rank->errors.descriptor(), POLLIN, 0});
   }
   const auto next = std::min(ask_at_, kill_at_);
@@ -180,33 +190,67 @@ void Launcher::end_the_rest() {
   }
 }
 
+std::string marked(const RankProcess& rank, std::string_view line) {
+  return fmt::format("[rank{}] {}\n", rank.rank(), line);
+}
+
+// While nobody reads standard output, that of the ranks is not read either: their pipes fill, and their logs continue
+// in their own files until there is room again. The launcher itself never waits, since it passes on signals, too.
 void Launcher::pass_on(RankProcess& rank) {
-  const std::string mark = fmt::format("[rank{}] ", rank.rank());
-  const bool shown = request_.shown_ranks.empty() || request_.shown_ranks.contains(rank.rank());
-  rank.output.read([&](std::string_view line) {
-    if (!shown || lost_output_) return keep(rank, line);
-    if (!(std::cout << mark << line << '\n' << std::flush)) give_up_output(rank, line);
-  });
+  write_waiting();
+  if (waiting_.empty() || !is_shown(rank)) {
+    rank.output.read([&](std::string_view line) {
+      if (!is_shown(rank) || lost_output_) return keep(rank, line);
+      waiting_.emplace_back(&rank, marked(rank, line));
+      write_waiting();
+    });
+  }
   // A rank whose pipe is closed notices it and writes its log to its own file.
-  if (lost_output_ && shown) rank.output.close();
+  if (lost_output_ && is_shown(rank)) rank.output.close();
+  pass_on_errors(rank);
+}
+
+void Launcher::write_waiting() {
+  while (!waiting_.empty() && !lost_output_) {
+    std::string& line = waiting_.front().second;
+    line.erase(0, standard_output().write_some(line));
+    if (standard_output().is_broken()) return give_up_output();
+    if (!line.empty()) return;
+    waiting_.pop_front();
+  }
+}
+
+/// What the ranks have printed before they ended. What nobody reads within a second is in their files.
+void Launcher::pass_on_rest() {
+  for (const auto& rank : ranks_) pass_on(*rank);
+  const Clock::time_point limit = Clock::now() + std::chrono::seconds(1);
+  while (!waiting_.empty() && Clock::now() < limit) {
+    pollfd entry{STDOUT_FILENO, POLLOUT, 0};
+    ::poll(&entry, 1, 100);
+    for (const auto& rank : ranks_) pass_on(*rank);
+  }
+  if (!waiting_.empty()) give_up_output();
+  for (const auto& rank : ranks_) rank->output.read([&](std::string_view line) { keep(*rank, line); });
+}
+
+void Launcher::pass_on_errors(RankProcess& rank) {
   rank.errors.read([&](std::string_view line) {
     if (!line.empty() && !line.starts_with(kWarning)) {
       rank.last_error_line = line;
       if (!asked_) last_error_line_ = line;
     }
     if (request_.output_is_result && !said_.emplace(line).second) return;
-    std::cerr << fmt::format("{}{}\n", mark, line) << std::flush;
+    standard_error().write(marked(rank, line));
   });
 }
 
-void Launcher::give_up_output(const RankProcess& rank, std::string_view line) {
-  const int reason = errno;
+void Launcher::give_up_output() {
   lost_output_ = true;
   std::cerr << fmt::format(
-                   "titan_train launch: standard output could not be written ({}); the ranks' log continues in {}\n",
-                   std::strerror(reason), request_.output_folder.string())
-            << std::flush;
-  keep(rank, line);
+      "titan_train launch: standard output could not be written ({}); the ranks' log continues in {}\n",
+      standard_output().is_broken() ? standard_output().problem() : "nobody reads it", request_.output_folder.string());
+  for (const auto& [rank, line] : std::exchange(waiting_, {}))
+    keep(*rank, std::string_view(line).substr(0, line.size() - 1));
 }
 
 void Launcher::keep(const RankProcess& rank, std::string_view line) {

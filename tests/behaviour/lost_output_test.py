@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pathlib
@@ -32,7 +33,8 @@ class LostOutput(BehaviourTest):
     def log_of(self, reason: str) -> str:
         """What run.json says of the log: the file that it continues in, which this returns."""
         says = json.loads((self.out / "run.json").read_text())["log"]
-        self.assertRegex(says, rf"^standard output could not be written \({reason}\); the log continues in ")
+        continues = r"(the log continues in|\d+ lines of the log are in) "
+        self.assertRegex(says, rf"^standard output could not be written \({reason}\); {continues}")
         path = pathlib.Path(says.rpartition(" in ")[2])
         return (ROOT / path).read_text()
 
@@ -53,6 +55,47 @@ class LostOutput(BehaviourTest):
                         break
                 process.stdout.close()
                 self.expect_whole_run(process.wait(timeout=300), "Broken pipe")
+
+    def test_a_reader_that_has_stopped_reading_costs_nothing(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                self.out = self.folder / f"full-pipe-{ranks}"
+                ours, theirs = os.pipe()
+                fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, 4096)
+                try:
+                    process = self.open_program(
+                        self.words(ranks), stdout=theirs, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+                    )
+                    os.close(theirs)
+                    errors = process.communicate(timeout=300)[1].decode()
+                finally:
+                    os.close(ours)
+                self.assertIn("standard output could not be written (nobody reads it)", errors)
+                if ranks == 1:
+                    self.expect_whole_run(process.returncode, "nobody reads it")
+                    continue
+                self.assertEqual(process.returncode, OK)
+                self.assertTrue((self.out / "checkpoint" / f"step-{STEPS}").is_dir())
+                (file,) = self.out.rglob("rank-0000.out")  # what the launcher had read and could not pass on
+                self.assertIn("Training completed", file.read_text())
+
+    def test_a_standard_error_that_nobody_reads_costs_nothing(self):
+        self.out = self.folder / "errors"
+        ours, theirs = os.pipe()
+        fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, 4096)
+        os.write(theirs, b"x" * 4096)
+        try:
+            # The closed output is said on standard error.
+            process = self.open_program(
+                self.words(1), stdout=subprocess.PIPE, stderr=theirs, stdin=subprocess.DEVNULL
+            )
+            process.stdout.close()
+            self.assertEqual(process.wait(timeout=300), OK)
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        says = json.loads((self.out / "run.json").read_text())["log"]
+        self.assertRegex(says, r"; standard error could not be written \(nobody reads it\); \d+ lines are lost$")
 
     def run_with(self, ranks: int, prepare: Callable[[], None]) -> subprocess.CompletedProcess:
         return subprocess.run(
