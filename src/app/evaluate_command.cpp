@@ -304,8 +304,7 @@ Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokeniz
   Evaluation evaluation;
   std::vector<Question> questions;
   int64_t cut = 0;
-  const std::string data = read_file(options.data, ExitCode::bad_data);
-  refuse_kind(kind_of(data), options.data, ExitCode::bad_data);
+  const std::string data = read_text_file(options.data, ExitCode::bad_data);
   const std::vector<std::string> lines = split(data, '\n');
   for (size_t i = 0; i < lines.size(); ++i) {
     if (trim(lines[i]).empty()) continue;

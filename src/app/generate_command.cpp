@@ -13,6 +13,7 @@
 #include "titan/app/program.h"
 #include "titan/app/rank_session.h"
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
@@ -137,7 +138,7 @@ std::vector<std::string> prompts_of(const GenerateOptions& options) {
     throw Error(ExitCode::bad_config,
                 fmt::format("generate: --file {} is a folder; name a file with one prompt", options.file));
   }
-  std::string text = options.file != "-" ? read_file(options.file, ExitCode::bad_data)
+  std::string text = options.file != "-" ? read_text_file(options.file, ExitCode::bad_data, SIZE_MAX, kKindsOfText)
                                          : std::string(std::istreambuf_iterator<char>(std::cin), {});
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
     throw Error(ExitCode::bad_data,

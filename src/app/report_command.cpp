@@ -9,6 +9,7 @@
 #include <set>
 
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/ordered_json.h"
 #include "titan/base/text.h"
@@ -37,7 +38,7 @@ std::filesystem::path folder_of(const std::string& word) {
 nlohmann::ordered_json facts_of(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder / "run.json")) return {};
   try {
-    return parse_ordered_json(read_file(folder / "run.json", ExitCode::bad_data));
+    return parse_ordered_json(read_text_file(folder / "run.json", ExitCode::bad_data));
   } catch (const nlohmann::json::exception&) {
     return {};
   }

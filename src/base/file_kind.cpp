@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -37,7 +38,11 @@ constexpr std::array kMagics{
     Magic{"PK\x03\x04"sv, FileKind::zip},
     Magic{"PK\x05\x06"sv, FileKind::zip},
     Magic{"\x93NUMPY"sv, FileKind::numpy},
+    Magic{"PK\x07\x08"sv, FileKind::zip},
     Magic{"7z\xBC\xAF\x27\x1C"sv, FileKind::seven_zip},
+    Magic{"Rar!\x1A\x07"sv, FileKind::rar},
+    Magic{"LZIP\x01"sv, FileKind::lzip},
+    Magic{"\xFF\x06\0\0sNaPpY"sv, FileKind::snappy},
     Magic{"PAR1"sv, FileKind::parquet},
     Magic{"PARE"sv, FileKind::parquet},
     Magic{"ARROW1"sv, FileKind::arrow},
@@ -54,6 +59,10 @@ constexpr std::array kMagics{
     Magic{"MMIDIDX\0\0"sv, FileKind::megatron_index},
     Magic{"TNTIDX\0\0"sv, FileKind::megatron_index},
     Magic{"%PDF-"sv, FileKind::pdf},
+    Magic{"\xD0\xCF\x11\xE0\xA1\xB1\x1A\xE1"sv, FileKind::office},
+    Magic{"\x89PNG\r\n\x1A\n"sv, FileKind::image},
+    Magic{"\xFF\xD8\xFF"sv, FileKind::image},
+    Magic{"GIF89a"sv, FileKind::image},
     Magic{"\x7F"
           "ELF"sv,
           FileKind::program},
@@ -87,9 +96,38 @@ bool is_arrow_stream(std::string_view head) {
   return length > 0 && length % 8 == 0 && table < length && table % 4 == 0;
 }
 
+/// Packed with xz's former format: properties, the size of the dictionary (a power of two, or half more), and of the
+/// data, which may be unknown.
+bool is_lzma(std::string_view head) {
+  if (head.size() < 14 || head[0] != '\x5D') return false;
+  const uint32_t dictionary = little_endian(head.substr(1)), size = little_endian(head.substr(5)),
+                 high = little_endian(head.substr(9));
+  const uint32_t lowest = dictionary & (~dictionary + 1);
+  const bool fits = dictionary >= 4096 && (dictionary == lowest || dictionary == 3 * lowest);
+  return fits && ((size == 0xFFFFFFFF && high == 0xFFFFFFFF) || high < 256) && head[13] == '\0';
+}
+
+/// Protocols 0 and 1 begin with text: a container that is stored at once, or a class of a known module.
+bool is_old_pickle(std::string_view head) {
+  for (const std::string_view begin : {"}q\0"sv, "]q\0"sv, "(dq\0"sv, "(lq\0"sv}) {
+    if (head.starts_with(begin)) return true;
+  }
+  for (const std::string_view begin : {"(dp"sv, "(lp"sv}) {
+    if (!head.starts_with(begin)) continue;
+    const size_t end = head.find_first_not_of("0123456789", begin.size());
+    if (end != head.npos && end > begin.size() && head[end] == '\n') return true;
+  }
+  for (const std::string_view module : {"copy_reg\n"sv, "copyreg\n"sv, "__builtin__\n"sv, "numpy."sv, "torch."sv,
+                                        "collections\n"sv, "pandas."sv, "scipy."sv, "datetime\n"sv}) {
+    if (head.starts_with('c') && head.substr(1).starts_with(module)) return head.find('\n') < 80;
+  }
+  return false;
+}
+
 bool is_pickle(std::string_view head) {
   constexpr std::string_view kNext = "}](c){X\x8A\x95\x8C\x8EKGN";  // how the first value of a pickle begins
-  return head.size() > 3 && head[0] == '\x80' && head[1] >= 2 && head[1] <= 5 && kNext.find(head[2]) != kNext.npos;
+  if (head.size() > 3 && head[0] != '\x80') return is_old_pickle(head);
+  return head.size() > 3 && head[1] >= 2 && head[1] <= 5 && kNext.find(head[2]) != kNext.npos;
 }
 
 bool is_safetensors(std::string_view head) {
@@ -146,6 +184,14 @@ Words words_of(FileKind kind) {
       return {"a NumPy array", "write its values as JSON lines or as safetensors with Python"};
     case FileKind::seven_zip:
       return {"a 7z archive", "unpack it with 7z x"};
+    case FileKind::rar:
+      return {"a RAR archive", "unpack it with unrar x"};
+    case FileKind::lzma:
+      return {"lzma data", "unpack it with xz --format=lzma -d"};
+    case FileKind::lzip:
+      return {"lzip data", "unpack it with lzip -d"};
+    case FileKind::snappy:
+      return {"snappy data", "unpack it with Python (snappy.stream_decompress)"};
     case FileKind::tar:
       return {"a tar archive", "unpack it with tar -xf"};
     case FileKind::parquet:
@@ -183,6 +229,10 @@ Words words_of(FileKind kind) {
       return {"a tekken.json of mistral-common", "give the tokenizer.json of the model's Hugging Face folder"};
     case FileKind::pdf:
       return {"a PDF document", "write its text to a .txt file"};
+    case FileKind::office:
+      return {"a document of Microsoft Office", "write its text to a .txt file"};
+    case FileKind::image:
+      return {"an image", "give the file that is meant"};
     case FileKind::program:
       return {"a program (ELF)", "give the file that is meant"};
   }
@@ -201,6 +251,7 @@ FileKind kind_of(std::string_view head) {
                                            : FileKind::zip;
   }
   if (is_arrow_stream(head)) return FileKind::arrow;
+  if (is_lzma(head)) return FileKind::lzma;
   if (is_pickle(head)) return FileKind::pickle;
   if (is_safetensors(head)) return FileKind::safetensors;
   if (head.size() >= 262 && head.substr(257, 5) == "ustar") return FileKind::tar;
@@ -233,6 +284,13 @@ void refuse_kind(FileKind kind, const std::filesystem::path& path, ExitCode code
                  std::initializer_list<FileKind> expected) {
   if (kind == FileKind::other || std::find(expected.begin(), expected.end(), kind) != expected.end()) return;
   throw Error(code, fmt::format("{}: {}", path.string(), describe_kind(kind)));
+}
+
+std::string read_text_file(const std::filesystem::path& path, ExitCode code, size_t most,
+                           std::initializer_list<FileKind> expected) {
+  std::string text = read_file(path, code, most);
+  refuse_kind(kind_of(text), path, code, expected);
+  return text;
 }
 
 }  // namespace titan

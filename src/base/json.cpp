@@ -21,10 +21,11 @@ size_t odd_number(const std::string& json, size_t at) {
   return *stop == '\0' && std::isinf(value) ? number.size() : 0;
 }
 
-}  // namespace
-
-bool replace_odd_numbers(std::string& json) {
-  bool found = false, is_string = false;
+/// Calls `visit` with the place of each character outside strings; it returns the place of the last character that it
+/// has read, or the end of the text to stop.
+template <class Visit>
+void scan_outside_strings(std::string_view json, const Visit& visit) {
+  bool is_string = false;
   for (size_t at = 0; at < json.size(); ++at) {
     const char c = json[at];
     if (is_string) {
@@ -32,14 +33,36 @@ bool replace_odd_numbers(std::string& json) {
       is_string = c != '"';
     } else if (c == '"') {
       is_string = true;
-    } else if (c == 'N' || c == 'I' || c == '-' || (c >= '0' && c <= '9')) {
-      const size_t length = odd_number(json, at);
-      if (length > 0) json.replace(at, length, "{}" + std::string(length - 2, ' '));
-      found = found || length > 0;
-      const size_t end = std::min(json.find_first_not_of(kNumberCharacters, at), json.size());
-      if (end > at) at = end - 1;
+    } else {
+      at = visit(at);
     }
   }
+}
+
+}  // namespace
+
+bool is_shallow_json(std::string_view text) {
+  int depth = 0, deepest = 0;
+  scan_outside_strings(text, [&](size_t at) {
+    const char c = text[at];
+    if (c == '[' || c == '{') deepest = std::max(deepest, ++depth);
+    if (c == ']' || c == '}') --depth;
+    return deepest > kDeepestJson ? text.size() : at;
+  });
+  return deepest <= kDeepestJson;
+}
+
+bool replace_odd_numbers(std::string& json) {
+  bool found = false;
+  scan_outside_strings(json, [&](size_t at) {
+    const char c = json[at];
+    if (c != 'N' && c != 'I' && c != '-' && (c < '0' || c > '9')) return at;
+    const size_t length = odd_number(json, at);
+    if (length > 0) json.replace(at, length, "{}" + std::string(length - 2, ' '));
+    found = found || length > 0;
+    const size_t end = std::min(json.find_first_not_of(kNumberCharacters, at), json.size());
+    return end > at ? end - 1 : at;
+  });
   return found;
 }
 

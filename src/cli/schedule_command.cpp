@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/schedule/action.h"
@@ -139,7 +140,7 @@ Subject named(const ScheduleOptions& options, const CLI::App& app, const ActionT
 }
 
 Subject from_file(const std::string& file, std::vector<std::string> problems) {
-  CsvTable read = parse_csv(read_file(file, ExitCode::bad_config), file);
+  CsvTable read = parse_csv(read_text_file(file, ExitCode::bad_config), file);
   if (read.problems.empty()) {
     for (const std::string& problem : table_problems(read.table)) read.problems.push_back(file + ": " + problem);
   }

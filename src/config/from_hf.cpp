@@ -89,8 +89,7 @@ class HuggingFaceConfig {
       return false;
     }
     try {
-      const std::string text = read_file(folder_ / "config.json", ExitCode::bad_config, kMostTomlBytes);
-      refuse_kind(kind_of(text), folder_ / "config.json", ExitCode::bad_config);
+      const std::string text = read_text_file(folder_ / "config.json", ExitCode::bad_config, kMostTomlBytes);
       json_ = parse_json(text, false);
     } catch (const Error& error) {
       problems_.push_back(settings_.origins().problem(kKey, fmt::format("model.from_hf: {}", error.what()),

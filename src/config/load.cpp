@@ -164,8 +164,7 @@ LoadedConfig load_config(const Schema& schema, std::span<const std::string> argu
   detail::TomlDocument document;
   if (!file.empty()) {
     try {
-      const std::string text = read_file(file, ExitCode::bad_config, detail::kMostTomlBytes);
-      refuse_kind(kind_of(text), file, ExitCode::bad_config);
+      const std::string text = read_text_file(file, ExitCode::bad_config, detail::kMostTomlBytes);
       document = detail::read_toml(text, file);
     } catch (const Error& error) {
       problems.push_back(

@@ -78,8 +78,7 @@ std::optional<Source> source_in(const fs::path& tokenizer) {
   const fs::path folder = fs::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path();
   const fs::path file = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
   if (fs::is_regular_file(file)) {
-    refuse_kind(file_kind_at(file), file, ExitCode::bad_data);
-    return Source{file.string(), read_file(file, ExitCode::bad_data)};
+    return Source{file.string(), read_text_file(file, ExitCode::bad_data)};
   }
   if (!fs::is_regular_file(config)) return std::nullopt;
   const nlohmann::json json = read_json_file(config);

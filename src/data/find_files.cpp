@@ -133,8 +133,7 @@ std::vector<fs::path> files_matching(const std::string& pattern) {
 
 void refuse_text_kind(FileKind kind, const fs::path& file) {
   if (text_form(file) == TextForm::records) return refuse_kind(kind, file, ExitCode::bad_data);
-  // A document may be a page, or begin with the words of an error message.
-  refuse_kind(kind, file, ExitCode::bad_data, {FileKind::html, FileKind::failed_download, FileKind::tekken});
+  refuse_kind(kind, file, ExitCode::bad_data, kKindsOfText);
 }
 
 TextForm text_form(const fs::path& path) {

@@ -7,6 +7,7 @@
 
 #include "hub_folder.h"
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
@@ -211,7 +212,7 @@ std::optional<std::vector<CardLine>> configs_lines(const fs::path& folder) {
   const fs::path readme = folder / "README.md";
   std::error_code ignored;
   if (!fs::is_regular_file(readme, ignored)) return std::nullopt;
-  std::vector<std::string> all = split(read_file(readme, ExitCode::bad_data, kMost), '\n');
+  std::vector<std::string> all = split(read_text_file(readme, ExitCode::bad_data, kMost), '\n');
   for (std::string& line : all) {
     if (line.ends_with('\r')) line.pop_back();
   }

@@ -51,8 +51,7 @@ HuggingFaceModel::HuggingFaceModel(const JsonNode& node, bool byte_level)
 HuggingFaceModel::HuggingFaceModel(const std::filesystem::path& vocabulary, const std::filesystem::path& merges) {
   const nlohmann::json json = read_json_file(vocabulary);
   read_vocabulary(JsonNode(json, vocabulary));
-  const std::string text = read_file(merges, ExitCode::bad_data);
-  refuse_kind(kind_of(text), merges, ExitCode::bad_data);
+  const std::string text = read_text_file(merges, ExitCode::bad_data);
   int64_t line_number = 0;
   for (std::string_view rest = text; !rest.empty();) {
     const size_t end = std::min(rest.find('\n'), rest.size());

@@ -19,8 +19,7 @@ constexpr std::string_view kDamagedJson = "The file may be damaged or cut short:
 }  // namespace
 
 nlohmann::json read_json_file(const std::filesystem::path& path) {
-  const std::string bytes = read_file(path, ExitCode::bad_data);
-  refuse_kind(kind_of(bytes), path, ExitCode::bad_data);
+  const std::string bytes = read_text_file(path, ExitCode::bad_data);
   if (valid_utf8_length(bytes) != bytes.size()) {
     throw Error(ExitCode::bad_data, fmt::format("{}: byte {} is not UTF-8, so this is not JSON. {}.", path.string(),
                                                 valid_utf8_length(bytes) + 1, kDamagedJson));

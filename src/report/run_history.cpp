@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
@@ -152,6 +153,7 @@ RunHistory read_history(const std::filesystem::path& path, std::optional<int64_t
   if (is_there && !std::filesystem::is_regular_file(path, reason)) {  // a pipe would block
     throw Error(ExitCode::bad_data, fmt::format("cannot read {}: it is not a regular file", path.string()));
   }
+  refuse_kind(file_kind_at(path), path, ExitCode::bad_data);
   const auto size = std::filesystem::file_size(path, reason);
   std::ifstream file;
   if (is_there) file.open(path, std::ios::binary);

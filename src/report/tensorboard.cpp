@@ -1,6 +1,7 @@
 #include "titan/report/tensorboard.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
@@ -121,7 +122,14 @@ void EventFile::open(double now) {
   std::filesystem::create_directories(folder_, ignored);
   const int64_t time = std::max(static_cast<int64_t>(now), newest_time(folder_) + 1);
   path_ = folder_ / fmt::format("{}{:010}.{}.{}.0", kPrefix, time, host_name(), ::getpid());
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  obstacle_ = own_file_obstacle(path_);
+  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  descriptor_ = obstacle_.empty() ? ::open(path_.c_str(), flags, 0644) : -1;
+  struct stat facts {};
+  if (descriptor_ >= 0 && (::fstat(descriptor_, &facts) != 0 || !S_ISREG(facts.st_mode))) {
+    ::close(std::exchange(descriptor_, -1));
+    obstacle_ = "it is not a regular file";
+  }
   WireMessage event;
   event.add_double(kWallTime, now);
   event.add_bytes(kFileVersion, "brain.Event:2");
@@ -171,7 +179,7 @@ void EventFile::append_event(const std::string& event) {
   }
   if (std::exchange(warned_, true)) return;
   log_.warning("TensorBoard's events are not being written to {}: {}; training continues without them", path_.string(),
-               std::strerror(errno));
+               obstacle_.empty() ? std::strerror(errno) : obstacle_);
 }
 
 std::filesystem::path tensorboard_folder(const std::filesystem::path& root, bool goes_on, double now) {

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/json.h"
 
 namespace titan {
@@ -287,7 +288,10 @@ constexpr std::string_view kWhatWorks =
 /// Reads a file through zlib, compressed or not.
 class ZippedFile : public std::streambuf {
  public:
-  explicit ZippedFile(const std::filesystem::path& path) : path_(path), file_(::gzopen(path.c_str(), "rb")) {
+  explicit ZippedFile(const std::filesystem::path& path) : path_(path) {
+    if (may_wait(path)) fail("it is a pipe or a device");
+    refuse_kind(file_kind_at(path), path, ExitCode::bad_data, {FileKind::gzip});
+    file_ = ::gzopen(path.c_str(), "rb");
     const bool is_folder = std::filesystem::is_directory(path);
     const int reason = is_folder ? EISDIR : errno;
     if (file_ && is_folder) ::gzclose(file_);
@@ -311,6 +315,13 @@ class ZippedFile : public std::streambuf {
   }
 
  private:
+  /// Opening or reading these could wait for ever, except what a shell hands over: <(command).
+  static bool may_wait(const std::filesystem::path& path) {
+    std::error_code ignored;
+    const std::string name = path.string();
+    return std::filesystem::is_other(path, ignored) && !name.starts_with("/dev/fd/") && name != "/dev/stdin";
+  }
+
   [[noreturn]] void fail(const std::string& reason) const {
     throw Error(ExitCode::bad_data, fmt::format("cannot read {}: {}. {}", path_.string(), reason, kWhatWorks));
   }

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
@@ -133,7 +134,9 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
 }
 
 nlohmann::json read_settings_file(const fs::path& path) {
-  nlohmann::json json = parse_json(make_posix_storage()->read_all(path), /*allow_exceptions=*/false);
+  const std::string text = make_posix_storage()->read_all(path);
+  refuse_kind(kind_of(text), path, ExitCode::storage);
+  nlohmann::json json = parse_json(text, /*allow_exceptions=*/false);
   if (!json.is_object()) throw Error(ExitCode::storage, path.string() + " is not a JSON object");
   return json;
 }

@@ -1,6 +1,7 @@
 #include "titan/train/pipeline_job.h"
 
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/config/start.h"
 #include "titan/parallel/plan.h"
@@ -40,7 +41,7 @@ PipelinePlan make_pipeline(const JobConfig& config, const ModelDescription& mode
   if (const std::string& file = section.pipeline_parallel_schedule_csv; !file.empty()) {
     PipelinePlan refused;
     try {
-      CsvTable table = parse_csv(read_file(file), file);
+      CsvTable table = parse_csv(read_text_file(file, ExitCode::bad_config), file);
       for (const std::string& problem : table.problems) {
         refused.problems.push_back({kScheduleFile, problem, "correct the file"});
       }

@@ -37,6 +37,19 @@ TEST(FileKind, IsKnownByTheFirstBytes) {
       {"\x80\x02}q\0."s, FileKind::pickle},
       {"\x80\x04\x95\x10"s, FileKind::pickle},
       {"\x40\0\0\0\0\0\0\0{\"weight\": "s, FileKind::safetensors},
+      {"(dp0\nS'text'\np1\n", FileKind::pickle},
+      {"(lp12\n", FileKind::pickle},
+      {"ccopy_reg\n_reconstructor\np0\n", FileKind::pickle},
+      {"cnumpy.core.multiarray\n_reconstruct\n", FileKind::pickle},
+      {"]q\0(K\1"s, FileKind::pickle},
+      {"Rar!\x1A\x07\x01\0"s, FileKind::rar},
+      {"\x5D\0\0\x80\0\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\0\x04"s, FileKind::lzma},
+      {"\x5D\0\0\x18\0\x10\0\0\0\0\0\0\0\0\x04"s, FileKind::lzma},
+      {"LZIP\x01\x0C\0"s, FileKind::lzip},
+      {"\xFF\x06\0\0sNaPpY"s, FileKind::snappy},
+      {"\x89PNG\r\n\x1A\n\0"s, FileKind::image},
+      {"\xFF\xD8\xFF\xE0\0\x10JFIF"s, FileKind::image},
+      {"\xD0\xCF\x11\xE0\xA1\xB1\x1A\xE1"s, FileKind::office},
       {"\x89HDF\r\n\x1A\n\0"s, FileKind::hdf5},
       {"MMIDIDX\0\0\x01"s, FileKind::megatron_index},
       {"\n<!DOCTYPE html>\n<html>", FileKind::html},
@@ -54,7 +67,8 @@ TEST(FileKind, TextIdsAndJsonAreOfNoOtherKind) {
   for (const std::string& bytes :
        {""s, "{\"text\": \"a\"}"s, "[1, 2]"s, "PAR1 is how a file begins"s, "GGUF, a format"s, "BZh is short"s,
         "Entry not found in the book of "s + std::string(300, 'a'), "\x01\0\x02\0\x03\0\x04\0\x05\0\x06\0"s,
-        "PK says hello"s, "\x80"s, "x<html>"s}) {
+        "PK says hello"s, "(dplyr is a package)\n"s, "(lpx\n"s, "cat\ndog\n"s, "copy_reg\n"s, "]quoted\n"s,
+        "]\0\0\0\0\0\0\0\0\0\0\0\0\0\0"s, "GIF89a is a format"s, "LZIP packs"s, "\x80"s, "x<html>"s}) {
     EXPECT_EQ(static_cast<int>(kind_of(bytes)), static_cast<int>(FileKind::other)) << bytes.substr(0, 40);
   }
 }
@@ -71,6 +85,24 @@ TEST(FileKind, ARefusalNamesTheFileItsKindAndTheWayOut) {
   }
   refuse_kind(FileKind::gzip, "a.gz", ExitCode::bad_data, {FileKind::gzip});
   refuse_kind(FileKind::other, "a", ExitCode::bad_data);
+}
+
+TEST(FileKind, ATextOfAnotherKindIsReadOnlyWhereThatIsExpected) {
+  std::string folder = (std::filesystem::temp_directory_path() / "titan-kind-XXXXXX").string();
+  const std::filesystem::path page = std::filesystem::path(::mkdtemp(folder.data())) / "page.txt";
+  std::ofstream(page) << "<html>";
+  EXPECT_EQ(read_text_file(page, ExitCode::bad_data, 100, kKindsOfText), "<html>");
+  EXPECT_THROW(read_text_file(page, ExitCode::bad_data), Error);
+  EXPECT_THROW(read_text_file(page, ExitCode::bad_data, 2, kKindsOfText), Error);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Json, DepthIsCountedOutsideStrings) {
+  const auto nested = [](int levels) { return std::string(levels, '[') + "\"[[\\\"[\"" + std::string(levels, ']'); };
+  EXPECT_TRUE(is_shallow_json(nested(kDeepestJson)));
+  EXPECT_FALSE(is_shallow_json(nested(kDeepestJson + 1)));
+  EXPECT_TRUE(is_shallow_json(std::string("[]{}[]") + nested(kDeepestJson)));
+  EXPECT_THROW(parse_json(nested(1'000'000)), nlohmann::json::out_of_range);
 }
 
 TEST(FileKind, OfWhatIsNoFileNothingIsRead) {

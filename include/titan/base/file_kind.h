@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <initializer_list>
 #include <string>
@@ -24,6 +25,10 @@ enum class FileKind {
   torch_zip,  ///< torch.save
   numpy,
   seven_zip,
+  rar,
+  lzma,
+  lzip,
+  snappy,  ///< framed
   tar,
   parquet,
   arrow,
@@ -40,6 +45,8 @@ enum class FileKind {
   llm_c_ids,
   tekken,
   pdf,
+  office,  ///< of Microsoft, before it was a zip archive
+  image,
   program,
 };
 
@@ -54,8 +61,16 @@ FileKind file_kind_at(const std::filesystem::path& path);
 /// "this is gzip data; unpack it with gunzip". Empty for `other`.
 std::string describe_kind(FileKind kind);
 
+/// What a text that is read as a whole may be, too: a document may be a page, or begin with a server's words.
+inline constexpr std::initializer_list<FileKind> kKindsOfText{FileKind::html, FileKind::failed_download,
+                                                              FileKind::tekken};
+
 /// Throws Error(code) "PATH: this is X; do Y" unless the kind is `other` or one of `expected`.
 void refuse_kind(FileKind kind, const std::filesystem::path& path, ExitCode code,
                  std::initializer_list<FileKind> expected = {});
+
+/// read_file for a file that a user names: refuses other kinds than `expected`.
+std::string read_text_file(const std::filesystem::path& path, ExitCode code, size_t most = SIZE_MAX,
+                           std::initializer_list<FileKind> expected = {});
 
 }  // namespace titan

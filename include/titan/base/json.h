@@ -20,24 +20,7 @@ inline constexpr int kDeepestJson = 100;
 }
 
 /// Whether objects and arrays nest at most kDeepestJson levels. Linear; for invalid JSON the result is unspecified.
-inline bool is_shallow_json(std::string_view text) {
-  int depth = 0;
-  bool is_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (is_string) {
-      i += c == '\\' ? 1 : 0;
-      is_string = c != '"';
-    } else if (c == '"') {
-      is_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kDeepestJson) return false;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return true;
-}
+bool is_shallow_json(std::string_view text);
 
 /// Replaces numbers that Python's json writes and JSON does not have (NaN, Infinity, -Infinity), and numbers beyond
 /// double precision, by an empty object and spaces: a value that no reader of a number, text or list accepts, so that

@@ -47,6 +47,7 @@ class EventFile {
   std::filesystem::path folder_, path_;
   const Log& log_;
   int descriptor_ = -1;
+  std::string obstacle_;  // why the file cannot be written, if it is no error of the system
   bool warned_ = false;
 };
 
