@@ -36,7 +36,7 @@ class Trainer {
     const RunStart start = resume(run_);
     position_ = start.position;
     earlier_counters_ = position_.counters.data;
-    next_batch_ = next_of_stream();
+    next_batch_ = run_.data.stream->next(leaves_first_wait());
     run_.reporter->begin(start, next_batch_ ? &*next_batch_ : nullptr);
     observers_.emplace(run_, position_.step + 1);
     RunReporter& reporter = *run_.reporter;
@@ -62,7 +62,8 @@ class Trainer {
   void train() {
     requests_.stop |= StopVote(run_).now();
     while (position_.step < steps_) {
-      // A single process stops at once; several ranks stop after the step in which all have learnt of the signal.
+      // Ranks on GPUs stop after the step in which all have learnt of the signal: to ask before it would make the host
+      // wait for the device.
       if (!run_.world.is_distributed()) requests_.stop |= StopSignals::received() != 0;
       if (requests_.stop) return;
       if (!observed_step()) {
@@ -84,23 +85,35 @@ class Trainer {
     return made;
   }
 
-  /// None at the end of the corpus. A single process does not wait longer than until a signal: then it is none, too,
-  /// and `requests_` says so. Of several ranks the others are in the step already.
-  std::optional<StepBatch> next_of_stream() {
-    if (run_.world.is_distributed()) return run_.data.stream->next();
-    std::optional<StepBatch> batch = run_.data.stream->next([] { return StopSignals::received() != 0; });
-    requests_.stop |= !batch && StopSignals::received() != 0;
-    return batch;
+  /// True if ranks agree, before they begin a step, on whether one of them has got a signal. On a CPU this takes some
+  /// microseconds, and then a rank need not wait for its data while the others are in the step already.
+  bool votes_before_steps() const { return run_.world.is_distributed() && run_.device.device.is_cpu(); }
+
+  /// Whether a wait for data ends because of a signal; empty: it does not.
+  std::function<bool()> leaves_waits() const {
+    if (run_.world.is_distributed() && !votes_before_steps()) return {};
+    return [] { return StopSignals::received() != 0; };
   }
 
-  /// False if the corpus has run out, or a signal came while it was waited for.
+  /// The first batch is waited for before train(), which begins with a vote on every device.
+  static std::function<bool()> leaves_first_wait() {
+    return [] { return StopSignals::received() != 0; };
+  }
+
+  /// Whether all ranks stop before they use the batch that they have waited for.
+  bool stops_before_batch() {
+    if (votes_before_steps()) return requests_.stop |= StopVote(run_).now();
+    return requests_.stop |= !run_.world.is_distributed() && StopSignals::received() != 0;
+  }
+
+  /// False if the corpus has run out, or a signal came before the step.
   bool train_step(int64_t step) {
     BatchStream& stream = *run_.data.stream;
     if (!next_batch_) {
       const ProfileRange range("wait for data");
-      next_batch_ = next_of_stream();
-      if (!next_batch_) return false;
+      next_batch_ = stream.next(leaves_waits());
     }
+    if (stops_before_batch() || !next_batch_) return false;
     StepBatch batch = std::move(*next_batch_);
     next_batch_.reset();
     for (const std::string& notice : batch.notices) run_.log.warning(notice);
@@ -164,8 +177,11 @@ class Trainer {
     run_.model.assembly.executor->forget_position();
     const auto loss_of = [this](const BatchContext& batch) { return infer(run_, batch, UnitMode::evaluate); };
     StopVote vote(run_);
-    const auto stops = [this, &vote] { return requests_.stop |= vote.soon(); };
-    const std::optional<ValidationReport> report = run_.validator->run(position_.step, loss_of, run_.device, stops);
+    const auto stops = [this, &vote] {
+      return requests_.stop |= run_.world.is_distributed() ? vote.soon() : StopSignals::received() != 0;
+    };
+    const std::optional<ValidationReport> report =
+        run_.validator->run(position_.step, loss_of, run_.device, stops, leaves_waits());
     if (report) run_.reporter->add(*report);
     run_.memory->end_validation();
     run_.reporter->exclude_since(start);

@@ -40,7 +40,8 @@ bool Validator::due(int64_t step) const { return step == 1 || step % config_.val
 
 std::optional<ValidationReport> Validator::run(int64_t step,
                                                const std::function<at::Tensor(const BatchContext&)>& loss_of,
-                                               const DeviceInfo& device, const std::function<bool()>& stops) {
+                                               const DeviceInfo& device, const std::function<bool()>& stops,
+                                               const std::function<bool()>& leaves_waits) {
   const auto start = std::chrono::steady_clock::now();
   const bool whole_set = config_.validation.steps < 0;
   const std::unique_ptr<BatchStream> stream = open();
@@ -50,8 +51,8 @@ std::optional<ValidationReport> Validator::run(int64_t step,
   int64_t valid_tokens = 0;
   int64_t tokens = 0;
   for (int64_t batch = 0; whole_set || batch < config_.validation.steps; ++batch) {
+    std::optional<StepBatch> next = stream->next(leaves_waits);
     if (stops && stops()) return std::nullopt;
-    std::optional<StepBatch> next = stream->next();
     if (!next) break;
     for (const MicroBatch& microbatch : next->microbatches) {
       loss.add_(loss_of(to_device(microbatch, 1.0, block_causal_, device.device, share)));

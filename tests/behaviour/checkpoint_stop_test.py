@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import pathlib
 import re
 import signal
+import time
 import unittest
 
 from checkpoint_runs import KILLED, REQUEUE, CheckpointTest, parallel
@@ -118,6 +121,40 @@ class Signals(CheckpointTest):
         words = ("--metrics.sample_freq=1", "--metrics.sample_tokens=100000", "--training.seq_len=8192",
                  "--training.local_batch_size=1", "--metrics.sample_prompt=Once")
         self.expect_saved_within("sample", *words, layouts=[(1, []), (2, parallel(dp_shard=2))], numbers=(signal.SIGTERM,))
+
+    def endless_wait(self, name: str, records: int) -> pathlib.Path:
+        """A corpus of so many records, and then 64 GB of blank lines, which take minutes to read."""
+        corpus = self.folder / name
+        texts = (CORPORA / "stories.jsonl").read_bytes().splitlines(keepends=True)[:records]
+        blank = gzip.compress(b"\n" * (1 << 24))
+        with corpus.open("wb") as file:
+            file.write(gzip.compress(b"".join(texts)))
+            for _ in range(4000):
+                file.write(blank)
+        return corpus
+
+    def test_ranks_leave_a_wait_for_data_together_and_save_the_last_step(self):
+        corpus = self.endless_wait("corpus.jsonl.gz", 300)
+        for ranks, layout in ((1, []), (2, parallel(dp_shard=2))):
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                folder = self.folder / f"wait-{ranks}-{number}"
+                run = self.begin(ranks, folder, RARELY, *layout, f"--training.dataset_path={corpus}")
+                run.wait_for(" step:  1 ")
+                pause = time.monotonic() + 2  # all steps that there is data for take less, or are left as they are
+                self.wait_until(lambda: time.monotonic() > pause, "two seconds")
+                run.popen.send_signal(number)
+                self.assertEqual(run.end(), REQUEUE, run.text())
+                self.assertEqual(len(self.checkpoints(folder)), 1)
+
+    def test_a_wait_for_the_first_data_ends_with_nothing_saved(self):
+        corpus = self.endless_wait("corpus.jsonl.gz", 0)
+        for ranks, layout in ((1, []), (2, parallel(dp_shard=2))):
+            folder = self.folder / f"first-{ranks}"
+            run = self.begin(ranks, folder, RARELY, *layout, f"--training.dataset_path={corpus}")
+            run.wait_for("Building ")
+            run.popen.send_signal(signal.SIGTERM)
+            self.assertEqual(run.end(), INTERRUPTED, run.text())
+            self.assertEqual(self.checkpoints(folder), [])
 
     def test_one_rank_that_hears_it_is_enough(self):
         words = parallel(dp_shard=2)
