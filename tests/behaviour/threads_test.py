@@ -68,6 +68,13 @@ class Threads(BehaviourTest):
         self.assertIn("unset it for exact ones", line)
 
 
+class Stacks(BehaviourTest):
+    def test_stacks_for_which_there_is_no_room_end_with_the_variables_name(self):
+        with mock.patch.dict(os.environ, {"OMP_STACKSIZE": "100000000G"}):
+            run = self.train(TWO, steps=1, exit_code=OUT_OF_MEMORY)
+        self.assertIn("OMP_STACKSIZE = 100000000G", run.errors)
+
+
 class ProcessLimit(BehaviourTest):
     """As another user who may read all files: root has no limit, and a limit counts all processes of a user."""
 

@@ -44,6 +44,26 @@ TEST(UseThreads, AreFewerWhereOpenMpGivesFewerAndTheReasonSaysIt) {
   EXPECT_TRUE(team.reason.starts_with("OpenMP gives 1 of 3 threads")) << team.reason;
 }
 
+TEST(UseThreads, WithoutRoomForTheStacksThatOpenMpIsAskedForEndBeforeItEndsTheProcess) {
+  const ThreadCount kept(1);
+  for (const char* name : {"OMP_STACKSIZE", "GOMP_STACKSIZE"}) {
+    ::setenv(name, " 100000000 g ", /*overwrite=*/1);
+    std::string words;
+    try {
+      use_threads(3);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::out_of_memory);
+      words = error.what();
+    }
+    EXPECT_NE(words.find(std::string(name) + " = 100000000 g, "), std::string::npos) << words;
+    for (const char* ignored : {"many", "4 GB", "", "1", "512K"}) {
+      ::setenv(name, ignored, /*overwrite=*/1);
+      EXPECT_EQ(use_threads(3).threads, 3) << ignored;
+    }
+    ::unsetenv(name);
+  }
+}
+
 /// Ends the process with what asking for eight threads ends with where a user may have four.
 [[noreturn]] void ask_for_too_many() {
   constexpr uid_t kUnusedUser = 54321;
