@@ -180,7 +180,7 @@ std::string Log::console_problem() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const ConsoleWriter& errors = standard_error();
   if (console_ == stderr || errors.left_out() == 0) return console_problem_;
-  return fmt::format("{}{}standard error could not be written ({}); {} lines are lost", console_problem_,
+  return fmt::format("{}{}standard error could not be written ({}); lines lost: {}", console_problem_,
                      console_problem_.empty() ? "" : "; ", errors.is_broken() ? errors.problem() : "nobody reads it",
                      errors.left_out());
 }

@@ -47,10 +47,7 @@ std::vector<LayoutRow> proved_rows() {
       all.push_back(row);
     }
   }
-  for (LayoutRow row : frozen_rows()) {
-    row.layout += "_frozen";
-    all.push_back(row);
-  }
+  for (const LayoutRow& row : frozen_rows()) all.push_back(row);
   const auto narrow = [](LayoutRow& row) { row.compute = row.reduce = ElementType::bfloat16; };
   const auto float8 = [](LayoutRow& row, bool precomputes) {
     row.compute = ElementType::bfloat16;
