@@ -28,11 +28,15 @@ titan_part(schedule titan_base)
 titan_part(config titan_base nlohmann_json::nlohmann_json CLI11::CLI11)
 titan_part(data titan_base titan_config nlohmann_json::nlohmann_json ${TITAN_PCRE2} ${TITAN_UTF8PROC} ${TITAN_ZSTD} ZLIB::ZLIB)
 target_include_directories(titan_data SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
+titan_part(plan titan_base titan_schedule)
+titan_part(job titan_config titan_data titan_plan)
+titan_part(estimate titan_job)
+titan_embed(src/estimate/hardware.toml kHardwareToml hardware_toml.h src/estimate/hardware.cpp)
 # Plain loops over ids: -O2 of GCC 12 makes no vectors of loops whose length it does not know.
 set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/data/widen.cpp PROPERTIES COMPILE_OPTIONS -O3)
 
 # The program: commands that know no tensors, and `main`, which opens libtitan.so for all others.
-titan_part(cli titan_base titan_schedule titan_config titan_data CLI11::CLI11)
+titan_part(cli titan_estimate CLI11::CLI11)
 add_executable(titan_train src/app/main.cpp)
 target_link_libraries(titan_train PRIVATE titan_cli ${CMAKE_DL_LIBS})
 
@@ -57,7 +61,7 @@ if(TITAN_TORCH)
     set_source_files_properties(${adam_sources} PROPERTIES COMPILE_OPTIONS -fmad=false)
   endif()
   add_library(titan_core STATIC ${sources})
-  target_link_libraries(titan_core PUBLIC titan_base titan_schedule titan_config titan_data titan_libtorch
+  target_link_libraries(titan_core PUBLIC titan_estimate titan_libtorch
     ${TITAN_LIBDEFLATE})
   target_include_directories(titan_core SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
   foreach(header ATen/ATen.h torch/csrc/autograd/engine.h torch/csrc/autograd/function.h
@@ -65,7 +69,6 @@ if(TITAN_TORCH)
     target_precompile_headers(titan_core PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:<${header}$<ANGLE-R>>")
   endforeach()
   titan_embed(src/report/page.html kPageHtml page_html.h src/report/page.cpp)
-  titan_embed(src/tools/hardware.toml kHardwareToml hardware_toml.h src/tools/hardware.cpp)
   # Plain loops over memory: vectors need -O3 and a square root that does not set errno.
   file(GLOB_RECURSE loops CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*/cpu_*.cpp)
   set_source_files_properties(${loops} PROPERTIES

@@ -44,6 +44,9 @@ titan_test(config titan_config)
 titan_test(data titan_data)
 target_include_directories(data_test SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
 titan_two_shards(data)
+titan_test(plan titan_plan)
+titan_test(job titan_job)
+titan_test(estimate titan_estimate)
 titan_test(structure titan_base)
 
 # The interpreter of strangers' chat templates under AddressSanitizer and UndefinedBehaviorSanitizer.

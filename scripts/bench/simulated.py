@@ -34,7 +34,7 @@ def plan(config, world, gpu, *options):
 
 
 def gpu_table(name):
-    with (ROOT / "src/tools/hardware.toml").open("rb") as file:
+    with (ROOT / "src/estimate/hardware.toml").open("rb") as file:
         return tomllib.load(file)[name]
 
 
@@ -213,7 +213,7 @@ Written by `scripts/bench/simulated.py`; a test runs it and compares. Nothing he
 against it. A step is one sequence of 8,192 tokens and an optimizer step over bf16 weights and moments, with fused kernels
 and nothing recomputed; float8 is tensorwise. Launches follow each other without gaps, and nothing overlaps.
 
-A part takes its operations or bytes over a rate that others measured on the card (`src/tools/hardware.toml`), times the share
+A part takes its operations or bytes over a rate that others measured on the card (`src/estimate/hardware.toml`), times the share
 of it that a step holds. That share is unknown before a run, so there are two: "likely" is what trainers of 2025 and 2026
 reach on such cards, "good" is what a step would need whose products stay close to their best. A run outside of a range, in
 one part or in all, has something to explain. "At the rates" is a step that reaches all of them.

@@ -15,7 +15,7 @@ import tempfile
 
 from programs import ROOT, Session, bind, execute, result_of
 
-KNOWN = {"H200": "h200", "H100": "h100-sxm", "B200": "b200", "A100": "a100-80"}  # tables of src/tools/hardware.toml
+KNOWN = {"H200": "h200", "H100": "h100-sxm", "B200": "b200", "A100": "a100-80"}  # tables of src/estimate/hardware.toml
 STAND_IN = "H100"  # whose rates an unknown card gets
 TORCH = "2.11.0"
 CUDA, DRIVER = 13000, 580  # what the programs are built for, and the first driver that runs it

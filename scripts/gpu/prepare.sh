@@ -18,7 +18,7 @@ pack() {
   mkdir -p "$folder/scripts" "$folder/src/tools"
   cp -r "$TITAN_ROOT/scripts/gpu" "$folder/scripts"
   rm -rf "$folder/scripts/gpu/__pycache__"
-  cp "$TITAN_ROOT/src/tools/hardware.toml" "$folder/src/tools"
+  cp "$TITAN_ROOT/src/estimate/hardware.toml" "$folder/src/tools"
   git -C "$TITAN_ROOT" rev-parse --short HEAD >"$folder/commit" 2>/dev/null || printf unknown >"$folder/commit"
   tar -C "$TITAN_ROOT/build" --owner=0 --group=0 -c gpu | xz -T 0 -9 >"$packed"
   size=$(stat -c %s "$packed")

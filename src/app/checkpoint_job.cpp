@@ -12,9 +12,10 @@
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/load.h"
 #include "titan/config/start.h"
+#include "titan/job/checks.h"
+#include "titan/job/job.h"
 #include "titan/model/model.h"
 #include "titan/tools/convert.h"
-#include "titan/train/job.h"
 #include "titan/train/run_state.h"
 
 namespace titan {
@@ -139,7 +140,7 @@ CheckpointJob load_checkpoint_job(const Schema& schema, const fs::path& checkpoi
     if (!given(text.substr(0, text.find('=')))) all.push_back(text);
   }
   all.insert(all.end(), words.begin(), words.end());
-  std::vector<ConfigCheck> checks = config_checks();
+  std::vector<ConfigCheck> checks = job_checks();
   checks.push_back(world_check());
   CheckpointJob loaded{load_config(schema, all, checks), stored.is_of_run};
   std::erase_if(loaded.problems, [&](const Problem& problem) {  // about training's lengths and batches
@@ -210,7 +211,7 @@ std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, boo
 }
 
 int64_t longest_context(const LoadedConfig& job) {
-  return find_model_family(job.config.model.name)->describe(make_model_request(job.config, 1)).longest_text;
+  return describe_model(make_model_request(job.config, 1)).longest_text;
 }
 
 void set_context(LoadedConfig& job, int64_t tokens, const std::string& remedy) {
@@ -227,7 +228,7 @@ void set_context(LoadedConfig& job, int64_t tokens, const std::string& remedy) {
   if (config.model.max_seq_len > 0) {
     config.model.max_seq_len = std::max(config.model.max_seq_len, config.training.seq_len);
   }
-  find_model_family(config.model.name)->describe(make_model_request(config, 1));
+  describe_model(make_model_request(config, 1));
 }
 
 int run_inference(const Schema& schema, const LoadedConfig& job, const std::function<void(Run& run)>& work) {

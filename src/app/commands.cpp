@@ -14,16 +14,12 @@
 #include "titan/config/config_command.h"
 #include "titan/config/load.h"
 #include "titan/distributed/launch_environment.h"
-#include "titan/model/model.h"
-#include "titan/train/job.h"
-#include "titan/train/world_problems.h"
+#include "titan/job/checks.h"
+#include "titan/job/job.h"
+#include "titan/plan/architecture.h"
 
 namespace titan {
 namespace {
-
-int run_config(const Schema& schema, std::span<const std::string> arguments) {
-  return config_command(schema, arguments, config_checks(), std::cout, std::cerr);
-}
 
 int run_completion(const Schema& schema, std::span<const std::string> arguments) {
   return completion_command(schema, arguments, completion_words(schema), std::cout, std::cerr);
@@ -78,7 +74,7 @@ std::vector<std::string> options_in_help(const Schema& schema, RunCommand run, s
 std::vector<std::string> all_flavors(const Schema& schema) {
   std::vector<std::string> all;
   for (const std::string& name : schema.find("model.name")->choice_list()) {
-    for (const std::string& flavor : find_model_family(name)->flavors(name)) {
+    for (const std::string& flavor : find_architecture(name)->flavors(name)) {
       if (std::find(all.begin(), all.end(), flavor) == all.end()) all.push_back(flavor);
     }
   }
@@ -89,9 +85,9 @@ std::vector<std::string> all_flavors(const Schema& schema) {
 
 RunCommand find_command(std::string_view name) {
   static constexpr std::pair<std::string_view, RunCommand> kAll[] = {
-      {"train", run_train},     {"launch", run_launch}, {"ranks", run_ranks},       {"config", run_config},
-      {"convert", run_convert}, {"plan", run_plan},     {"generate", run_generate}, {"evaluate", run_evaluate},
-      {"profile", run_profile}, {"report", run_report}, {"lr-table", run_lr_table}, {"completion", run_completion}};
+      {"train", run_train},     {"launch", run_launch},     {"ranks", run_ranks},
+      {"convert", run_convert}, {"generate", run_generate}, {"evaluate", run_evaluate},
+      {"profile", run_profile}, {"report", run_report},     {"completion", run_completion}};
   for (const auto& [known, run] : kAll) {
     if (name == known) return run;
   }
@@ -126,8 +122,6 @@ void refuse_mistyped_command(const std::string& word) {
               fmt::format("{} is neither a subcommand nor a config file; {} (titan_train help lists all subcommands)",
                           word, remedy));
 }
-
-std::vector<ConfigCheck> config_checks() { return {check_model, check_sources}; }
 
 int64_t ranks_of_launch(const JobConfig& config) {
   const Launch launch = detect_launch(config.comm, process_context());

@@ -16,6 +16,7 @@
 #include "titan/config/config_command.h"
 #include "titan/config/load.h"
 #include "titan/config/start.h"
+#include "titan/job/checks.h"
 #include "titan/tools/convert.h"
 #include "titan/train/threads.h"
 
@@ -130,7 +131,7 @@ bool names_any(const LoadedConfig& loaded, std::initializer_list<const char*> ke
 /// `names_model`: set if the config names one.
 LoadedConfig load_conversion(const Schema& schema, const Direction& direction, const ConvertOptions& options,
                              bool& names_model) {
-  LoadedConfig loaded = load_config(schema, options.rest, config_checks());
+  LoadedConfig loaded = load_config(schema, options.rest, job_checks());
   names_model = names_any(loaded, {"model.name", "model.flavor"});
   const bool reads_theirs = direction.run == convert_from_hugging_face || direction.run == verify_weights;
   std::error_code unknown;
@@ -141,7 +142,7 @@ LoadedConfig load_conversion(const Schema& schema, const Direction& direction, c
   const int64_t length = loaded.config.training.seq_len;
   std::vector<std::string> words{"--model.from_hf=" + options.from, "--training.seq_len=8"};  // every model reads 8
   words.insert(words.end(), options.rest.begin(), options.rest.end());
-  loaded = load_config(schema, words, config_checks());
+  loaded = load_config(schema, words, job_checks());
   const int64_t most = loaded.config.model.max_seq_len;
   loaded.config.training.seq_len = most > 0 ? std::min(most, length) : length;
   return loaded;

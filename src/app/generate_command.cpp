@@ -20,9 +20,9 @@
 #include "titan/cli/program.h"
 #include "titan/config/start.h"
 #include "titan/data/chat.h"
+#include "titan/job/job.h"
 #include "titan/train/generate.h"
 #include "titan/train/hugging_face.h"
-#include "titan/train/job.h"
 
 namespace titan {
 namespace {

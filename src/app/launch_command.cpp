@@ -12,6 +12,7 @@
 #include "titan/base/text.h"
 #include "titan/cli/program.h"
 #include "titan/config/load.h"
+#include "titan/job/checks.h"
 #include "titan/tools/launch.h"
 
 namespace titan {
@@ -91,7 +92,7 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   if (!trains || (!words.empty() && words[0] == "train")) words.erase(words.begin());
   if (!trains) words = config_words_of_ranks(words);
   if (!words.empty()) refuse_mistyped_command(words[0]);
-  std::vector<ConfigCheck> checks = config_checks();
+  std::vector<ConfigCheck> checks = job_checks();
   if (trains) checks.push_back(world_check(options->ranks));
   const LoadedConfig loaded = load_run_job(schema, words, checks);
   if (loaded.config.comm.rank && loaded.config.comm.mode == "default") {

@@ -11,6 +11,7 @@
 #include "titan/base/stop_signals.h"
 #include "titan/cli/program.h"
 #include "titan/config/load.h"
+#include "titan/job/checks.h"
 
 namespace titan {
 namespace {
@@ -80,7 +81,7 @@ int run_ranks(const Schema& schema, std::span<const std::string> arguments) {
   const std::optional<RanksOptions> options = parse_ranks_options(arguments, std::cout);
   if (!options) return 0;
   if (!options->rest.empty()) refuse_mistyped_command(options->rest[0]);
-  const LoadedConfig loaded = load_config(schema, options->rest, config_checks());
+  const LoadedConfig loaded = load_config(schema, options->rest, job_checks());
   if (const int code = report_config_problems(loaded)) return code;
   const StopSignals signals;
   RankSession session(schema, loaded.config, detect_launch(loaded.config));

@@ -2,7 +2,6 @@
 #include <optional>
 
 #include "checkpoint_job.h"
-#include "planned_job.h"
 #include "titan/app/commands.h"
 #include "titan/app/program.h"
 #include "titan/app/rank_session.h"
@@ -13,6 +12,9 @@
 #include "titan/config/dump.h"
 #include "titan/config/load.h"
 #include "titan/config/start.h"
+#include "titan/estimate/planned_job.h"
+#include "titan/job/checks.h"
+#include "titan/train/device.h"
 #include "titan/train/run.h"
 
 namespace titan {
@@ -58,8 +60,11 @@ int estimate_memory(const JobConfig& config) {
   if (launch.rank != 0 && !launch.fake) return 0;
   const Log log;
   const int64_t host_ranks = launch.fake ? 1 : std::max(launch.local_size.value_or(1), int64_t{1});
-  for (const std::string& line : estimate_lines(config, ranks_of_launch(config), launch.rank, host_ranks))
-    log.info(line);
+  const DeviceInfo device = choose_device(config.training.device, 0);
+  const bool on_gpu = !device.device.is_cpu();
+  const PlannedJob job = plan_job(config, ranks_of_launch(config), launch.rank, on_gpu);
+  const MemoryRoom room = memory_room(device, host_ranks, config.debug.share_gpu);
+  for (const std::string& line : estimate_lines(config, job, on_gpu, room.bytes, room.words)) log.info(line);
   return 0;
 }
 
@@ -67,7 +72,7 @@ int estimate_memory(const JobConfig& config) {
 
 int run_train(const Schema& schema, std::span<const std::string> arguments) {
   if (!arguments.empty()) refuse_mistyped_command(arguments[0]);
-  std::vector<ConfigCheck> checks = config_checks();
+  std::vector<ConfigCheck> checks = job_checks();
   checks.push_back(world_check());
   LoadedConfig loaded = load_run_job(schema, arguments, checks);
   if (const int code = report_job_problems(loaded)) return code;

@@ -10,7 +10,9 @@
 #include <iostream>
 
 #include "titan/base/error.h"
+#include "titan/config/config_command.h"
 #include "titan/config/help.h"
+#include "titan/job/checks.h"
 
 namespace titan {
 namespace {
@@ -40,6 +42,10 @@ GridOptions terminal() {
 int run_schedule(const Schema&, Words arguments) {
   run_schedule_command({arguments.begin(), arguments.end()}, terminal(), std::cout);
   return 0;
+}
+
+int run_config(const Schema& schema, Words arguments) {
+  return config_command(schema, arguments, job_checks(), std::cout, std::cerr);
 }
 
 bool asks_for_help(const std::string& word) { return word == "--help" || word == "-h"; }
@@ -84,18 +90,18 @@ std::span<const Command> commands() {
       {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true},
       {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true},
       {"ranks", "[--hold S] [FILE] …", "test the rendezvous of a run", true},
-      {"config", "show|explain|diff|docs …", "show and compare configs", true},
+      {"config", "show|explain|diff|docs …", "show and compare configs", true, run_config},
       {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", false, run_tokenizer},
       {"data", "tokenize|stats|peek …", "prepare and inspect a corpus", false, run_data},
       {"convert", "from-hf|to-hf|verify|… FROM TO [FILE]", "convert weights from and to other formats", true},
-      {"plan", "[FILE] --world N [--section.key value]…", "print memory and communication of N ranks", true},
+      {"plan", "[FILE] --world N [--section.key value]…", "print memory and communication of N ranks", true, run_plan},
       {"generate", "CHECKPOINT --prompt TEXT …", "continue texts with the model in a checkpoint", true},
       {"evaluate", "CHECKPOINT --data FILE …", "loss of texts, or accuracy on multiple-choice questions", true},
       {"schedule", "--name S --ranks P --microbatches M", "show a pipeline schedule, its bubble and its memory", false,
        run_schedule},
       {"profile", "summarize TRACE [--top N]", "summarise a trace", false},
       {"report", "RUN… [--out FILE]", "make a page of curves out of one run, or of several", false},
-      {"lr-table", "[FILE] [--section.key value]…", "print the learning rate of every step", true},
+      {"lr-table", "[FILE] [--section.key value]…", "print the learning rate of every step", true, run_lr_table},
       {"completion", "bash|zsh", "print a shell completion script", false},
       {"help", "[COMMAND|SECTION]", "this text, or the options of a command or of a section", false, run_help},
   }};

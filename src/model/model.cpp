@@ -59,11 +59,6 @@ std::shared_ptr<torch::nn::Module> module_tree(const Model& model) {
   return root;
 }
 
-bool ModelFamily::has_flavor(std::string_view name, std::string_view flavor) const {
-  const std::vector<std::string> known = flavors(name);
-  return flavor == kCustomFlavor || std::find(known.begin(), known.end(), flavor) != known.end();
-}
-
 std::span<const ModelFamily* const> model_families() {
   static const std::array<const ModelFamily*, 2> families{&llama_family(), &qwen_family()};
   return families;

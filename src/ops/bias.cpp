@@ -46,16 +46,4 @@ at::Tensor add_bias(const at::Tensor& x, Parameter& bias, int ordinal, UnitConte
   return sum;
 }
 
-TracedTensor trace_bias(UnitTrace& trace, TracedTensor x) {
-  const TracedTensor sum = trace.in_place_of(x);
-  const auto bytes = static_cast<double>(trace.bytes(x));
-  trace.add({.name = "bias",
-             .inputs = {x},
-             .results = {sum},
-             .passes_gradient = true,
-             .forward = {{.bytes = 2 * bytes}},
-             .backward = {{.bytes = bytes}}});
-  return sum;
-}
-
 }  // namespace titan

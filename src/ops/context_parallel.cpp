@@ -265,14 +265,6 @@ void add_own_block(std::vector<AttentionBlock>& blocks, AttentionBlock block, co
 
 }  // namespace
 
-std::vector<PlaceRange> SequenceSplit::places(int64_t rank, int64_t length) const {
-  TITAN_CHECK(rank >= 0 && rank < ranks && length % chunks() == 0, rank, ranks, length, chunks());
-  const int64_t chunk = length / chunks();
-  std::vector<PlaceRange> ranges{{rank * chunk, (rank + 1) * chunk}};
-  if (chunks() > ranks) ranges.push_back({length - (rank + 1) * chunk, length - rank * chunk});
-  return ranges;
-}
-
 std::vector<AttentionBlock> attention_blocks(const SequenceSplit& split, int64_t samples, int64_t length, int64_t rank,
                                              int64_t source, const std::vector<DocumentStarts>& documents) {
   TITAN_CHECK(documents.empty() || std::ssize(documents) == samples, documents.size(), samples);
@@ -296,74 +288,6 @@ std::vector<AttentionBlock> attention_blocks(const SequenceSplit& split, int64_t
     }
   }
   return blocks;
-}
-
-namespace {
-
-// Keys and values are exchanged in forward and again in backward, where their fp32 gradients pass around the ring.
-void add_ring(const UnitTrace& trace, TracedOperation& operation, int64_t query_numel, int64_t key_value_numel) {
-  using group_names::kContext;
-  const TraceShape& shape = trace.shape();
-  const int64_t ranks = shape.context_ranks, size = shape.element_size, bytes = key_value_numel * size;
-  const int64_t copies = shape.rotates_by_all_gather ? ranks + 1 : 2;
-  const int64_t wide = 4;
-  // In addition, forward holds the fp32 sum of the outputs, and on a GPU one rank's part in several forms: as computed,
-  // in fp32, its difference to the sum, and that weighted. Backward holds the fp32 gradient of the queries, and three
-  // shares of the gradients of keys and values (computed, being received, being sent).
-  const int64_t part = size + (size == wide ? 2 : 3) * wide;
-  operation.forward_scratch = copies * bytes + wide * query_numel + (shape.on_gpu ? (part - size) * query_numel : 0);
-  operation.backward_scratch = copies * bytes + 3 * wide * key_value_numel + wide * query_numel;
-  const TracedMessage rotation = shape.rotates_by_all_gather
-                                     ? TracedMessage{kContext, Collective::all_gather, {1, ranks * bytes}}
-                                     : TracedMessage{kContext, Collective::permute, {ranks - 1, (ranks - 1) * bytes}};
-  operation.forward_messages = {rotation};
-  operation.backward_messages = {rotation, {kContext, Collective::permute, {ranks, ranks * key_value_numel * wide}}};
-}
-
-/// Additions around the ring's kernels on a GPU (merge_dense_attention, add_dense_gradients). For another rank's keys,
-/// half of the queries see all keys, or all queries see half of them.
-void add_merges(const TraceShape& shape, TracedOperation& operation, double query_numel, double key_value_numel) {
-  constexpr double kWide = 4;
-  const double size = static_cast<double>(shape.element_size), ranks = static_cast<double>(shape.context_ranks);
-  const double steps = 1 + 0.75 * (ranks - 1), added = steps * (size + 2 * kWide), rounded = kWide + size;
-  // A part is converted to fp32, the sum subtracted from it, the difference weighted and added to the sum.
-  operation.forward.push_back({.bytes = query_numel * (steps * (size + 9 * kWide) + kWide + rounded)});
-  // Gradients are added to zeros; those of keys and values also to the sum received from the previous rank.
-  operation.backward.push_back({.bytes = query_numel * (added + kWide + rounded) +
-                                         key_value_numel * (added + (4 * ranks - 3) * kWide + rounded)});
-}
-
-}  // namespace
-
-TracedTensor trace_attention(UnitTrace& trace, TracedTensor query, TracedTensor key, TracedTensor value,
-                             int64_t head_dim) {
-  const TraceShape& shape = trace.shape();
-  const int64_t size = shape.element_size, rows = shape.tokens();
-  const int64_t numel = trace.bytes(query) / size, heads = numel / rows / head_dim;
-  const int64_t key_numel = trace.bytes(key) / size;
-  const TracedTensor output = trace.tensor(trace.bytes(query), ResultKind::attention, 0);
-  const TracedTensor log_sum_exp = trace.tensor(4 * rows * heads, ResultKind::attention, 0);
-  TracedOperation operation{.name = "attention",
-                            .inputs = {query, key, value},
-                            .results = {output, log_sum_exp},
-                            .saved = {query, key, value, output, log_sum_exp}};
-  if (shape.context_ranks > 1) {
-    add_ring(trace, operation, numel, 2 * key_numel);
-  } else if (shape.on_gpu) {
-    // FlashAttention's backward sums the queries' gradient in fp32, and computes keys' and values' per query head.
-    operation.backward_scratch = 4 * numel + (key_numel < numel ? 2 * size * numel : 0);
-  }
-  // Two products of each query with the keys it sees, and five in backward.
-  const double pairs =
-      static_cast<double>(numel) * static_cast<double>(shape.length * shape.context_ranks) * shape.causal_share;
-  const double moved = static_cast<double>(2 * trace.bytes(query) + 2 * trace.bytes(key));
-  operation.forward = {{.kind = WorkKind::attention, .operations = 4 * pairs, .bytes = moved}};
-  operation.backward = {{.kind = WorkKind::attention, .operations = 10 * pairs, .bytes = 2 * moved}};
-  if (shape.context_ranks > 1) {
-    add_merges(shape, operation, static_cast<double>(numel), static_cast<double>(2 * key_numel));
-  }
-  trace.add(std::move(operation));
-  return output;
 }
 
 }  // namespace titan

@@ -196,26 +196,4 @@ RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, con
   return losses;
 }
 
-TracedTensor trace_embedding(UnitTrace& trace, int64_t width, bool trained) {
-  const TraceShape& shape = trace.shape();
-  const int64_t ids = 8 * shape.tokens(), all = shape.tokens() * width * shape.element_size;
-  const bool shares = shape.tensor_ranks > 1;
-  const TracedTensor rows = trace.tensor(all / shape.tensor_ranks);
-  TracedOperation operation{.name = "embedding", .results = {rows}, .saved = {trace.tensor(ids)}};
-  operation.forward_scratch = shares ? all + 2 * ids : 0;
-  operation.backward_scratch = shares && trained ? all : 0;
-  operation.forward = {{.bytes = 2.0 * static_cast<double>(all)}};
-  if (trained) operation.backward = {{.bytes = static_cast<double>(all + 8 * shape.tokens() * width)}};
-  if (shares) {
-    operation.forward_messages = {
-        {group_names::kTensor, Collective::reduce_scatter, {1, all}, shape.async_tensor_parallel}};
-  }
-  if (shares && trained) {
-    operation.backward_messages = {
-        {group_names::kTensor, Collective::all_gather, {1, all}, shape.async_tensor_parallel}};
-  }
-  trace.add(std::move(operation));
-  return rows;
-}
-
 }  // namespace titan

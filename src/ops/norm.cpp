@@ -32,8 +32,6 @@ void add_weight_gradient(Parameter& weight, const at::Tensor& sum) {
   }
 }
 
-bool is_rms_norm(NormType type) { return type == NormType::rmsnorm || type == NormType::fused_rmsnorm; }
-
 struct NormBackward : BackwardNode {
   NormType type = NormType::rmsnorm;
   UnitContext* context = nullptr;
@@ -84,15 +82,6 @@ struct AddBackward : BackwardNode {
 };
 
 }  // namespace
-
-std::optional<NormType> norm_type_from_name(std::string_view name) {
-  std::string lower = to_lower(name);
-  if (lower == "rmsnorm") return NormType::rmsnorm;
-  if (lower == "fused_rmsnorm") return NormType::fused_rmsnorm;
-  if (lower == "layernorm") return NormType::layernorm;
-  if (lower == "np_layernorm") return NormType::np_layernorm;
-  return std::nullopt;
-}
 
 NormResult Norm::forward(const at::Tensor& residual, const at::Tensor& delta, UnitContext& context) const {
   const bool graph = wants_gradient({&residual, &delta});
@@ -147,7 +136,6 @@ at::Tensor add_closing(const at::Tensor& residual, const at::Tensor& delta, Unit
 namespace {
 
 // Rows per partial sum of the weight gradient: fixed, so the thread count does not change the bits.
-constexpr int64_t kBlockRows = 128;
 
 bool has_cpu_kernel(const at::Tensor& x, const at::Tensor& weight) {
   const at::ScalarType type = x.scalar_type();
@@ -177,18 +165,18 @@ template <class T>
 RmsNormGradients backward_cpu(const at::Tensor& dy, const at::Tensor& d_residual, const at::Tensor& x,
                               const at::Tensor& scale, const at::Tensor& weight) {
   const RmsNormShape shape = shape_of(x);
-  const int64_t blocks = (shape.rows + kBlockRows - 1) / kBlockRows;
+  const int64_t blocks = (shape.rows + kNormBlockRows - 1) / kNormBlockRows;
   at::Tensor dx = at::empty(x.sizes(), x.options());
   at::Tensor sums = at::zeros({blocks, shape.dim}, x.options().dtype(at::kFloat));
   const T* residual = d_residual.defined() ? values<T>(d_residual) : nullptr;
   at::parallel_for(0, blocks, 1, [&](int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
-      const int64_t row = block * kBlockRows;
+      const int64_t row = block * kNormBlockRows;
       const int64_t at = row * shape.dim;
       cpu_rms_norm_backward(static_cast<T*>(dx.mutable_data_ptr()) + at,
                             sums.mutable_data_ptr<float>() + block * shape.dim, values<T>(dy) + at,
                             residual ? residual + at : nullptr, values<T>(x) + at, values<float>(scale) + row,
-                            values<T>(weight), {std::min(kBlockRows, shape.rows - row), shape.dim});
+                            values<T>(weight), {std::min(kNormBlockRows, shape.rows - row), shape.dim});
     }
   });
   return {dx, sums.sum(0)};
@@ -224,51 +212,6 @@ RmsNormGradients rms_norm_backward(const at::Tensor& dy, const at::Tensor& d_res
   at::Tensor dx = g.sub_(unit.mul_(projection)).mul_(scale);
   if (d_residual.defined()) dx.add_(d_residual);
   return {dx.to(x.scalar_type()), weight_gradient};
-}
-
-// Plain operations on a GPU convert to fp32 and back and write every intermediate result. The fused kernels read and
-// write each tensor once.
-TracedNorm trace_norm(UnitTrace& trace, NormType type, TracedTensor residual, TracedTensor delta, int64_t width,
-                      int ordinal) {
-  const TraceShape& shape = trace.shape();
-  const int64_t bytes = trace.bytes(residual), numel = bytes / shape.element_size, rows = numel / width;
-  const bool rms = is_rms_norm(type), fused = shape.fused_kernels && rms, sums = delta != kNoTensor;
-  TracedNorm result{};
-  TracedOperation operation{.name = "norm", .inputs = {residual}, .shares_gradient = true};
-  if (sums) operation.inputs.push_back(delta);
-  result.residual = sums ? trace.tensor(bytes, ResultKind::residual, ordinal) : trace.in_place_of(residual);
-  result.normed = trace.tensor(bytes, ResultKind::norm, ordinal);
-  const TracedTensor statistics = trace.tensor(4 * rows * (rms ? 1 : 2), ResultKind::norm, ordinal);
-  operation.results = {result.residual, result.normed, statistics};
-  operation.saved = {result.residual, statistics};
-  const int64_t wide = 4 * numel, copy = shape.element_size == 4 ? 0 : wide;  // bytes of a tensor in fp32
-  const bool on_cpu_kernel = !shape.on_gpu && rms;
-  if (on_cpu_kernel) {
-    operation.backward_scratch = 4 * width * ((rows + kBlockRows - 1) / kBlockRows + 1);
-  } else if (!fused) {
-    operation.forward_scratch = rms ? 2 * wide : 2 * copy;
-    operation.backward_scratch = 2 * wide + 3 * copy;
-  }
-  const double adds = sums ? 3.0 : 0;
-  const double size = static_cast<double>(shape.element_size);
-  const double forward = fused ? (sums ? 4 : 2) * size : (3 + adds) * size + 28;
-  const double backward = fused ? 4 * size : 4 * size + 96;
-  operation.forward = {{.bytes = forward * static_cast<double>(numel)}};
-  operation.backward = {{.bytes = backward * static_cast<double>(numel)}};
-  trace.add(std::move(operation));
-  return result;
-}
-
-TracedTensor trace_closing(UnitTrace& trace, TracedTensor residual, TracedTensor delta) {
-  const TracedTensor sum = trace.tensor(trace.bytes(residual));
-  trace.add({.name = "residual add",
-             .inputs = {residual, delta},
-             .results = {sum},
-             .shares_gradient = true,
-             .passes_gradient = true,
-             .is_closing = true,
-             .forward = {{.bytes = 3.0 * static_cast<double>(trace.bytes(sum))}}});
-  return sum;
 }
 
 }  // namespace titan

@@ -1,15 +1,8 @@
 #include "titan/ops/parameter.h"
 
-#include <functional>
-#include <numeric>
-
 #include "titan/base/error.h"
 
 namespace titan {
-
-int64_t ParameterSpec::numel() const {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-}
 
 Parameter::Parameter(ParameterSpec spec)
     : spec_(std::move(spec)),

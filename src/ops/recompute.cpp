@@ -22,18 +22,6 @@ uint64_t content_hash(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-std::string_view name(ResultKind kind) {
-  constexpr std::array<std::string_view, kResultKinds> names{"norm",      "linear",   "rotary",
-                                                             "attention", "residual", "activation"};
-  return names[static_cast<size_t>(kind)];
-}
-
-RecomputePolicy& RecomputePolicy::set(ResultKind kind, int ordinal, Keep keep) {
-  TITAN_CHECK(ordinal >= 0 && ordinal < static_cast<int>(kOrdinals), name(kind), ordinal);
-  table_[static_cast<size_t>(kind)][static_cast<size_t>(ordinal)] = keep;
-  return *this;
-}
-
 void Recorder::record(ResultKind kind, int ordinal, std::vector<at::Tensor> tensors) {
   for (at::Tensor& tensor : tensors) tensor = alias_of(tensor);
   uint64_t hash = hash_check_ ? content_hash(tensors) : 0;

@@ -172,22 +172,4 @@ std::pair<at::Tensor, at::Tensor> rotate(const at::Tensor& query, const at::Tens
   return {q, k};
 }
 
-std::pair<TracedTensor, TracedTensor> trace_rotate(UnitTrace& trace, TracedTensor query, TracedTensor key) {
-  const TraceShape& shape = trace.shape();
-  const bool plain = shape.on_gpu && !shape.fused_kernels;
-  const int64_t bytes = trace.bytes(query) + trace.bytes(key), numel = bytes / shape.element_size;
-  const double moved = plain ? static_cast<double>(2 * bytes + 16 * numel) : static_cast<double>(2 * bytes);
-  const TracedTensor turned_query = trace.in_place_of(query, ResultKind::rotary, 0);
-  const TracedTensor turned_key = trace.in_place_of(key, ResultKind::rotary, 0);
-  const int64_t scratch = plain ? 8 * trace.bytes(query) / shape.element_size : 0;
-  trace.add({.name = "rotary",
-             .inputs = {query, key},
-             .results = {turned_query, turned_key},
-             .forward_scratch = scratch,
-             .backward_scratch = scratch,
-             .forward = {{.bytes = moved}},
-             .backward = {{.bytes = moved}}});
-  return {turned_query, turned_key};
-}
-
 }  // namespace titan

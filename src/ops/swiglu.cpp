@@ -127,18 +127,4 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, UnitContext& con
   return result;
 }
 
-TracedTensor trace_swiglu(UnitTrace& trace, TracedTensor gate, TracedTensor up) {
-  const auto bytes = static_cast<double>(trace.bytes(gate));
-  const bool plain = trace.shape().on_gpu && !trace.shape().fused_kernels;
-  const TracedTensor result = trace.tensor(trace.bytes(gate), ResultKind::activation, 0);
-  trace.add({.name = "swiglu",
-             .inputs = {gate, up},
-             .results = {result},
-             .saved = {gate, up},
-             .backward_scratch = plain ? trace.bytes(gate) : 0,
-             .forward = {{.bytes = (plain ? 5 : 3) * bytes}},
-             .backward = {{.bytes = (plain ? 11 : 5) * bytes}}});
-  return result;
-}
-
 }  // namespace titan

@@ -3,7 +3,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-#include "plan_parts.h"
 #include "titan/base/error.h"
 #include "titan/model/initialise.h"
 #include "titan/ops/float8_products.h"

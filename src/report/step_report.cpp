@@ -190,24 +190,4 @@ std::vector<TaggedValue> tagged_values(const ValidationReport& r) {
   return values;
 }
 
-std::optional<double> peak_flops_of(const std::string& device_name) {
-  struct Row {
-    std::string_view contains;
-    std::string_view and_contains;
-    double flops;
-  };
-  // The first matching row applies; dense bf16, from the vendors' data sheets.
-  static constexpr Row rows[] = {{"a100", "", 312e12},  {"h100", "nvl", 835e12}, {"h100", "pcie", 756e12},
-                                 {"h100", "", 989e12},  {"h200", "", 989e12},    {"h20", "", 148e12},
-                                 {"gb200", "", 2.5e15}, {"gb300", "", 2.5e15},   {"b200", "", 2.25e15},
-                                 {"b300", "", 2.25e15}, {"l40s", "", 362e12},    {"a6000", "", 154.85e12}};
-  const std::string device = to_lower(device_name);
-  for (const Row& row : rows) {
-    if (device.find(row.contains) != std::string::npos && device.find(row.and_contains) != std::string::npos) {
-      return row.flops;
-    }
-  }
-  return std::nullopt;
-}
-
 }  // namespace titan

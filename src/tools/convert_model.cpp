@@ -6,8 +6,8 @@
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/safetensors.h"
+#include "titan/job/job.h"
 #include "titan/train/hugging_face.h"
-#include "titan/train/job.h"
 
 namespace titan {
 namespace {
@@ -18,7 +18,7 @@ using Form = ForeignSettings::Format;
 ModelRequest with_vocabulary(ModelRequest request, int64_t words) {
   request.tokenizer_vocabulary = words;
   try {
-    find_model_family(request.name)->describe(request);
+    describe_model(request);
   } catch (const Error&) {  // the flavor has its own, smaller vocabulary
     request.tokenizer_vocabulary = 1;
   }
@@ -108,7 +108,7 @@ TensorSource& as_numbers(SafetensorsFolder& stored, const ForeignSettings& setti
 
 std::vector<LogicalTensor> parameters_of(const ModelRequest& request) {
   std::vector<LogicalTensor> parameters;
-  const ModelDescription model = find_model_family(request.name)->describe(request);
+  const ModelDescription model = describe_model(request);
   for (const UnitDescription& unit : model.units) {
     for (const ParameterSpec& spec : unit.parameters) parameters.push_back({spec.name, at::kFloat, spec.shape});
   }
@@ -132,10 +132,10 @@ ForeignSettings read_settings(const std::filesystem::path& folder, Form format) 
 }
 
 std::optional<ModelRequest> recognised(const ForeignSettings& settings) {
-  for (const ModelFamily* family : model_families()) {
-    for (const std::string& name : family->names()) {
+  for (const Architecture* architecture : architectures()) {
+    for (const std::string& name : architecture->names()) {
       if (!find_state_dict_adapter(name)) continue;
-      for (const std::string& flavor : family->flavors(name)) {
+      for (const std::string& flavor : architecture->flavors(name)) {
         ModelRequest request;
         request.name = name;
         request.flavor = flavor;
@@ -175,7 +175,7 @@ ModelRequest model_of(const WeightConversion& conversion, const std::optional<Ma
                       const TensorSource& weights) {
   const std::optional<ModelRequest> recorded = conversion.names_model ? std::nullopt : recorded_model(manifest);
   const ModelRequest request = recorded ? *recorded : make_model_request(conversion.config, 1);
-  const ModelDescription model = find_model_family(request.name)->describe(request);
+  const ModelDescription model = describe_model(request);
   for (const UnitDescription& unit : model.units) {
     if (unit.role != UnitRole::embedding || unit.parameters.empty()) continue;
     const auto table = weights.tensors().find(unit.parameters.front().name);

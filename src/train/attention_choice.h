@@ -2,7 +2,7 @@
 #pragma once
 
 #include "titan/ops/attention.h"
-#include "titan/parallel/plan.h"
+#include "titan/plan/plan.h"
 #include "titan/train/run.h"
 
 namespace titan {

@@ -18,13 +18,14 @@
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/save.h"
-#include "titan/parallel/plan.h"
-#include "titan/parallel/program.h"
+#include "titan/estimate/plan_report.h"
+#include "titan/job/job.h"
+#include "titan/job/pipeline_job.h"
+#include "titan/plan/plan.h"
+#include "titan/plan/program.h"
 #include "titan/train/compile.h"
 #include "titan/train/generate.h"
 #include "titan/train/host_wait_check.h"
-#include "titan/train/job.h"
-#include "titan/train/pipeline_job.h"
 #include "titan/train/run.h"
 #include "titan/train/run_folder.h"
 #include "titan/train/start_report.h"
@@ -228,12 +229,11 @@ std::unique_ptr<GraphCapture> capture_for(const Run& run, const Plan& plan) {
 void build_model(Run& run, std::optional<uint64_t> seed) {
   const JobConfig& config = run.config;
   const Log& log = run.log;
-  const ModelFamily& family = *find_model_family(config.model.name);
   const ModelRequest request = make_model_request(config, run.data.tokenizer->vocabulary_size());
   const ModelDescription& description = run.model.description =
       describe_model(config, run.data.tokenizer->vocabulary_size());
   log.info("Building {} {} with {}", description.name, description.flavor, description.summary);
-  const Plan plan = make_plan(description, family, plan_request(run, run.place, description));
+  const Plan plan = make_plan(description, plan_request(run, run.place, description));
   if (const std::optional<std::string> idle = precision_warning(plan)) log.shared_warning(*idle);
   for (const std::string& line : precision_lines(plan)) log.info(line);
   if (config.model.print_after_conversion) {
@@ -245,12 +245,13 @@ void build_model(Run& run, std::optional<uint64_t> seed) {
   strategies.warn = [&log](const std::string& what) { log.shared_warning(what); };
   std::unique_ptr<GraphCapture> recorder = capture_for(run, plan);
   prove_programs(plan, [&](int64_t rank) {
-    return make_plan(description, family, plan_request(run, {run.place.mesh, rank}, description));
+    return make_plan(description, plan_request(run, {run.place.mesh, rank}, description));
   });
   run.memory->watch([] { return "building the model"; },
                     [&] {
-                      run.model.assembly = assemble(family, request, strategies, plan, run.groups, run.device.device,
-                                                    seed, choose_kernels(config, run.device, log), std::move(recorder));
+                      run.model.assembly = assemble(*find_model_family(request.name), request, strategies, plan,
+                                                    run.groups, run.device.device, seed,
+                                                    choose_kernels(config, run.device, log), std::move(recorder));
                     });
   for (const auto& parameter : run.model.assembly.model->parameter_handles()) {
     run.model.parameters.push_back(parameter.get());

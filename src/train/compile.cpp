@@ -6,6 +6,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/gpu/cuda.h"
+#include "titan/job/job.h"
 
 namespace titan {
 
@@ -31,11 +32,6 @@ void require_kernels(const DeviceInfo& device, std::string_view architectures) {
       fmt::format("the kernels of this program are built for {}, and {} has compute capability {}.{}; build it "
                   "with CUDAARCHS={}-real, or say training.device = \"cpu\"",
                   architectures, device.name, device.capability / 10, device.capability % 10, device.capability));
-}
-
-bool compiles(const JobConfig& config, std::string_view component) {
-  const std::vector<std::string>& components = config.compile.components;
-  return config.compile.enable && std::find(components.begin(), components.end(), component) != components.end();
 }
 
 ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device, const Log& log) {

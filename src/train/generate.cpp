@@ -14,7 +14,7 @@
 #include "titan/base/stop_signals.h"
 #include "titan/data/batch_stream.h"
 #include "titan/data/chat.h"
-#include "titan/train/job.h"
+#include "titan/job/job.h"
 
 namespace titan {
 namespace {

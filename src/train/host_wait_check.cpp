@@ -10,7 +10,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/gpu/cuda.h"
-#include "titan/train/job.h"
+#include "titan/job/job.h"
 
 namespace titan {
 namespace {

@@ -12,7 +12,7 @@
 #include "titan/checkpoint/catalogue.h"
 #include "titan/data/chat.h"
 #include "titan/data/tokenizer.h"
-#include "titan/train/job.h"
+#include "titan/job/job.h"
 
 namespace titan {
 namespace {

@@ -9,9 +9,9 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/data/batch_stream.h"
+#include "titan/job/job.h"
 #include "titan/report/run_history.h"
 #include "titan/train/hugging_face.h"
-#include "titan/train/job.h"
 
 namespace titan {
 namespace {

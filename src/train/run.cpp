@@ -7,7 +7,7 @@
 #include "run_reporter.h"
 #include "titan/checkpoint/store_barrier.h"
 #include "titan/data/chunk_stream.h"
-#include "titan/train/job.h"
+#include "titan/job/job.h"
 #include "titan/train/run_folder.h"
 #include "titan/train/validator.h"
 

@@ -13,7 +13,7 @@
 #include "titan/base/text.h"
 #include "titan/config/dump.h"
 #include "titan/config/schema.h"
-#include "titan/train/job.h"
+#include "titan/job/job.h"
 #include "titan/train/run_folder.h"
 #include "titan/train/start_report.h"
 

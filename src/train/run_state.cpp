@@ -13,7 +13,7 @@
 #include "titan/config/dump.h"
 #include "titan/data/batch_stream.h"
 #include "titan/data/chunk_stream.h"
-#include "titan/train/job.h"
+#include "titan/job/job.h"
 
 namespace titan {
 namespace {
@@ -356,13 +356,13 @@ std::optional<ModelRequest> recorded_model(const std::optional<Manifest>& manife
   } catch (const nlohmann::json::exception&) {  // from a version with another table of models
     return std::nullopt;
   }
-  const ModelFamily* family = find_model_family(model.name);
-  return family && family->has_flavor(model.name, model.flavor) ? std::optional(model) : std::nullopt;
+  const Architecture* architecture = find_architecture(model.name);
+  return architecture && architecture->has_flavor(model.name, model.flavor) ? std::optional(model) : std::nullopt;
 }
 
 std::string check_model_facts(const OpenCheckpoint& checkpoint, const ModelRequest& model, WeightUse use) {
   const nlohmann::ordered_json saved = saved_facts(checkpoint.manifest());
-  if (saved.is_null()) return join(find_model_family(model.name)->notes(model), "; ");
+  if (saved.is_null()) return join(find_architecture(model.name)->notes(model), "; ");
   std::vector<std::string> another, changed;
   bool may_begin = use == WeightUse::resume;
   for (const ModelFact& fact : facts_of(model)) {

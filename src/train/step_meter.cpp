@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "titan/base/process.h"
+#include "titan/base/text.h"
+#include "titan/estimate/simulate.h"
 
 namespace titan {
 namespace {

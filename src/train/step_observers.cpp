@@ -4,7 +4,7 @@
 
 #include "run_reporter.h"
 #include "titan/base/text.h"
-#include "titan/parallel/plan.h"
+#include "titan/plan/plan.h"
 #include "titan/train/traffic_check.h"
 #include "titan/train/validator.h"
 

@@ -6,8 +6,8 @@
 #include <chrono>
 
 #include "titan/base/error.h"
+#include "titan/job/job.h"
 #include "titan/train/batch.h"
-#include "titan/train/job.h"
 
 namespace titan {
 

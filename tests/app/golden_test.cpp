@@ -21,10 +21,10 @@
 
 #include "run.h"
 #include "support/checkout.h"
+#include "support/job.h"
 #include "titan/app/commands.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
-#include "train/job.h"
 
 namespace titan {
 namespace {

@@ -5,9 +5,9 @@
 #include <sstream>
 
 #include "run.h"
+#include "support/job.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
-#include "train/job.h"
 
 namespace titan {
 namespace {

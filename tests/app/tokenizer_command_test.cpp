@@ -6,8 +6,8 @@
 
 #include "run.h"
 #include "support/checkout.h"
+#include "support/job.h"
 #include "titan/base/filesystem.h"
-#include "train/job.h"
 
 namespace titan {
 namespace {

@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "run.h"
+#include "support/job.h"
 #include "titan/base/filesystem.h"
-#include "train/job.h"
 
 namespace titan {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "titan/base/error.h"
 #include "titan/model/llama/llama.h"
-#include "titan/ops/unit_trace.h"
+#include "titan/plan/unit_trace.h"
 
 namespace titan {
 

@@ -74,50 +74,40 @@ class ToyModel : public Model {
   void prepare(const at::Device&) override {}
 };
 
-class ToyFamily : public ModelFamily {
- public:
-  std::vector<std::string> names() const override { return {"toy"}; }
-  std::vector<std::string> flavors(std::string_view) const override { return {"only"}; }
-  ModelDescription describe(const ModelRequest&) const override {
-    auto words_trace = [](UnitTrace& trace) { trace.set_ends(kNoTensor, trace_embedding(trace, kDim)); };
-    auto mix_trace = [](int64_t layer) {
-      return [layer](UnitTrace& trace) {
-        const TracedTensor input = trace.tensor(trace.shape().tokens() * kDim * 4);
-        const TracedTensor mixed =
-            trace_linear(trace, input, kDim, {{mix(layer).name, kDim}}, 0, LinearSplit::input)[0];
-        trace.set_ends(input, trace_closing(trace, input, mixed));
-      };
-    };
-    auto guess_trace = [](UnitTrace& trace) {
+/// The toy without tensors.
+ModelDescription describe_toy() {
+  auto words_trace = [](UnitTrace& trace) { trace.set_ends(kNoTensor, trace_embedding(trace, kDim)); };
+  auto mix_trace = [](int64_t layer) {
+    return [layer](UnitTrace& trace) {
       const TracedTensor input = trace.tensor(trace.shape().tokens() * kDim * 4);
-      trace_cross_entropy(trace, input, kDim, kWords);
-      trace.set_ends(input, kNoTensor);
+      const TracedTensor mixed = trace_linear(trace, input, kDim, {{mix(layer).name, kDim}}, 0, LinearSplit::input)[0];
+      trace.set_ends(input, trace_closing(trace, input, mixed));
     };
-    ModelDescription model;
-    model.name = "toy";
-    model.units = {{"words", UnitRole::embedding, {words()}, {}, words_trace},
-                   {"mix.0", UnitRole::block, {mix(0)}, {}, mix_trace(0)},
-                   {"mix.1", UnitRole::block, {mix(1)}, {}, mix_trace(1)},
-                   {"guess", UnitRole::head, {guess()}, {}, guess_trace}};
-    model.dim = kDim, model.layers = 2, model.vocabulary = kWords;
-    return model;
-  }
-  std::unique_ptr<Model> build(const ModelRequest&, const ModelStrategies& strategies) const override {
-    return std::make_unique<ToyModel>(strategies);
-  }
-  RecomputePolicy policy(const RecomputeSelection& selection, int64_t, int64_t) const override {
+  };
+  auto policy = [](const RecomputeSelection& selection, int64_t) {
     return selection.mode == RecomputeSelection::Mode::none ? RecomputePolicy::none() : RecomputePolicy::full();
-  }
-  std::vector<std::string> notes(const ModelRequest&) const override { return {}; }
-};
+  };
+  auto guess_trace = [](UnitTrace& trace) {
+    const TracedTensor input = trace.tensor(trace.shape().tokens() * kDim * 4);
+    trace_cross_entropy(trace, input, kDim, kWords);
+    trace.set_ends(input, kNoTensor);
+  };
+  ModelDescription model;
+  model.name = "toy";
+  model.units = {{"words", UnitRole::embedding, {words()}, {}, words_trace},
+                 {"mix.0", UnitRole::block, {mix(0)}, {}, mix_trace(0), policy},
+                 {"mix.1", UnitRole::block, {mix(1)}, {}, mix_trace(1), policy},
+                 {"guess", UnitRole::head, {guess()}, {}, guess_trace}};
+  model.dim = kDim, model.layers = 2, model.vocabulary = kWords;
+  return model;
+}
 
 struct RunningToy {
   explicit RunningToy(RecomputeSelection::Mode mode) {
-    const ToyFamily family;
-    model = family.build({}, {});
+    model = std::make_unique<ToyModel>(ModelStrategies{});
     PlanRequest request;
     request.samples = 2, request.sequence_length = 5, request.recompute.mode = mode;
-    const Plan plan = make_plan(family.describe({}), family, request);
+    const Plan plan = make_plan(describe_toy(), request);
     const auto arena = std::make_shared<MemoryArena>(at::kCPU);
     const auto host_offload = std::make_shared<HostOffload>(arena, arena);
     WeightStores weights;
@@ -162,15 +152,22 @@ TEST(ModelFamily, ANewDecoderRunsOnThePlanAndTheExecutorAsTheyAre) {
   }
 }
 
-TEST(ModelFamily, TheRegistryServesEachNameByOneFamily) {
-  std::set<std::string> seen;
+TEST(ModelFamily, TheRegistryServesEachNameByOneFamilyAndOneArchitecture) {
+  std::set<std::string> seen, described;
   for (const ModelFamily* family : model_families()) {
     for (const std::string& name : family->names()) {
       EXPECT_TRUE(seen.insert(name).second) << name;
       EXPECT_EQ(find_model_family(name), family);
-      EXPECT_TRUE(family->has_flavor(name, kCustomFlavor)) << name;
     }
   }
+  for (const Architecture* architecture : architectures()) {
+    for (const std::string& name : architecture->names()) {
+      EXPECT_TRUE(described.insert(name).second) << name;
+      EXPECT_EQ(find_architecture(name), architecture);
+      EXPECT_TRUE(architecture->has_flavor(name, kCustomFlavor)) << name;
+    }
+  }
+  EXPECT_EQ(described, seen) << "what is described can be built";
   EXPECT_TRUE(seen.contains("llama3_1"));
 }
 

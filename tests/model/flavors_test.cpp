@@ -18,7 +18,7 @@ ModelRequest request_for(const std::string& name, const std::string& flavor, int
   return request;
 }
 
-ModelDescription describe(const ModelRequest& request) { return find_model_family(request.name)->describe(request); }
+ModelDescription describe(const ModelRequest& request) { return describe_model(request); }
 
 struct Row {
   const char* name;
@@ -100,12 +100,12 @@ TEST(Llama, TheTableHasEveryFlavorThatIsTestedHereAndNoOther) {
   for (const Row& row : kRows) {
     if (std::string(row.name) != "llama3_1") tested.emplace(row.name, row.flavor);
   }
-  const ModelFamily& family = *find_model_family("llama3");
+  const Architecture& architecture = *find_architecture("llama3");
   for (const std::string name : {"llama2", "llama3", "llama3_2"}) {
-    for (const std::string& flavor : family.flavors(name)) offered.emplace(name, flavor);
+    for (const std::string& flavor : architecture.flavors(name)) offered.emplace(name, flavor);
   }
   EXPECT_EQ(tested, offered);
-  EXPECT_EQ(family.flavors("llama3_1"), family.flavors("llama3"));
+  EXPECT_EQ(architecture.flavors("llama3_1"), architecture.flavors("llama3"));
   EXPECT_EQ(find_model_family("gpt2"), nullptr);
 }
 
@@ -147,15 +147,15 @@ TEST(Llama, ScalingFollowsTheNameUnlessItIsGiven) {
 }
 
 TEST(Llama, PlainLlama3SaysThatItDoesNotScaleAndOthersSayNothing) {
-  const ModelFamily& family = *find_model_family("llama3");
-  const auto notes = family.notes(request_for("llama3", "405B"));
+  const Architecture& architecture = *find_architecture("llama3");
+  const auto notes = architecture.notes(request_for("llama3", "405B"));
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_NE(notes[0].find("no rotary scaling"), std::string::npos);
   EXPECT_NE(notes[0].find("llama3_1"), std::string::npos);
-  EXPECT_TRUE(family.notes(request_for("llama3_1", "8B")).empty());
+  EXPECT_TRUE(architecture.notes(request_for("llama3_1", "8B")).empty());
   ModelRequest chosen = request_for("llama3", "8B");
   chosen.rope_scaling = "none";
-  EXPECT_TRUE(family.notes(chosen).empty());
+  EXPECT_TRUE(architecture.notes(chosen).empty());
 }
 
 TEST(Llama, OnlyTheFlexAndVarlenFlavorsStopAtDocumentBounds) {
@@ -169,21 +169,21 @@ TEST(Llama, OnlyTheFlexAndVarlenFlavorsStopAtDocumentBounds) {
 }
 
 TEST(Qwen3, FlavorsHaveTheSizesOfThePublishedModels) {
-  const ModelFamily& family = *find_model_family("qwen3");
   const std::pair<std::string, int64_t> published[] = {{"0.6B", 596'049'920},   {"1.7B", 1'720'574'976},
                                                        {"4B", 4'022'468'096},   {"8B", 8'190'735'360},
                                                        {"14B", 14'768'307'200}, {"32B", 32'762'123'264}};
+  const Architecture& architecture = *find_architecture("qwen3");
   std::vector<std::string> names;
   for (const auto& [name, parameters] : published) {
     names.push_back(name);
-    const ModelDescription model = family.describe(request_for("qwen3", name));
+    const ModelDescription model = describe_model(request_for("qwen3", name));
     EXPECT_EQ(model.parameter_count(), parameters) << name;
     EXPECT_EQ(model.head_dim, 128) << name;
     EXPECT_EQ(model.kv_heads, 8) << name;
     EXPECT_EQ(model.longest_text, 40960) << name;
   }
-  EXPECT_EQ(family.flavors("qwen3"), names);
-  EXPECT_TRUE(family.flavors("qwen2").empty());
+  EXPECT_EQ(architecture.flavors("qwen3"), names);
+  EXPECT_TRUE(architecture.flavors("qwen2").empty());
 }
 
 std::string refusal(const ModelRequest& request) {

@@ -108,7 +108,7 @@ ModelRequest request_of(const std::string& name, const std::string& flavor) {
 
 std::map<std::string, Initialiser> initialisers(const ModelRequest& request) {
   std::map<std::string, Initialiser> result;
-  for (const UnitDescription& unit : find_model_family(request.name)->describe(request).units) {
+  for (const UnitDescription& unit : describe_model(request).units) {
     for (const ParameterSpec& spec : unit.parameters) result[spec.name] = spec.initialiser;
   }
   return result;

@@ -114,9 +114,9 @@ TEST(HuggingFaceConfig, OursSaysWhatThePublishedOneSays) {
 }
 
 TEST(HuggingFaceConfig, OursIsOfItsModelForEveryFlavorInBothPlacesOfTheRotarySettings) {
-  for (const ModelFamily* family : model_families()) {
-    for (const std::string& name : family->names()) {
-      for (const std::string& flavor : family->flavors(name)) {
+  for (const Architecture* architecture : architectures()) {
+    for (const std::string& name : architecture->names()) {
+      for (const std::string& flavor : architecture->flavors(name)) {
         const ModelRequest request = adapter_request(name, flavor);
         nlohmann::json config = adapter().hugging_face_config(request);
         EXPECT_TRUE(adapter().hugging_face_differences(config, request).empty()) << name << ' ' << flavor;

@@ -12,9 +12,9 @@
 #include "support/operation.h"
 #include "titan/data/batch_stream.h"
 #include "titan/distributed/mesh_groups.h"
-#include "titan/distributed/tensor_layout.h"
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/fused_kernels.h"
+#include "titan/plan/tensor_layout.h"
 
 namespace titan {
 namespace {

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "support/tensors.h"
-#include "titan/distributed/tensor_layout.h"
 #include "titan/model/initialise.h"
+#include "titan/plan/tensor_layout.h"
 
 namespace titan {
 namespace {

@@ -106,8 +106,8 @@ struct Kept {
     plan_request.compute = plan_request.reduce = ElementType::bfloat16;
     plan_request.keep_fp32 = std::move(units);
     plan_request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
-    const ModelDescription description = family.describe(request);
-    plan = make_plan(description, family, plan_request);
+    const ModelDescription description = describe_model(request);
+    plan = make_plan(description, plan_request);
     model = family.build(request, {});
     model->prepare(at::kCPU);
     const auto host_offload = no_offload();

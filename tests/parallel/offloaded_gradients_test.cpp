@@ -79,7 +79,7 @@ class OffloadedGradients : public ::testing::TestWithParam<std::tuple<at::Device
     plan_request.cpu_offload = true;
     plan_request.accumulation = layout.microbatches;
     plan_request.place = {DeviceMesh({1, layout.replicas, layout.ranks, 1, 1}, layout.replicas * layout.ranks), 0};
-    const Plan plan = make_plan(family.describe(request), family, plan_request);
+    const Plan plan = make_plan(describe_model(request), plan_request);
     auto host_offload = std::make_shared<HostOffload>(std::make_shared<MemoryArena>(at::Device(at::kCPU)),
                                                       std::make_shared<MemoryArena>(device_));
     auto slots = std::make_shared<SlotPool>(plan, host_offload->device());

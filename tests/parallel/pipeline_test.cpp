@@ -19,7 +19,7 @@
 #include "titan/base/error.h"
 #include "titan/distributed/communicator.h"
 #include "titan/parallel/executor.h"
-#include "titan/parallel/plan.h"
+#include "titan/plan/plan.h"
 #include "titan/schedule/pipeline_plan.h"
 #include "titan/schedule/simulator.h"
 #include "titan/schedule/table.h"
@@ -213,7 +213,7 @@ struct StandInPipeline {
                      .multiple_of = 8,
                      .vocab_size = 16};
     family = find_model_family(request.name);
-    model = family->describe(request);
+    model = describe_model(request);
     built = family->build(request, {});
     PipelineRequest pipeline;
     pipeline.ranks = shape.ranks;
@@ -240,7 +240,7 @@ class StandInRank {
     request.accumulation = pipeline.shape.microbatches;
     request.place = {DeviceMesh({.pp = pipeline.shape.ranks, .dp_shard = 1}, pipeline.shape.ranks), rank};
     request.pipeline = pipeline_part(pipeline.planned, pipeline.model, rank);
-    const Plan plan = make_plan(pipeline.model, *pipeline.family, request);
+    const Plan plan = make_plan(pipeline.model, request);
     const auto arena = std::make_shared<MemoryArena>(at::kCPU);
     const auto host_offload = std::make_shared<HostOffload>(arena, arena);
     WeightStores weights;  // of no parameters

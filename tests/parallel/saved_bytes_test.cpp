@@ -90,8 +90,8 @@ TEST(SavedBytes, HoldTheColumnsOfFloat8WeightsWhereWeightsStay) {
     plan_request.compute = ElementType::bfloat16;
     plan_request.float8 = Float8Request{.casts_again = one == Case::cast_again};
     plan_request.cpu_offload = one == Case::leave;
-    const ModelDescription model = family.describe(request);
-    const Plan plan = make_plan(model, family, plan_request);
+    const ModelDescription model = describe_model(request);
+    const Plan plan = make_plan(model, plan_request);
     const Assembly assembly =
         assemble(family, request, {}, plan, MeshGroups{}, at::kCPU, /*seed=*/11, {.count_saved_bytes = true});
     BatchContext batch;
@@ -123,8 +123,8 @@ TEST_P(SavedBytesOfOneRank, OfSeveralThatShareEveryMatrixAreWhatThePlanSaid) {
     plan_request.compute = compute;
     plan_request.recompute = named.selection;
     plan_request.place = {DeviceMesh({1, 1, 1, 1, 2}, 2), 1};
-    const ModelDescription model = family.describe(request);
-    const Plan plan = make_plan(model, family, plan_request);
+    const ModelDescription model = describe_model(request);
+    const Plan plan = make_plan(model, plan_request);
     World world;
     world.rank = 1;
     world.size = 2;
@@ -157,8 +157,7 @@ int64_t block_bytes(const RecomputeSelection& selection) {
   plan.recompute = selection;
   const ModelRequest request = small_request();
   plan.sequence_length = request.sequence_length;
-  const ModelFamily& family = *find_model_family(request.name);
-  return make_plan(family.describe(request), family, plan).units[2].saved_bytes;
+  return make_plan(describe_model(request), plan).units[2].saved_bytes;
 }
 
 TEST(SavedBytes, FullRecomputeKeepsTheBlocksInputOnly) {

@@ -176,8 +176,8 @@ struct Alone {
     asked.sequence_length = request.sequence_length;
     asked.cuda_graphs = recorded;
     const ModelFamily& family = *find_model_family(request.name);
-    description = family.describe(request);
-    plan = make_plan(description, family, asked);
+    description = describe_model(request);
+    plan = make_plan(description, asked);
     assembly = assemble(family, request, {std::make_shared<DenseProducts>(), plan.request.loss_chunks, false}, plan, {},
                         at::kCPU, /*seed=*/11, options, recorded ? std::make_unique<ReplayedWork>(counts) : nullptr);
     executor = assembly.executor.get();

@@ -92,10 +92,10 @@ std::ptrdiff_t place_in(const std::vector<std::string>& trace, const std::string
 struct Sharded {
   explicit Sharded(PlanRequest request = small_plan(), const ModelRequest& model = small_request()) {
     const ModelFamily& family = *find_model_family(model.name);
-    description = family.describe(model);
+    description = describe_model(model);
     request.sequence_length = model.sequence_length;
     request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
-    plan = make_plan(description, family, request);
+    plan = make_plan(description, request);
     MeshGroups groups;
     groups.gather = std::make_shared<TracedCommunicator>("fsdp_gather", &trace);
     groups.scatter = std::make_shared<TracedCommunicator>("fsdp_scatter", &trace);
@@ -127,7 +127,7 @@ std::vector<std::string> traced_step(int64_t replicas = 1, int64_t layers = 3) {
   PlanRequest request = small_plan();
   request.sequence_length = model.sequence_length;
   request.place = {DeviceMesh({1, replicas, 2, 1, 1}, replicas * 2), 0};
-  const Plan plan = make_plan(family.describe(model), family, request);
+  const Plan plan = make_plan(describe_model(model), request);
 
   const auto host_offload = no_offload();
   const auto slots = std::make_shared<SlotPool>(plan, host_offload->device());
@@ -499,10 +499,9 @@ TEST(WeightStoreSharded, EveryParameterIsOwnedOnceWhateverTheCut) {
     std::map<std::string, int64_t> owned, all;
     for (int64_t rank = 0; rank < ranks; ++rank) {
       const ModelRequest model = small_request();
-      const ModelFamily& family = *find_model_family(model.name);
       PlanRequest request = small_plan();
       request.place = {DeviceMesh({1, 1, ranks, 1, 1}, ranks), rank};
-      for (const WeightGroupPlan& group : make_plan(family.describe(model), family, request).groups) {
+      for (const WeightGroupPlan& group : make_plan(describe_model(model), request).groups) {
         for (const ParameterPlan& parameter : group.parameters) {
           owned[parameter.spec.name] += parameter.shard.numel();
           all[parameter.spec.name] = parameter.spec.numel();

@@ -141,20 +141,6 @@ TEST(JsonLine, NumbersThatAreNotFiniteBecomeWordsAndTheLineStaysJson) {
   EXPECT_EQ(nlohmann::json::parse(json_line(ValidationReport{1, NAN, 1, 1, 1}))["validation_loss"], "nan");
 }
 
-TEST(PeakFlops, KnowsTheDevicesOfTheTableAndKeepsTheirVariantsApart) {
-  EXPECT_EQ(peak_flops_of("NVIDIA A100-SXM4-80GB"), 312e12);
-  EXPECT_EQ(peak_flops_of("NVIDIA H100 80GB HBM3"), 989e12);
-  EXPECT_EQ(peak_flops_of("NVIDIA H100 PCIe"), 756e12);
-  EXPECT_EQ(peak_flops_of("NVIDIA H100 NVL"), 835e12);
-  EXPECT_EQ(peak_flops_of("NVIDIA H200"), 989e12);
-  EXPECT_EQ(peak_flops_of("NVIDIA H20"), 148e12);
-  EXPECT_EQ(peak_flops_of("NVIDIA H20-3e"), 148e12);
-  EXPECT_EQ(peak_flops_of("NVIDIA B200"), 2.25e15);
-  EXPECT_EQ(peak_flops_of("NVIDIA GB200"), 2.5e15);
-  EXPECT_EQ(peak_flops_of("NVIDIA L40S"), 362e12);
-  EXPECT_EQ(peak_flops_of("AMD EPYC 9654"), std::nullopt);
-}
-
 std::vector<std::string> tags_of(const std::vector<TaggedValue>& values) {
   std::vector<std::string> tags;
   for (const TaggedValue& value : values) tags.push_back(value.tag);

@@ -40,7 +40,7 @@ std::string objection(std::string_view part, std::string_view path) {
     return {};
   }
   if (path.find("../") != std::string_view::npos) return "another folder's private header";
-  const bool knows_tensors = rank_of(part) >= rank_of("gpu") && part != "kernels" && part != "cli";
+  const bool knows_tensors = rank_of(part) >= rank_of("gpu") && part != "kernels";
   if (!knows_tensors && starts_with_any(path, {"ATen/", "torch/", "c10/", "c10d/"})) {
     return fmt::format("{} knows no tensors", part);
   }
@@ -53,9 +53,10 @@ std::string objection(std::string_view part, std::string_view path) {
 }  // namespace
 
 const std::vector<std::string>& parts_lowest_first() {
-  static const std::vector<std::string> parts{"base",    "schedule", "config", "data",     "gpu",      "distributed",
-                                              "kernels", "ops",      "model",  "parallel", "optimize", "checkpoint",
-                                              "report",  "cuda",     "train",  "tools",    "cli",      "app"};
+  static const std::vector<std::string> parts{"base",     "schedule", "config",   "data",        "plan",    "job",
+                                              "estimate", "cli",      "gpu",      "distributed", "kernels", "ops",
+                                              "model",    "parallel", "optimize", "checkpoint",  "report",  "cuda",
+                                              "train",    "tools",    "app"};
   return parts;
 }
 

@@ -3,55 +3,21 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "passes.h"
+#include "small_plan.h"
 #include "tensors.h"
 #include "titan/data/batch_stream.h"
 #include "titan/model/initialise.h"
 #include "titan/model/model.h"
 #include "titan/parallel/executor.h"
-#include "titan/parallel/plan.h"
 #include "titan/parallel/weight_store.h"
+#include "titan/plan/plan.h"
 
 namespace titan {
-
-/// Names a case in the reports of the tests, which the support matrix reads.
-inline void PrintTo(ElementType type, std::ostream* out) { *out << name(type); }
-
-/// Small, odd where the model lets it be, grouped-query unless `kv_heads` says otherwise.
-inline ModelRequest small_request(const std::string& name = "llama3", int64_t kv_heads = 2) {
-  ModelRequest request;
-  request.name = name;
-  request.flavor = name == "llama3_2" ? "1B" : name.starts_with("qwen") ? kCustomFlavor : "debugmodel";
-  request.sequence_length = 13;
-  request.sizes = {.dim = 24, .n_layers = 3, .n_heads = 4, .n_kv_heads = kv_heads, .multiple_of = 8, .vocab_size = 59};
-  return request;
-}
-
-/// Two samples a microbatch, everything else as a plan begins.
-inline PlanRequest small_plan() {
-  PlanRequest request;
-  request.samples = 2;
-  return request;
-}
-
-inline PlanRequest plan_in(ElementType compute, const RecomputeSelection& selection = {}) {
-  PlanRequest request = small_plan();
-  request.compute = compute;
-  request.recompute = selection;
-  return request;
-}
-
-/// Bytes by purpose.
-inline std::map<std::string, int64_t> memory_of(const Plan& plan) {
-  std::map<std::string, int64_t> result;
-  for (const MemoryPurpose& purpose : plan.memory) result[purpose.name] = purpose.bytes;
-  return result;
-}
 
 /// Shards live where units run.
 inline std::shared_ptr<HostOffload> no_offload() {
@@ -70,10 +36,10 @@ struct SmallModel {
                       const MakeRunner& make_runner = eager)
       : request(model_request), family(*find_model_family(request.name)) {
     plan_request.sequence_length = request.sequence_length;
-    description = family.describe(request);
+    description = describe_model(request);
     model = family.build(request, {std::move(products), plan_request.loss_chunks, false});
     model->prepare(at::kCPU);
-    plan = make_plan(description, family, plan_request);
+    plan = make_plan(description, plan_request);
     WeightStores weights;
     for (size_t g = 0; g < plan.groups.size(); ++g) {
       std::vector<Parameter*> members;

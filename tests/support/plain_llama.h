@@ -8,6 +8,7 @@
 #include "operation.h"
 #include "titan/data/batch_stream.h"
 #include "titan/model/llama/llama.h"
+#include "titan/ops/rotary.h"
 
 namespace titan {
 

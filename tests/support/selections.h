@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "titan/model/model.h"
+#include "titan/plan/recompute_policy.h"
 
 namespace titan {
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "job.h"
 #include "ranks.h"
+#include "support/job.h"
 #include "titan/base/error.h"
 #include "titan/base/log.h"
 #include "titan/train/run.h"

@@ -5,7 +5,7 @@
 
 #include "titan/base/text.h"
 #include "titan/optimize/gradient_norm.h"
-#include "titan/parallel/plan.h"
+#include "titan/plan/plan.h"
 
 namespace titan {
 namespace {

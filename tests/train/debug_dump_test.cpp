@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "job.h"
+#include "support/job.h"
 #include "support/tensors.h"
 #include "titan/base/error.h"
 

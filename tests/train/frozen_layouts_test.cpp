@@ -3,7 +3,7 @@
 #include <regex>
 
 #include "comparison.h"
-#include "titan/parallel/program.h"
+#include "titan/plan/program.h"
 
 namespace titan {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "job.h"
+#include "support/job.h"
 #include "support/tensors.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"

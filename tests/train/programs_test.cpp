@@ -4,7 +4,7 @@
 #include <set>
 
 #include "ranks.h"
-#include "titan/parallel/program.h"
+#include "titan/plan/program.h"
 #include "titan/schedule/families.h"
 
 namespace titan {

@@ -15,7 +15,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/ops/fused_kernels.h"
-#include "titan/parallel/plan.h"
+#include "titan/plan/plan.h"
 #include "titan/schedule/action.h"
 #include "titan/schedule/pipeline_plan.h"
 #include "titan/train/traffic_check.h"
@@ -36,7 +36,7 @@ ModelRequest matrix_request(const LayoutRow& row) {
 
 ModelDescription matrix_model(const LayoutRow& row) {
   const ModelRequest request = matrix_request(row);
-  ModelDescription model = find_model_family(request.name)->describe(request);
+  ModelDescription model = describe_model(request);
   if (row.frozen.empty()) return model;
   const std::regex pattern(row.frozen);
   for (UnitDescription& unit : model.units) {
@@ -78,8 +78,8 @@ PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   request.cpu_offload = row.offload;
   request.offload_activations = row.host_activations;
   request.offload_optimizer = row.host_moments;
-  request.norm_message_bytes = StepRunner::kNormMessageBytes;
-  request.loss_message_bytes = StepRunner::kLossMessageBytes;
+  request.norm_message_bytes = kNormMessageBytes;
+  request.loss_message_bytes = kLossMessageBytes;
   return request;
 }
 
@@ -214,7 +214,7 @@ class RankRun {
     made_ = groups_;
     if (fault.groups) fault.groups(world.rank, groups_);
     calls_.listen_to(groups_);
-    result_.plan = make_plan(model, family, plan);
+    result_.plan = make_plan(model, plan);
     ExecutorOptions kernels;
     if (row.fused) kernels.kernels = kernels.loss_kernels = std::make_shared<FusedKernels>(host_kernels(), at::kCPU);
     assembly_ = assemble(family, request, {std::make_shared<DenseProducts>(), result_.plan.request.loss_chunks, false},
@@ -318,9 +318,8 @@ class RankRun {
 Plan plan_of(const LayoutRow& row, int64_t rank) {
   const MeshPlace place{DeviceMesh({row.pipeline, row.replicate, row.shard, row.context, row.tensor}, row.world()),
                         rank};
-  const ModelFamily& family = *find_model_family(matrix_request(row).name);
   const ModelDescription model = matrix_model(row);
-  return make_plan(model, family, with_pipeline(matrix_plan(row, place), row, model));
+  return make_plan(model, with_pipeline(matrix_plan(row, place), row, model));
 }
 
 std::string LayoutRow::name() const {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "job.h"
+#include "support/job.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/log.h"

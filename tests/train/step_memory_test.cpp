@@ -3,8 +3,8 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "job.h"
 #include "support/allocations.h"
+#include "support/job.h"
 #include "titan/train/run.h"
 
 namespace titan {

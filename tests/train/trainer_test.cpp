@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "job.h"
+#include "support/job.h"
 #include "support/occurrences.h"
 #include "support/signals.h"
 #include "titan/base/error.h"

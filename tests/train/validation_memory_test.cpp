@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <chrono>
 
-#include "job.h"
 #include "support/allocations.h"
+#include "support/job.h"
 #include "support/tensors.h"
 #include "titan/distributed/mesh_groups.h"
+#include "titan/job/pipeline_job.h"
 #include "titan/parallel/assembly.h"
-#include "titan/train/pipeline_job.h"
 
 namespace titan {
 namespace {
@@ -35,10 +35,10 @@ struct Rank {
     const MeshPlace place{make_mesh(config, world), rank};
     const ModelFamily& family = *find_model_family(config.model.name);
     const ModelRequest request = make_model_request(config, 1);
-    const ModelDescription model = family.describe(request);
+    const ModelDescription model = describe_model(request);
     PlanRequest plan_request = make_plan_request(config, place);
     add_pipeline(plan_request, config, model);
-    plan = make_plan(model, family, plan_request);
+    plan = make_plan(model, plan_request);
     ModelStrategies strategies;
     strategies.loss_chunks = config.training.loss_chunks;
     World self;

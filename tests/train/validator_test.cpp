@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "job.h"
+#include "support/job.h"
 #include "support/model.h"
 #include "support/random_sequence.h"
 #include "titan/base/error.h"

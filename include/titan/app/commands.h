@@ -26,8 +26,6 @@ CompletionWords completion_words(const Schema& schema);
 /// meant, unless the word is a file or looks like a file name.
 void refuse_mistyped_command(const std::string& word);
 
-/// The checks of a whole config, for every command that loads one.
-std::vector<ConfigCheck> config_checks();
 /// The number of ranks that a launcher started. A memory estimate without a launcher is for the fewest ranks that the
 /// config's degrees allow. Throws Error(launcher).
 int64_t ranks_of_launch(const JobConfig& config);
@@ -35,14 +33,12 @@ int64_t ranks_of_launch(const JobConfig& config);
 ConfigCheck world_check(std::optional<int64_t> ranks = std::nullopt);
 
 int run_train(const Schema& schema, std::span<const std::string> arguments);
-int run_plan(const Schema& schema, std::span<const std::string> arguments);
 int run_ranks(const Schema& schema, std::span<const std::string> arguments);
 /// The words for the config among those of `ranks`, as in run_ranks.
 std::vector<std::string> config_words_of_ranks(std::span<const std::string> arguments);
 int run_launch(const Schema& schema, std::span<const std::string> arguments);
 int run_generate(const Schema& schema, std::span<const std::string> arguments);
 int run_evaluate(const Schema& schema, std::span<const std::string> arguments);
-int run_lr_table(const Schema& schema, std::span<const std::string> arguments);
 
 // `titan_train convert DIRECTION …`: reads command line and config, then calls tools/convert.h.
 

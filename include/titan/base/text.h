@@ -22,6 +22,8 @@ std::vector<std::string> nearest(std::string_view word, std::span<const std::str
 /// 1234567 → "1,234,567".
 std::string with_thousands(int64_t value);
 
+inline constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
 /// Bytes with a binary unit: 1536 → "1.50 KiB".
 std::string human_bytes(double bytes);
 

@@ -15,7 +15,7 @@
 
 #include "titan/checkpoint/pickle.h"
 #include "titan/checkpoint/storage.h"
-#include "titan/distributed/tensor_layout.h"
+#include "titan/plan/tensor_layout.h"
 
 namespace titan {
 

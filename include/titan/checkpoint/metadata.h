@@ -11,7 +11,7 @@
 
 #include "titan/checkpoint/blob.h"
 #include "titan/checkpoint/storage.h"
-#include "titan/distributed/tensor_layout.h"
+#include "titan/plan/tensor_layout.h"
 
 namespace titan {
 

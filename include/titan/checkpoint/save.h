@@ -15,8 +15,8 @@
 #include "titan/checkpoint/commit.h"
 #include "titan/checkpoint/metadata.h"
 #include "titan/checkpoint/store_barrier.h"
-#include "titan/distributed/device_mesh.h"
 #include "titan/ops/parameter.h"
+#include "titan/plan/device_mesh.h"
 
 namespace titan {
 

@@ -1,5 +1,6 @@
-// The table of the program's subcommands, and the ones that need no tensors: help, tokenizer, data and schedule. These
-// start fast, because this part does not link LibTorch. titan/app/commands.h has the others.
+// The table of the program's subcommands, and the ones that need no tensors: help, config, tokenizer, data, plan,
+// schedule and lr-table. These start fast, because this part does not link LibTorch. titan/app/commands.h has the
+// others.
 #pragma once
 
 #include <iosfwd>
@@ -68,5 +69,13 @@ std::vector<std::string> tokenizer_command_words();
 /// `arguments`: the words after "tokenizer". Reads text from the named files or from `in`; results go to `out`. Throws
 /// Error: bad_config for an invalid command line, bad_data for invalid files.
 void run_tokenizer_command(const std::vector<std::string>& arguments, std::istream& in, std::ostream& out);
+
+// `titan_train plan`: shows what a config does on any number of ranks, without starting one.
+
+int run_plan(const Schema& schema, std::span<const std::string> arguments);
+
+// `titan_train lr-table`: the learning rate of every step.
+
+int run_lr_table(const Schema& schema, std::span<const std::string> arguments);
 
 }  // namespace titan

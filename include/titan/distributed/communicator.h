@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -12,28 +11,11 @@
 #include <string_view>
 #include <vector>
 
+#include "titan/plan/collective.h"
+
 namespace titan {
 
-enum class Collective : uint8_t { all_gather, reduce_scatter, all_reduce, permute };
-inline constexpr size_t kCollectives = 4;
-std::string_view name(Collective kind);
-
 enum class Reduction : uint8_t { sum, max, min };
-
-/// Traffic of a communicator: calls (a list of tensors is one call) and bytes of the full tensors: the output of an
-/// all-gather, the input of a reduce-scatter, the tensor of an all-reduce, the sent tensors of a permute.
-struct Traffic {
-  int64_t calls = 0;
-  int64_t bytes = 0;
-
-  Traffic& operator+=(const Traffic& other);
-  bool operator==(const Traffic&) const = default;
-};
-using TrafficTable = std::array<Traffic, kCollectives>;
-
-/// Bytes that one rank of `ranks` sends for `traffic` with ring algorithms, which are optimal:
-/// (n−1)/n of the tensors for all-gather and reduce-scatter, twice that for all-reduce, all of it for a permute.
-double sent_bytes(Collective kind, const Traffic& traffic, int64_t ranks);
 
 /// A collective in flight. If it is destroyed without `wait`, the outputs must not be read; they may be written until a
 /// later call on the same communicator has been waited for.

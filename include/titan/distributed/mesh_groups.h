@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "titan/distributed/communicator.h"
-#include "titan/distributed/device_mesh.h"
 #include "titan/distributed/peer_memory.h"
 #include "titan/distributed/world.h"
+#include "titan/plan/device_mesh.h"
 
 namespace titan {
 

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "titan/model/description.h"
 #include "titan/ops/attention.h"
 #include "titan/ops/context_parallel.h"
 #include "titan/ops/cross_entropy.h"
@@ -20,6 +19,7 @@
 #include "titan/ops/linear.h"
 #include "titan/ops/parameter.h"
 #include "titan/ops/unit_context.h"
+#include "titan/plan/architecture.h"
 
 namespace titan {
 
@@ -66,39 +66,6 @@ class Unit {
 // A built model: its parameters (handles without memory until a weight store allocates it) and its chain of units; and
 // the interface of a model family. A new family is a folder, a line in model.cpp and a choice of model.name.
 
-/// The requested model, resolved from the config and the tokenizer.
-struct ModelRequest {
-  std::string name;
-  std::string flavor;
-  std::string norm_type = "rmsnorm";
-  std::string rope_scaling = "default";
-  int64_t tokenizer_vocabulary = 0;  // 0: unknown
-  int64_t sequence_length = 2048;
-  int64_t max_sequence = 0;   // 0: the family's default
-  bool block_causal = false;  // attention stops at document boundaries, even if the flavor's does not
-  /// Override the flavor's sizes; 0 keeps the flavor's; 0 in `rope` keeps that of `rope_scaling`.
-  struct Sizes {
-    int64_t dim = 0;
-    int64_t n_layers = 0;
-    int64_t n_heads = 0;
-    int64_t n_kv_heads = 0;
-    int64_t head_dim = 0;
-    int64_t hidden_dim = 0;
-    int64_t multiple_of = 0;
-    int64_t vocab_size = 0;
-    double norm_eps = 0;
-    std::string embeddings = "default";  // or tied, untied
-    double rope_theta = 0;
-  } sizes;
-  struct Rope {
-    double factor = 0;
-    double low_freq_factor = 0, high_freq_factor = 0;
-    int64_t original_context = 0;
-    double beta_fast = 0, beta_slow = 0;
-    double attention_factor = 0;
-  } rope;
-};
-
 /// How the model computes: decided by the plan, the config and the device.
 struct ModelStrategies {
   std::shared_ptr<const LinearProducts> products = std::make_shared<DenseProducts>();
@@ -112,14 +79,6 @@ struct ModelStrategies {
   std::shared_ptr<const SequenceParallel> exchange() const {
     return tensor_parallel ? tensor_parallel->exchange : nullptr;
   }
-};
-
-/// The config's recompute selection.
-struct RecomputeSelection {
-  enum class Mode { none, full, selective_layers, selective_operations, selective_parts };
-  Mode mode = Mode::none;
-  int64_t every = 1;               // selective_layers: every n-th block
-  std::vector<std::string> parts;  // selective_parts: norm, swiglu, ffn, qkv, attention
 };
 
 class Model {
@@ -144,32 +103,20 @@ class Model {
   std::vector<std::shared_ptr<Unit>> chain_;
 };
 
-/// The flavor, for every model name, that has no sizes of its own: the request gives all.
-inline constexpr std::string_view kCustomFlavor = "custom";
-
 class StateDictAdapter;
 
+/// The tensors of an architecture (plan/architecture.h), which describes the same units without tensors.
 class ModelFamily {
  public:
   virtual ~ModelFamily() = default;
-  /// The values of model.name that this family serves.
+  /// The values of model.name that this family serves: those of its architecture.
   virtual std::vector<std::string> names() const = 0;
-  virtual std::vector<std::string> flavors(std::string_view name) const = 0;
-  /// One of these, or kCustomFlavor.
-  bool has_flavor(std::string_view name, std::string_view flavor) const;
-  /// Throws Error(bad_config) for an unknown flavor or inconsistent sizes.
-  virtual ModelDescription describe(const ModelRequest& request) const = 0;
   virtual std::unique_ptr<Model> build(const ModelRequest& request, const ModelStrategies& strategies) const = 0;
-  /// The policy of block `block` (0-based) under `selection` with `tensor_ranks` tensor-parallel ranks: saving a
-  /// communicated result may pay off even if its product alone does not.
-  virtual RecomputePolicy policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks) const = 0;
   /// Its formats in other programs; null: no other program supports the model.
   virtual const StateDictAdapter* adapter() const { return nullptr; }
-  /// Notes on weights imported from another trainer: differences that the files do not show.
-  virtual std::vector<std::string> notes(const ModelRequest& request) const = 0;
 };
 
-/// All families; register new ones here.
+/// All families; register new ones here, and their architectures in plan/architecture.h.
 std::span<const ModelFamily* const> model_families();
 /// Null when no family serves `name`.
 const ModelFamily* find_model_family(std::string_view name);

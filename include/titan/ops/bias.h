@@ -5,14 +5,11 @@
 
 #include "titan/ops/parameter.h"
 #include "titan/ops/unit_context.h"
-#include "titan/ops/unit_trace.h"
 
 namespace titan {
 
 /// x [..., H, d] + bias [H·d] → the same shape, in place unless the recorder keeps `x`, the result of linear layer
 /// `ordinal`.
 at::Tensor add_bias(const at::Tensor& x, Parameter& bias, int ordinal, UnitContext& context);
-
-TracedTensor trace_bias(UnitTrace& trace, TracedTensor x);
 
 }  // namespace titan

@@ -10,38 +10,9 @@
 
 #include "titan/distributed/communicator.h"
 #include "titan/ops/attention.h"
-#include "titan/ops/unit_trace.h"
+#include "titan/plan/sequence_split.h"
 
 namespace titan {
-
-/// How the positions of a sequence are split over ranks.
-enum class LoadBalance {
-  head_tail,  // 2n chunks; rank r holds chunks r and 2n−1−r, so all ranks have equal work
-  none,       // n chunks; rank r holds chunk r, so the last rank has the most work
-};
-
-/// How keys and values are exchanged.
-enum class Rotation {
-  all_gather,  // all ranks' at once
-  all_to_all,  // one rank's at a time, passed around the ring
-};
-
-/// Positions [begin, end) of a sequence.
-struct PlaceRange {
-  int64_t begin;
-  int64_t end;
-  bool operator==(const PlaceRange&) const = default;
-};
-
-struct SequenceSplit {
-  int64_t ranks = 1;
-  LoadBalance balance = LoadBalance::head_tail;
-
-  /// Number of chunks; every legal sequence length is a multiple of it.
-  int64_t chunks() const { return balance == LoadBalance::head_tail && ranks > 1 ? 2 * ranks : ranks; }
-  /// The positions of a sequence of `length` that `rank` holds, in local order, which is ascending.
-  std::vector<PlaceRange> places(int64_t rank, int64_t length) const;
-};
 
 /// A block of one rank's queries against another rank's keys, as positions of their local sequences, for samples
 /// [sample, sample + samples).
@@ -76,10 +47,5 @@ struct ContextParallel {
 /// for communication. Without `context`: the core of a single rank.
 std::unique_ptr<AttentionCore> make_attention_core(bool block_causal, std::shared_ptr<const ContextParallel> context,
                                                    AttentionKernel preferred = AttentionKernel::cudnn);
-
-/// The trace of attention over this rank's heads: [samples, length, heads, head_dim]. Ring attention if the trace has
-/// context-parallel ranks.
-TracedTensor trace_attention(UnitTrace& trace, TracedTensor query, TracedTensor key, TracedTensor value,
-                             int64_t head_dim);
 
 }  // namespace titan

@@ -11,7 +11,6 @@
 #include "titan/ops/parameter.h"
 #include "titan/ops/sequence_parallel.h"
 #include "titan/ops/unit_context.h"
-#include "titan/ops/unit_trace.h"
 
 namespace titan {
 
@@ -43,9 +42,5 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& labe
 /// hidden as above → logits over the whole vocabulary, on every rank: [N, V] of all tokens, or of `rows` (int64 [n]).
 at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, const TensorParallel* tensor_parallel,
                          const at::Tensor& rows = {});
-
-/// The trace of linear_cross_entropy over hidden states of `width` and the whole `vocabulary`; the weight is `trained`,
-/// or frozen.
-void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, int64_t vocabulary, bool trained = true);
 
 }  // namespace titan

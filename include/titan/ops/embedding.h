@@ -8,7 +8,6 @@
 #include "titan/ops/parameter.h"
 #include "titan/ops/sequence_parallel.h"
 #include "titan/ops/unit_context.h"
-#include "titan/ops/unit_trace.h"
 
 namespace titan {
 
@@ -47,9 +46,5 @@ at::Tensor masked_losses(const at::Tensor& losses, const at::Tensor& labels, int
 RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient);
 RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient,
                               const Vocabulary& vocabulary);
-
-/// The trace of embedding(): a row of `width` per token of the microbatch. Without a trained weight backward does
-/// nothing.
-TracedTensor trace_embedding(UnitTrace& trace, int64_t width, bool trained = true);
 
 }  // namespace titan

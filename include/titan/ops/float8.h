@@ -7,18 +7,12 @@
 #include <functional>
 #include <vector>
 
+#include "titan/plan/precision.h"
+
 namespace titan {
 
 /// e4m3 (torch's e4m3fn: no infinities) holds activations and weights, e5m2 the gradients of outputs.
 enum class Float8Format { e4m3, e5m2 };
-
-/// The granularity of scales, and which operands are cast.
-enum class Float8Recipe {
-  tensorwise,          // one scale per tensor; output gradients in e5m2
-  rowwise,             // one power-of-two scale per row of each operand; gradients in e4m3 too
-  rowwise_with_gw_hp,  // rowwise, but weight gradients are products in the compute dtype, and the weight of the
-                       // input-gradient product has one scale
-};
 
 at::ScalarType scalar_type(Float8Format format);
 /// The largest finite value: 448 for e4m3, 57344 for e5m2.

@@ -12,7 +12,7 @@
 #include "titan/ops/parameter.h"
 #include "titan/ops/sequence_parallel.h"
 #include "titan/ops/unit_context.h"
-#include "titan/ops/unit_trace.h"
+#include "titan/plan/operations.h"
 
 namespace titan {
 
@@ -107,10 +107,6 @@ class DenseProducts : public LinearProducts {
   bool round_weight_gradient_;
 };
 
-/// Which side of a group is the residual stream, whose tokens may be sharded. The other side has all tokens and may be
-/// sharded by features.
-enum class LinearSplit { input, output };
-
 /// The output shape for attention: [samples, length, rows / head_dim, head_dim].
 struct HeadShape {
   int64_t samples;
@@ -161,15 +157,5 @@ class ParallelLinear {
   std::shared_ptr<const SequenceParallel> exchange_;
   bool reads_alone_;
 };
-
-struct TracedWeight {
-  std::string name;
-  int64_t outputs = 0;  // of all tensor-parallel ranks
-};
-/// The trace of ParallelLinear::forward; `x` has `inputs` features over all tensor-parallel ranks. `copied_gradients`:
-/// with column gradients, the features whose gradients are copied to their columns; -1: without.
-std::vector<TracedTensor> trace_linear(UnitTrace& trace, TracedTensor x, int64_t inputs,
-                                       const std::vector<TracedWeight>& weights, int first_ordinal, LinearSplit side,
-                                       bool reads_alone = true, int64_t copied_gradients = -1);
 
 }  // namespace titan

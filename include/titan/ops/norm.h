@@ -1,6 +1,6 @@
 // Normalisation fused with the residual addition: one operation adds and normalises, and its backward returns the sum
-// of both residual gradients, so a fused kernel can replace each direction. Also the addition that ends a unit, the
-// traces of both, and the RMS norm itself. Definitions: docs/models.md.
+// of both residual gradients, so a fused kernel can replace each direction. Also the addition that ends a unit, and the
+// RMS norm itself. Definitions: docs/models.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,13 +9,9 @@
 
 #include "titan/ops/parameter.h"
 #include "titan/ops/unit_context.h"
-#include "titan/ops/unit_trace.h"
+#include "titan/plan/operations.h"
 
 namespace titan {
-
-enum class NormType { rmsnorm, fused_rmsnorm, layernorm, np_layernorm };
-/// Case-insensitive; nullopt for an unknown name.
-std::optional<NormType> norm_type_from_name(std::string_view name);
 
 struct NormResult {
   at::Tensor residual;  // residual + delta, or the residual itself
@@ -40,14 +36,6 @@ class Norm {
 
 /// residual + delta as a unit's last operation: a replay does not need its value and does not compute it.
 at::Tensor add_closing(const at::Tensor& residual, const at::Tensor& delta, UnitContext& context);
-
-struct TracedNorm {
-  TracedTensor residual, normed;
-};
-/// The trace of Norm::forward over hidden states of `width`; `delta` may be kNoTensor.
-TracedNorm trace_norm(UnitTrace& trace, NormType type, TracedTensor residual, TracedTensor delta, int64_t width,
-                      int ordinal);
-TracedTensor trace_closing(UnitTrace& trace, TracedTensor residual, TracedTensor delta);
 
 // RMS norm, both directions: a single pass over memory on CPU, LibTorch operations elsewhere. Private to ops; no
 // autograd.

@@ -10,30 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "titan/distributed/tensor_layout.h"
 #include "titan/ops/float8.h"
+#include "titan/plan/parameter_spec.h"
+#include "titan/plan/tensor_layout.h"
 
 namespace titan {
-
-/// Initial values: a pure function of (seed, name, global index), independent of the layout.
-struct Initialiser {
-  enum class Kind { normal, truncated_normal, ones, zeros };
-  Kind kind = Kind::ones;
-  double standard_deviation = 1.0;
-  double lower = -2.0;  // truncated_normal: absolute bounds
-  double upper = 2.0;
-};
-
-struct ParameterSpec {
-  std::string name;  // torchtitan's fully qualified name
-  std::vector<int64_t> shape;
-  Initialiser initialiser;
-  bool trainable = true;
-  /// The dimension that tensor parallelism shards; none: replicated.
-  std::optional<int64_t> tensor_parallel_dimension = std::nullopt;
-
-  int64_t numel() const;
-};
 
 class Parameter {
  public:

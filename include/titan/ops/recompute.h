@@ -1,5 +1,5 @@
-// Activation checkpointing as data: which results of a unit's forward are kept, which are recomputed in the replay, and
-// which the replay does not need. Operations call `Recorder::once`; policies differ only in which results they name.
+// The recorder of activation checkpointing: operations call `Recorder::once`, and the policy (plan/recompute_policy.h)
+// decides which results it keeps, recomputes or skips.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,46 +7,12 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <string>
 #include <vector>
 
 #include "titan/base/error.h"
+#include "titan/plan/recompute_policy.h"
 
 namespace titan {
-
-/// The kind of a result; ordinals count the results of one kind in forward order.
-enum class ResultKind : uint8_t { norm, linear, rotary, attention, residual, activation };
-inline constexpr size_t kResultKinds = 6;
-std::string_view name(ResultKind kind);
-
-/// What happens to a result of a checkpointed unit.
-enum class Keep : uint8_t {
-  recompute,    // recompute it in the replay
-  keep,         // save it in the first run, return it in the replay
-  placeholder,  // its value is not needed in the replay: return a zero-stride tensor of its shape
-};
-
-class RecomputePolicy {
- public:
-  /// No checkpointing: every operation saves what its backward needs.
-  static RecomputePolicy none() { return RecomputePolicy(false); }
-  /// The unit is run again in backward; only its input is kept until `set` changes that.
-  static RecomputePolicy full() { return RecomputePolicy(true); }
-
-  bool checkpointed() const { return checkpointed_; }
-  Keep of(ResultKind kind, int ordinal) const {
-    return table_[static_cast<size_t>(kind)][static_cast<size_t>(ordinal)];
-  }
-  RecomputePolicy& set(ResultKind kind, int ordinal, Keep keep);
-  bool operator==(const RecomputePolicy&) const = default;
-
- private:
-  static constexpr size_t kOrdinals = 16;
-  explicit RecomputePolicy(bool checkpointed) : checkpointed_(checkpointed) {}
-
-  bool checkpointed_;
-  std::array<std::array<Keep, kOrdinals>, kResultKinds> table_{};
-};
 
 /// Kept results of one unit and one microbatch, between the first run and the replay.
 class Recorder {

@@ -8,7 +8,6 @@
 
 #include "titan/ops/column_gradients.h"
 #include "titan/ops/unit_context.h"
-#include "titan/ops/unit_trace.h"
 
 namespace titan {
 
@@ -16,7 +15,5 @@ namespace titan {
 /// written to its columns 0 and 1.
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, UnitContext& context,
                   std::shared_ptr<ColumnGradients> gradients = nullptr);
-
-TracedTensor trace_swiglu(UnitTrace& trace, TracedTensor gate, TracedTensor up);
 
 }  // namespace titan

@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "titan/job/parameter_groups.h"
 #include "titan/kernels/adam.h"
 #include "titan/kernels/cpu_values.h"
 #include "titan/kernels/stochastic_rounding.h"
 #include "titan/ops/parameter.h"
 #include "titan/optimize/gradient_norm.h"
-#include "titan/optimize/parameter_groups.h"
 #include "titan/parallel/host_offload.h"
 
 namespace titan {

@@ -14,9 +14,9 @@
 
 #include "titan/distributed/communicator.h"
 #include "titan/model/model.h"
-#include "titan/parallel/program.h"
 #include "titan/parallel/unit_runner.h"
 #include "titan/parallel/weight_store.h"
+#include "titan/plan/program.h"
 
 namespace titan {
 

@@ -16,7 +16,7 @@
 #include "titan/ops/float8.h"
 #include "titan/ops/parameter.h"
 #include "titan/parallel/host_offload.h"
-#include "titan/parallel/plan.h"
+#include "titan/plan/plan.h"
 
 namespace titan {
 

@@ -102,9 +102,4 @@ std::string json_line(const SampleReport& report);
 std::vector<TaggedValue> tagged_values(const StepReport& report);
 std::vector<TaggedValue> tagged_values(const ValidationReport& report);
 
-/// Dense bf16 peak by device name (case is ignored); none for a device that is not in the table.
-std::optional<double> peak_flops_of(const std::string& device_name);
-
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-
 }  // namespace titan

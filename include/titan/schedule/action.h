@@ -1,5 +1,5 @@
 // The actions of a rank, in one enumeration. Tables of a pipeline schedule name stages, with the words of PyTorch
-// 2.11's CSV files, so that they can be exchanged (docs/schedules.md). The program of a step (parallel/program.h) also
+// 2.11's CSV files, so that they can be exchanged (docs/schedules.md). The program of a step (plan/program.h) also
 // names units and weight groups (docs/architecture.md). Pure data: no tensors, no times.
 #pragma once
 

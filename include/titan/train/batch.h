@@ -10,14 +10,6 @@
 
 namespace titan {
 
-/// The token positions of every sample that a rank reads; all of them by default.
-struct SequenceShare {
-  SequenceSplit split;
-  int64_t rank = 0;
-
-  bool whole() const { return split.ranks == 1; }
-};
-
 /// `loss_scale`: factor of the sum of token losses. Document bounds and positions are passed for `block_causal`.
 /// Tokens, labels and positions contain this rank's share, document bounds all.
 BatchContext to_device(const MicroBatch& batch, double loss_scale, bool block_causal, const at::Device& device,

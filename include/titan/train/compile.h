@@ -25,9 +25,6 @@ std::string_view built_architectures();
 /// gradient norm and the optimizer need them whatever compile.enable is.
 void require_kernels(const DeviceInfo& device, std::string_view architectures = built_architectures());
 
-/// Whether compile.enable and compile.components request `component` ("model", "loss"); no effect on a CPU.
-bool compiles(const JobConfig& config, std::string_view component);
-
 /// The kernels of a run on `device`; none if compile.enable is false, and none on a CPU, which is logged.
 ExecutorOptions choose_kernels(const JobConfig& config, const DeviceInfo& device, const Log& log);
 

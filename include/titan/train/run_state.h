@@ -12,13 +12,13 @@
 #include "titan/checkpoint/training_state.h"
 #include "titan/config/job_config.h"
 #include "titan/data/chunk_stream.h"
+#include "titan/job/learning_rate.h"
 #include "titan/model/model.h"
 #include "titan/model/state_dict_adapter.h"
-#include "titan/optimize/learning_rate.h"
 #include "titan/optimize/optimizer.h"
 #include "titan/optimize/spike_guard.h"
 #include "titan/parallel/assembly.h"
-#include "titan/parallel/plan.h"
+#include "titan/plan/plan.h"
 
 namespace titan {
 

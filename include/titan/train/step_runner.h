@@ -49,9 +49,7 @@ struct StepOutcome {
 
 class StepRunner : private StepWork {
  public:
-  /// Bytes of a step's messages between ranks: the exact sum of squares, or the loss, and the requests.
-  static constexpr int64_t kNormMessageBytes = (kExactSlots + 2) * sizeof(int64_t);
-  static constexpr int64_t kLossMessageBytes = 3 * sizeof(double);
+  static_assert(kNormMessageBytes == (kExactSlots + 2) * sizeof(int64_t));
 
   /// `group_parameters`: by weight group of the plan. Executor and optimizer must outlive this. No clipping if
   /// `max_norm` is 0 or the plan steps in backward.

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "titan/distributed/mesh_groups.h"
-#include "titan/parallel/plan.h"
+#include "titan/plan/plan.h"
 
 namespace titan {
 

@@ -40,7 +40,7 @@ constexpr int64_t kScaledContext = 131072;
 
 std::vector<ParameterSpec> all_parameters(const ModelRequest& request) {
   std::vector<ParameterSpec> all;
-  for (UnitDescription& unit : find_model_family(request.name)->describe(request).units) {
+  for (UnitDescription& unit : describe_model(request).units) {
     for (ParameterSpec& spec : unit.parameters) all.push_back(std::move(spec));
   }
   return all;

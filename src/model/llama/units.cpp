@@ -31,7 +31,8 @@ HiddenStates LlamaEmbedding::forward(const HiddenStates&, const BatchContext& ba
 
 // Ordinals number the results of one kind in forward order; llama_policy refers to them.
 LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const LlamaBlockParameters& p,
-                       std::shared_ptr<const RotaryTable> rotary, const ModelStrategies& strategies)
+                       const LlamaVariant* variant, std::shared_ptr<const RotaryTable> rotary,
+                       const ModelStrategies& strategies)
     : Unit("layers." + std::to_string(layer), weights_of(p)),
       layer_(layer),
       rotary_(std::move(rotary)),
@@ -43,7 +44,8 @@ LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const Lla
       gate_up_({p.w1, p.w3}, 4, strategies.products, LinearSplit::input, strategies.exchange()),
       down_({p.w2}, 6, strategies.products, LinearSplit::output, strategies.exchange()),
       arguments_(arguments),
-      variant_(p.variant),
+      variant_(variant),
+      variant_parameters_(p.variant),
       attention_(
           make_attention_core(arguments.block_causal, strategies.context_parallel, strategies.attention_kernel)) {}
 
@@ -52,11 +54,11 @@ HiddenStates LlamaBlock::forward(const HiddenStates& input, const BatchContext& 
   const HeadShape heads{batch.tokens.size(0), batch.tokens.size(1), arguments_.head_dim};
   // A variant changes query, key or value before the rotation, and a cache is filled token by token: each is a tensor
   // of its own there.
-  const bool joins = !arguments_.variant && context.mode != UnitMode::logits;
+  const bool joins = !variant_ && context.mode != UnitMode::logits;
   const auto qkv_gradients = joins ? query_key_value_.column_gradients() : nullptr;
   std::vector<at::Tensor> qkv = query_key_value_.forward(normed_x, context, heads, qkv_gradients);
   normed_x.reset();
-  if (arguments_.variant) arguments_.variant->apply(qkv, variant_, arguments_, context);
+  if (variant_) variant_->apply(qkv, variant_parameters_, arguments_, context);
   auto [query, key] = rotate(qkv[0], qkv[1], rotary_->rows, batch.positions, context, qkv_gradients);
   at::Tensor attended = batch.cache ? batch.cache->attend(layer_, query, key, qkv[2])
                                     : attention_->forward(query, key, qkv[2], batch.bounds, context);
@@ -93,42 +95,6 @@ HiddenStates LlamaHead::forward(const HiddenStates& input, const BatchContext& b
   CrossEntropyOptions options{
       loss_chunks_, {batch.loss_scale, batch.loss_scale_at}, round_weight_gradient_, tensor_parallel_.get()};
   return {linear_cross_entropy(normed, batch.labels, output_, options, context)};
-}
-
-void trace_llama_block(UnitTrace& trace, const LlamaArguments& a, int64_t layer) {
-  const TraceShape& shape = trace.shape();
-  auto weight = [&](const char* name, int64_t outputs) {
-    return TracedWeight{fmt::format("layers.{}.{}.weight", layer, name), outputs};
-  };
-  const int64_t query = a.heads * a.head_dim, key_value = a.kv_heads * a.head_dim;
-  const TracedTensor input = trace.tensor(shape.tokens() / shape.tensor_ranks * a.dim * shape.element_size);
-  const auto [x, normed_x] = trace_norm(trace, a.norm, input, kNoTensor, a.dim, 0);
-  std::vector<TracedTensor> qkv = trace_linear(
-      trace, normed_x, a.dim,
-      {weight("attention.wq", query), weight("attention.wk", key_value), weight("attention.wv", key_value)}, 0,
-      LinearSplit::input, /*reads_alone=*/true, /*copied_gradients=*/a.variant ? -1 : key_value);
-  if (a.variant) a.variant->trace(trace, qkv, a);
-  const auto [turned_query, turned_key] = trace_rotate(trace, qkv[0], qkv[1]);
-  const TracedTensor attended = trace_attention(trace, turned_query, turned_key, qkv[2], a.head_dim);
-  const TracedTensor delta = trace_linear(trace, attended, query, {weight("attention.wo", a.dim)}, 3,
-                                          LinearSplit::output, /*reads_alone=*/false)[0];
-  const auto [h, normed_h] = trace_norm(trace, a.norm, x, delta, a.dim, 1);
-  const std::vector<TracedTensor> gate_up =
-      trace_linear(trace, normed_h, a.dim, {weight("feed_forward.w1", a.hidden), weight("feed_forward.w3", a.hidden)},
-                   4, LinearSplit::input, /*reads_alone=*/true, /*copied_gradients=*/0);
-  const TracedTensor activated = trace_swiglu(trace, gate_up[0], gate_up[1]);
-  const TracedTensor down =
-      trace_linear(trace, activated, a.hidden, {weight("feed_forward.w2", a.dim)}, 6, LinearSplit::output)[0];
-  trace.set_ends(input, trace_closing(trace, h, down));
-}
-
-void trace_llama_head(UnitTrace& trace, const LlamaArguments& a) {
-  const TraceShape& shape = trace.shape();
-  const TracedTensor input = trace.tensor(shape.tokens() / shape.tensor_ranks * a.dim * shape.element_size);
-  const TracedTensor normed = trace_norm(trace, a.norm, input, kNoTensor, a.dim, 0).normed;
-  trace_cross_entropy(trace, normed, a.dim, a.vocabulary,
-                      shape.trains(a.tied ? "tok_embeddings.weight" : "output.weight"));
-  trace.set_ends(input, kNoTensor);
 }
 
 }  // namespace titan

@@ -7,6 +7,8 @@
 
 #include "titan/model/llama/llama.h"
 #include "titan/model/model.h"
+#include "titan/ops/norm.h"
+#include "titan/ops/rotary.h"
 
 namespace titan {
 
@@ -30,14 +32,15 @@ class LlamaEmbedding : public Unit {
 struct LlamaBlockParameters {
   Parameter *wq, *wk, *wv, *wo, *w1, *w2, *w3;
   Parameter *attention_norm = nullptr, *ffn_norm = nullptr;
-  std::vector<Parameter*> variant = {};  // LlamaVariant::parameters
+  std::vector<Parameter*> variant = {};  // LlamaVariantDescription::parameters
 };
 
 /// h = x + wo·attention(variant(qkv(norm(x)))); out = h + w2·(silu(w1·norm(h)) · w3·norm(h)).
 class LlamaBlock : public Unit {
  public:
+  /// `variant`: null for Llama itself.
   LlamaBlock(int64_t layer, const LlamaArguments& arguments, const LlamaBlockParameters& parameters,
-             std::shared_ptr<const RotaryTable> rotary, const ModelStrategies& strategies);
+             const LlamaVariant* variant, std::shared_ptr<const RotaryTable> rotary, const ModelStrategies& strategies);
   HiddenStates forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) override;
 
  private:
@@ -50,7 +53,8 @@ class LlamaBlock : public Unit {
   ParallelLinear gate_up_;
   ParallelLinear down_;
   LlamaArguments arguments_;
-  std::vector<Parameter*> variant_;
+  const LlamaVariant* variant_;
+  std::vector<Parameter*> variant_parameters_;
   std::unique_ptr<AttentionCore> attention_;
 };
 

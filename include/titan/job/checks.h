@@ -1,0 +1,40 @@
+// The checks of a job that need more than one option: pure functions of the config, the model's description and the
+// number of ranks, made before any rank is started. All problems are reported together with those of the schema.
+#pragma once
+
+#include <vector>
+
+#include "titan/config/load.h"
+#include "titan/config/problem.h"
+#include "titan/plan/description.h"
+
+namespace titan {
+
+/// check_model and check_sources, for every command that loads a config.
+std::vector<ConfigCheck> job_checks();
+
+/// The model's part of the checks: the architecture has the flavor, and the sizes fit together. Its problems are
+/// reported with the config's own; needs no tokenizer.
+std::vector<Problem> check_model(const JobConfig& config, const Origins& origins);
+
+/// Contradictions between the data options that only the data part can check.
+std::vector<Problem> check_sources(const JobConfig& config, const Origins& origins);
+
+/// Degrees that do not multiply to `world`, and a global batch that its data-parallel ranks cannot split; each with the
+/// nearest numbers that fit. Notes on options without effect on that many ranks. A dry run uses its own number of
+/// ranks.
+std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world);
+
+/// The smallest number of ranks for the config's degrees, or comm.world_size if set.
+int64_t fewest_ranks(const JobConfig& config);
+
+// Degrees that the model and the sequence lengths allow, checked before any rank is started.
+
+/// Tensor-parallel ranks must split every head, row and column of a block evenly; with context-parallel ranks, every
+/// sequence. `model` null: its sizes contradict each other, and only sequences are checked.
+std::vector<Problem> check_degrees(const ModelDescription* model, const JobConfig& config, const Origins& origins);
+
+/// The problems of the pipeline, for the config's report. None without one.
+std::vector<Problem> check_pipeline(const JobConfig& config, const ModelDescription& model, const Origins& origins);
+
+}  // namespace titan

@@ -1,0 +1,57 @@
+// Describes a model before it is built: the chain of units with their parameters, sizes and costs. Pure data and
+// arithmetic; the plan, the estimate and the parameter table need nothing else.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "titan/plan/parameter_spec.h"
+#include "titan/plan/recompute_policy.h"
+#include "titan/plan/unit_trace.h"
+
+namespace titan {
+
+enum class UnitRole { embedding, block, head };
+
+struct UnitDescription {
+  std::string name;
+  UnitRole role = UnitRole::block;
+  /// Its own parameters in storage order: weights of one fused product are adjacent.
+  std::vector<ParameterSpec> parameters;
+  /// Parameters of earlier units that it also uses (tied weights).
+  std::vector<std::string> borrowed;
+  /// Writes the operations of its forward, in order (plan/unit_trace.h).
+  std::function<void(UnitTrace&)> trace = {};
+  /// What it keeps for backward under `selection` with `tensor_ranks` tensor-parallel ranks: saving a communicated
+  /// result may pay off even if its product alone does not. Empty: no checkpointing.
+  std::function<RecomputePolicy(const RecomputeSelection& selection, int64_t tensor_ranks)> policy = {};
+
+  int64_t numel() const;
+};
+
+struct ModelDescription {
+  std::string name;     // the family's name in configs: llama3_1
+  std::string flavor;   // 8B
+  std::string summary;  // one line: sizes, heads, vocabulary, rotary scaling
+  std::vector<UnitDescription> units;
+  int64_t dim = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t vocabulary = 0;
+  bool vocabulary_is_tokenizers = false;  // the flavor has none
+  int64_t max_sequence = 0;
+  int64_t longest_text = 0;   // tokens, prompt included: the context, or where dynamic rotary scaling begins
+  bool block_causal = false;  // attention stops and positions restart at document boundaries
+
+  /// Counts every parameter once, tied weights too.
+  int64_t parameter_count() const;
+  int64_t embedding_count() const;
+  /// torchtitan's convention: 6·(N − N_embedding) + 12·L·H·d·T; no causal discount, no recompute.
+  int64_t flops_per_token(int64_t sequence_length) const;
+};
+
+}  // namespace titan

@@ -1,0 +1,47 @@
+// How a sequence is split over context-parallel ranks: integers only. The attention blocks that result, and the ring
+// that exchanges keys and values, are in ops/context_parallel.h.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace titan {
+
+/// How the positions of a sequence are split over ranks.
+enum class LoadBalance {
+  head_tail,  // 2n chunks; rank r holds chunks r and 2n−1−r, so all ranks have equal work
+  none,       // n chunks; rank r holds chunk r, so the last rank has the most work
+};
+
+/// How keys and values are exchanged.
+enum class Rotation {
+  all_gather,  // all ranks' at once
+  all_to_all,  // one rank's at a time, passed around the ring
+};
+
+/// Positions [begin, end) of a sequence.
+struct PlaceRange {
+  int64_t begin;
+  int64_t end;
+  bool operator==(const PlaceRange&) const = default;
+};
+
+struct SequenceSplit {
+  int64_t ranks = 1;
+  LoadBalance balance = LoadBalance::head_tail;
+
+  /// Number of chunks; every legal sequence length is a multiple of it.
+  int64_t chunks() const { return balance == LoadBalance::head_tail && ranks > 1 ? 2 * ranks : ranks; }
+  /// The positions of a sequence of `length` that `rank` holds, in local order, which is ascending.
+  std::vector<PlaceRange> places(int64_t rank, int64_t length) const;
+};
+
+/// The token positions of every sample that a rank reads; all of them by default.
+struct SequenceShare {
+  SequenceSplit split;
+  int64_t rank = 0;
+
+  bool whole() const { return split.ranks == 1; }
+};
+
+}  // namespace titan

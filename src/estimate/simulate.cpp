@@ -1,0 +1,349 @@
+#include "titan/estimate/simulate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "cost_model.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/plan/program.h"
+
+namespace titan {
+namespace {
+
+EventKind kind_of(ActionKind kind) {
+  using enum ActionKind;
+  switch (kind) {
+    case forward:
+      return EventKind::forward;
+    case backward:
+      return EventKind::backward;
+    case weight_gradient:
+      return EventKind::weight_gradient;
+    case close_gradient:
+    case squares:
+    case step:
+    case refresh:
+      return EventKind::optimizer;
+    default:
+      return EventKind::waiting;
+  }
+}
+
+/// Runs the programs of one pipeline rank in simulated time.
+class RankClock {
+ public:
+  RankClock(const Plan& plan, const Hardware& hardware, bool keep_events)
+      : plan_(plan), hardware_(hardware), costs_(plan, hardware), keep_events_(keep_events) {
+    result.rank = plan.request.place.rank;
+    step_ = step_programs(plan, settled_state(plan));
+    for (const RepeatedProgram& repeated : step_) {
+      const int64_t simulated = std::min(repeated.times, kSimulated);
+      for (int64_t i = 0; i < simulated; ++i) {
+        runs_.push_back({&repeated.program, i + 1 == simulated ? repeated.times - simulated : 0});
+      }
+    }
+  }
+
+  bool ended() const { return program_ == runs_.size(); }
+
+  /// When each message of this pass arrives at its receiver; shared by all ranks.
+  using Arrivals = std::map<std::tuple<size_t, bool, int, int>, double>;
+
+  /// Runs one instruction; false if it waits for a message that was not sent yet.
+  bool advance(Arrivals& arrivals) {
+    const Action& action = runs_[program_].program->actions[next_];
+    if (next_ == 0) began_ = clock_, seconds_before_ = result.seconds;
+    for (const Action& part : leaves(action)) {
+      const double begin = clock_;
+      if (!run(part, arrivals)) return false;
+      note(part, kind_of(part.kind), kComputeTrack, begin, clock_);
+    }
+    if (++next_ < runs_[program_].program->actions.size()) return true;
+    repeat(static_cast<double>(runs_[program_].more));
+    ++program_, next_ = 0;
+    return true;
+  }
+
+  double end() const {
+    double last = clock_;
+    for (const auto& [track, busy] : busy_) last = std::max(last, busy);
+    return last;
+  }
+
+  SimulatedRank result;
+
+ private:
+  bool run(const Action& action, Arrivals& arrivals) {
+    using enum ActionKind;
+    switch (action.kind) {
+      case forward:
+        compute(action, {UnitTrace::Phase::forward});
+        if (unit_of(action).gradients_in_forward) add_to_gradients(unit_of(action));
+        return true;
+      case backward:
+        compute(action, {UnitTrace::Phase::replay, UnitTrace::Phase::backward});
+        if (!unit_of(action).gradients_in_forward && !plan_.request.splits_backward()) {
+          add_to_gradients(unit_of(action));
+        }
+        return true;
+      case weight_gradient:
+        for (const UnitPlan& unit : plan_.units) {
+          if (unit.stage == action.stage) spend_weight_gradients(unit);
+        }
+        return true;
+      case open_gradient:
+        fresh_gradients_.insert(index(action));
+        return true;
+      case unshard:
+      case reduce_scatter:
+      case all_reduce:
+        start(action);
+        return true;
+      case wait_unshard:
+      case wait_reduce:
+        wait_for(pending_[{action.kind == wait_unshard, action.group}]);
+        return true;
+      case offload:
+        wait_for(offloading_);  // its memory is free from here
+        offloading_ = copy(action, kToHost, saved_bytes(action));
+        return true;
+      case fetch:
+        wait_for(offloading_);
+        fetched_[{action.unit, action.microbatch}] = copy(action, kToDevice, saved_bytes(action));
+        return true;
+      case wait_fetch:
+        wait_for(fetched_[{action.unit, action.microbatch}]);
+        return true;
+      case to_host:
+        copy(action, kToHost, 4 * stepped(action));
+        return true;
+      case wait_host:
+        wait(busy_[kToHost], waiting_for(kToHost));
+        return true;
+      case send_forward:
+      case send_backward: {
+        arrivals[key_of(carried_by(action))] = send(action);
+        return true;
+      }
+      case wait_forward:
+      case wait_backward: {
+        const auto found = arrivals.find(key_of(carried_by(action)));
+        if (found == arrivals.end()) return false;
+        wait(found->second, kWaitForStages);
+        return true;
+      }
+      case close_gradient:
+        if (action.group >= 0 && plan_.groups[index(action)].narrows_gradient()) {
+          move(6.0 * static_cast<double>(plan_.groups[index(action)].trained_numel()), "gradients");
+        }
+        return true;
+      case squares:
+        move(4.0 * stepped(action), "gradient norm");
+        return true;
+      case step:
+        optimize(action);
+        return true;
+      case refresh:
+        if (!plan_.copies_weights(plan_.groups[index(action)])) return true;
+        move_where_weights_are(
+            static_cast<double>((size_of(plan_.request.master) + 2) * plan_.groups[index(action)].shard_numel),
+            "compute copies");
+        return true;
+      default:
+        blocking(action);
+        return true;
+    }
+  }
+
+  /// Adds `times` more repetitions of the program that has just run.
+  void repeat(double times) {
+    if (times == 0) return;
+    const double longer = times * (clock_ - began_);
+    if (keep_events_) {
+      result.events.push_back(
+          {fmt::format("{} more such passes", times), kComputeTrack, EventKind::repeated, clock_, clock_ + longer});
+    }
+    for (auto& [purpose, seconds] : result.seconds) seconds += times * (seconds - seconds_before_[purpose]);
+    clock_ += longer;
+    for (auto& [track, busy] : busy_) busy += longer;
+    for (auto& [group, started] : pending_) started.end += longer;
+    for (auto& [unit, started] : fetched_) started.end += longer;
+    offloading_.end += longer;
+  }
+
+  static size_t index(const Action& action) { return static_cast<size_t>(action.group); }
+  const UnitPlan& unit_of(const Action& action) const { return plan_.units[static_cast<size_t>(action.unit)]; }
+  double saved_bytes(const Action& action) const { return static_cast<double>(unit_of(action).saved_bytes); }
+  /// Elements that the optimizer steps, of one group or of all.
+  double stepped(const Action& action) const {
+    double sum = 0;
+    for (size_t g = 0; g < plan_.groups.size(); ++g) {
+      if (action.group < 0 || g == index(action)) sum += static_cast<double>(plan_.groups[g].trained_shard_numel());
+    }
+    return sum;
+  }
+  std::tuple<size_t, bool, int, int> key_of(const StageMessage& message) const {
+    return {program_, message.backward, message.stage, message.microbatch};
+  }
+
+  void spend(double seconds, const std::string& purpose) {
+    result.seconds[purpose] += seconds;
+    clock_ += seconds;
+  }
+  void move(double bytes, const std::string& purpose) { spend(costs_.memory_seconds(bytes), purpose); }
+  void move_where_weights_are(double bytes, const std::string& purpose) {
+    plan_.request.cpu_offload ? spend(bytes / hardware_.host_memory_rate, purpose + " on the host")
+                              : move(bytes, purpose);
+  }
+  void wait(double until, const std::string& purpose) {
+    if (until > clock_) spend(until - clock_, purpose);
+  }
+  void note(const Action& action, EventKind kind, const std::string& track, double begin, double end) {
+    if (keep_events_ && end > begin) result.events.push_back({to_line(plan_, action), track, kind, begin, end});
+  }
+
+  struct Started {
+    double end = 0;
+    std::string track;
+  };
+  static constexpr const char* kToDevice = "copies to the device";
+  static constexpr const char* kToHost = "copies to the host";
+
+  /// Collectives of one communicator run sequentially, concurrently with computation; shards on the host are copied to
+  /// the device first.
+  void start(const Action& action) {
+    const bool gathers = action.kind == ActionKind::unshard;
+    Started started{clock_, ""};
+    if (gathers && plan_.request.cpu_offload) {
+      started = copy(action, kToDevice, static_cast<double>(plan_.groups[index(action)].gathered_shard_bytes()));
+    }
+    for (const Exchange& exchange : exchanges_of(plan_, action)) {
+      const std::string communicator(exchange.communicator);
+      const double seconds = costs_.collective_seconds(communicator, exchange.kind, exchange.traffic);
+      if (seconds == 0) continue;
+      const double begin = std::max(started.end, busy_[communicator]);
+      busy_[communicator] = begin + seconds;
+      started = {begin + seconds, communicator};
+      note(action, EventKind::communication, communicator, begin, begin + seconds);
+    }
+    pending_[{gathers, action.group}] = started;
+  }
+  /// Copies in one direction between host and device run sequentially, concurrently with everything else.
+  Started copy(const Action& action, const char* direction, double bytes) {
+    const double begin = std::max(clock_, busy_[direction]), end = begin + costs_.host_copy_seconds(bytes);
+    busy_[direction] = end;
+    note(action, EventKind::communication, direction, begin, end);
+    return {end, direction};
+  }
+  void wait_for(const Started& started) {
+    if (!started.track.empty()) wait(started.end, waiting_for(started.track));
+  }
+  /// Runs where the weights are. Offloaded moments are copied to the device and back concurrently.
+  void optimize(const Action& action) {
+    const PlanRequest& request = plan_.request;
+    const double moments = static_cast<double>(request.optimizer_moments * size_of(request.optimizer_state));
+    const double each = 4 + 2 * (static_cast<double>(size_of(request.master)) + moments);
+    if (!request.offload_optimizer) return move_where_weights_are(each * stepped(action), "optimizer");
+    const Started in = copy(action, kToDevice, moments * stepped(action)),
+                  out = copy(action, kToHost, moments * stepped(action));
+    move(each * stepped(action), "optimizer");
+    wait_for(in);
+    wait_for(out);
+  }
+  void blocking(const Action& action) {
+    for (const Exchange& exchange : exchanges_of(plan_, action)) {
+      if (exchange.communicator == group_names::kPipeline) continue;
+      const double seconds = costs_.collective_seconds(exchange.communicator, exchange.kind, exchange.traffic);
+      note(action, EventKind::communication, std::string(exchange.communicator), clock_, clock_ + seconds);
+      spend(seconds, waiting_for(exchange.communicator));
+    }
+  }
+  /// Returns the arrival time of the message.
+  double send(const Action& action) {
+    double& busy = busy_[group_names::kPipeline];
+    const double begin = std::max(clock_, busy);
+    busy = begin + costs_.stage_message_seconds();
+    note(action, EventKind::communication, group_names::kPipeline, begin, busy);
+    return busy;
+  }
+
+  void spend_weight_gradients(const UnitPlan& unit) {
+    for (const UnitTrace::Part& part : unit.trace->parts(UnitTrace::Phase::backward, unit.policy)) {
+      for (const TracedWork* work : part.work) {
+        if (work->is_weight_gradient) spend(costs_.work_seconds(*work), CostModel::purpose_of(*work, *part.operation));
+      }
+    }
+    if (!unit.gradients_in_forward) add_to_gradients(unit);
+  }
+
+  /// Products of all microbatches but the first read the gradients that they add to.
+  void add_to_gradients(const UnitPlan& unit) {
+    if (unit.role == UnitRole::embedding) return;  // adds to few rows, which its trace counts
+    for (const size_t group : unit.groups) {
+      if (fresh_gradients_.erase(group) > 0) continue;
+      spend(costs_.exposed_seconds(4 * static_cast<double>(plan_.groups[group].trained_numel())),
+            "gradient accumulation");
+    }
+  }
+
+  void compute(const Action& action, std::initializer_list<UnitTrace::Phase> phases) {
+    const UnitPlan& unit = unit_of(action);
+    for (const UnitTrace::Phase phase : phases) {
+      for (const auto& [purpose, seconds] : costs_.phase_seconds(unit, phase)) spend(seconds, purpose);
+    }
+  }
+
+  const Plan& plan_;
+  const Hardware& hardware_;
+  CostModel costs_;
+  bool keep_events_;
+  /// Repetitions of one program: the first ones are simulated, and the last of these represents the others.
+  static constexpr int64_t kSimulated = 3;
+  struct ProgramRun {
+    const Program* program;
+    int64_t more;  // repetitions that are not simulated
+  };
+  std::vector<RepeatedProgram> step_;
+  std::vector<ProgramRun> runs_;
+  double began_ = 0;
+  Seconds seconds_before_;
+  size_t program_ = 0, next_ = 0;
+  double clock_ = 0;
+  std::map<std::string, double> busy_;               // track → when its last call ends
+  std::map<std::pair<bool, int>, Started> pending_;  // by weight group: unshards (true) and reductions
+  std::map<std::pair<int, int>, Started> fetched_;   // by unit and microbatch
+  std::set<size_t> fresh_gradients_;                 // weight groups whose next gradient overwrites
+  Started offloading_;
+};
+
+}  // namespace
+
+SimulatedStep simulate_step(const std::vector<Plan>& plans, const Hardware& hardware, bool keep_events) {
+  if (hardware.float8_rate == 0 && !plans.empty() && plans[0].request.float8) {
+    throw Error(
+        ExitCode::bad_config,
+        fmt::format("{} has no float8: name a newer GPU, or leave out what converts layers to float8", hardware.name));
+  }
+  std::vector<std::unique_ptr<RankClock>> clocks;
+  for (const Plan& plan : plans) clocks.push_back(std::make_unique<RankClock>(plan, hardware, keep_events));
+  RankClock::Arrivals arrivals;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (auto& clock : clocks) {
+      while (!clock->ended() && clock->advance(arrivals)) moved = true;
+    }
+  }
+  SimulatedStep step;
+  for (auto& clock : clocks) {
+    TITAN_CHECK(clock->ended() && "the programs of a plan end", clock->result.rank);
+    step.seconds = std::max(step.seconds, clock->end());
+  }
+  for (auto& clock : clocks) step.ranks.push_back(std::move(clock->result));
+  return step;
+}
+
+}  // namespace titan

@@ -1,0 +1,289 @@
+#include "titan/job/job.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/data/chunk_stream.h"
+#include "titan/job/parameter_groups.h"
+
+namespace titan {
+namespace {
+
+ElementType element_type(const std::string& name) {
+  return name == "bfloat16" ? ElementType::bfloat16 : ElementType::float32;
+}
+
+DatasetOptions dataset_options(const JobConfig& config, const std::string& dataset,
+                               const std::optional<std::string>& path) {
+  DatasetOptions options;
+  options.dataset = dataset;
+  options.path = path.value_or("");
+  options.text_field = config.data.text_field;
+  options.bad_record = config.data.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
+  options.ignore_fields = config.data.ignore_fields;
+  // The corpus does not depend on the job's seed (as in torchtitan); only the weights do.
+  return options;
+}
+
+}  // namespace
+
+ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocabulary) {
+  ModelRequest request;
+  request.name = config.model.name;
+  request.flavor = config.model.flavor;
+  request.norm_type = config.model.norm_type;
+  request.rope_scaling = config.model.rope_scaling;
+  request.max_sequence = config.model.max_seq_len;
+  const ModelOverrideSection& sizes = config.model.override_sizes;
+  request.sizes = {sizes.dim,      sizes.n_layers,   sizes.n_heads,     sizes.n_kv_heads,
+                   sizes.head_dim, sizes.hidden_dim, sizes.multiple_of, sizes.vocab_size,
+                   sizes.norm_eps, sizes.embeddings, sizes.rope_theta};
+  request.rope = {sizes.rope_factor,           sizes.rope_low_freq_factor, sizes.rope_high_freq_factor,
+                  sizes.rope_original_context, sizes.rope_beta_fast,       sizes.rope_beta_slow,
+                  sizes.rope_attention_factor};
+  request.tokenizer_vocabulary = tokenizer_vocabulary;
+  request.block_causal = trains_on_chat(config);
+  request.sequence_length = config.training.seq_len;
+  if (config.validation.enable) request.sequence_length = std::max(request.sequence_length, config.validation.seq_len);
+  return request;
+}
+
+ModelDescription describe_model(const JobConfig& config, int64_t tokenizer_vocabulary) {
+  ModelDescription model = describe_model(make_model_request(config, tokenizer_vocabulary));
+  std::vector<ParameterSpec*> parameters;
+  std::vector<std::string> names;
+  for (UnitDescription& unit : model.units) {
+    for (ParameterSpec& parameter : unit.parameters) {
+      parameters.push_back(&parameter);
+      names.push_back(parameter.name);
+    }
+  }
+  for (const ParameterGroup& group : assign_parameter_groups(names, config.optimizer.param_groups)) {
+    if (group.lr_multiplier != 0) continue;
+    for (const size_t member : group.members) parameters[member]->trainable = false;
+  }
+  return model;
+}
+
+bool compiles(const JobConfig& config, std::string_view component) {
+  const std::vector<std::string>& components = config.compile.components;
+  return config.compile.enable && std::find(components.begin(), components.end(), component) != components.end();
+}
+
+RecomputeSelection make_recompute_selection(const JobConfig& config) {
+  const ActivationCheckpointSection& section = config.activation_checkpoint;
+  RecomputeSelection selection;
+  if (section.mode == "none") return selection;
+  if (section.mode == "full") return {RecomputeSelection::Mode::full, 1, {}};
+  const std::string& option = section.selective_ac_option;
+  if (option == "op") return {RecomputeSelection::Mode::selective_operations, 1, {}};
+  if (std::all_of(option.begin(), option.end(), [](unsigned char c) { return std::isdigit(c); })) {
+    return {RecomputeSelection::Mode::selective_layers, std::stoll(option), {}};
+  }
+  selection.mode = RecomputeSelection::Mode::selective_parts;
+  for (const std::string& part : split(option, ',')) selection.parts.push_back(trim(part));
+  return selection;
+}
+
+std::optional<Float8Request> make_float8_request(const JobConfig& config) {
+  const std::vector<std::string>& converters = config.model.converters;
+  if (std::find(converters.begin(), converters.end(), "quantize.linear.float8") == converters.end()) return {};
+  const LinearFloat8Section& section = config.quantize.linear.float8;
+  Float8Request request;
+  if (section.recipe_name) request.recipe = float8_recipe(*section.recipe_name);
+  request.emulate = section.emulate;
+  request.casts_again = section.force_recompute_fp8_weight_in_bwd;
+  request.gathers = section.enable_fsdp_float8_all_gather;
+  request.precomputes = request.gathers && section.precompute_float8_dynamic_scale_for_fsdp;
+  for (const std::string& filter : section.filter_fqns) {
+    if (filter == kSmallLayersFilter) request.leaves_small = true;
+    if (filter != kSmallLayersFilter) request.filters.push_back(filter);
+  }
+  return request;
+}
+
+DeviceMesh make_mesh(const JobConfig& config, int64_t world) {
+  const ParallelismSection& degrees = config.parallelism;
+  return DeviceMesh(
+      {degrees.pipeline_parallel_degree, degrees.data_parallel_replicate_degree, degrees.data_parallel_shard_degree,
+       degrees.context_parallel_degree, degrees.tensor_parallel_degree},
+      world);
+}
+
+SequenceShare make_sequence_share(const JobConfig& config, const MeshPlace& place) {
+  const bool contiguous = config.parallelism.context_parallel_load_balancer == "none";
+  const LoadBalance balance = contiguous ? LoadBalance::none : LoadBalance::head_tail;
+  return {{place.mesh.size(MeshAxis::cp), balance}, place.coordinate(MeshAxis::cp)};
+}
+
+PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place, bool on_gpu) {
+  PlanRequest request;
+  request.samples = config.training.local_batch_size;
+  request.sequence_length = config.training.seq_len;
+  request.accumulation = accumulation_steps(config, place);
+  request.master = element_type(config.training.dtype);
+  request.compute = element_type(config.training.mixed_precision_param);
+  request.reduce = element_type(config.training.mixed_precision_reduce);
+  request.optimizer_state = element_type(config.optimizer.state_dtype);
+  request.step_in_backward = config.optimizer.early_step_in_backward;
+  request.loss_chunks = config.training.loss_chunks;
+  request.recompute = make_recompute_selection(config);
+  request.place = place;
+  const std::string& reshard = config.parallelism.fsdp_reshard_after_forward;
+  request.reshard = reshard == "always"  ? ReshardPolicy::always
+                    : reshard == "never" ? ReshardPolicy::never
+                                         : ReshardPolicy::standard;
+  request.keep_fp32 = config.training.keep_fp32;
+  request.float8 = make_float8_request(config);
+  request.loss_parallel = !config.parallelism.disable_loss_parallel;
+  request.async_tensor_parallel = config.parallelism.enable_async_tensor_parallel && place.mesh.size(MeshAxis::tp) > 1;
+  const bool ring = config.parallelism.context_parallel_rotate_method == "alltoall";
+  request.rotation = ring ? Rotation::all_to_all : Rotation::all_gather;
+  request.load_balance = make_sequence_share(config, place).split.balance;
+  request.cpu_offload = config.training.enable_cpu_offload;
+  request.offload_activations = config.activation_checkpoint.offload && config.activation_checkpoint.mode != "none";
+  request.offload_optimizer = config.optimizer.offload && !request.cpu_offload;
+  request.norm_message_bytes = kNormMessageBytes;
+  request.loss_message_bytes = kLossMessageBytes;
+  if (config.validation.enable) request.validation = {config.validation.local_batch_size, config.validation.seq_len};
+  request.on_gpu = on_gpu;
+  request.fused_kernels = on_gpu && compiles(config, "model");
+  request.fused_loss = on_gpu && compiles(config, "loss");
+  request.cuda_graphs = on_gpu && compiles(config, "model") && config.compile.cuda_graphs;
+  return request;
+}
+
+int64_t accumulation_steps(const JobConfig& config, const MeshPlace& place) {
+  const int64_t global = config.training.global_batch_size;
+  if (global <= 0) return 1;
+  const int64_t at_once = config.training.local_batch_size * place.mesh.data_parallel_degree();
+  if (global % at_once != 0) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("training.global_batch_size = {} is not a multiple of training.local_batch_size = {} on {} "
+                            "data-parallel ranks; use a multiple of {}, or -1",
+                            global, config.training.local_batch_size, place.mesh.data_parallel_degree(), at_once));
+  }
+  return global / at_once;
+}
+
+DatasetOptions make_training_dataset(const JobConfig& config) {
+  return dataset_options(config, config.training.dataset, config.training.dataset_path);
+}
+
+bool splits_by_rank(const JobConfig& config, const MeshPlace& place) {
+  return config.data.split == "upstream" && place.mesh.data_parallel_degree() > 1;
+}
+
+std::shared_ptr<const ChatTemplate> open_chat_template(const JobConfig& config,
+                                                       const std::shared_ptr<const Tokenizer>& tokenizer) {
+  const ChatSection& chat = config.data.chat;
+  ChatTemplateOptions options;
+  options.name = config.data.chat_template;
+  options.tokenizer = tokenizer_location(config);
+  options.begin = chat.begin;
+  options.system = {chat.system_prefix, chat.system_suffix};
+  options.user = {chat.user_prefix, chat.user_suffix};
+  options.assistant = {chat.assistant_prefix, chat.assistant_suffix};
+  options.all_count = config.data.chat_loss == "all";
+  return std::make_shared<ChatTemplate>(options, tokenizer);
+}
+
+ChunkPacking make_packing(const JobConfig& config, const std::string& dataset) {
+  if (dataset == "chat") return ChunkPacking::conversations;
+  return config.data.packing == "upstream" ? ChunkPacking::upstream : ChunkPacking::lossless;
+}
+
+BatchOptions make_batch_options(const JobConfig& config, bool block_causal) {
+  BatchOptions options;
+  options.dataset = config.training.dataset;
+  options.restart_positions = block_causal;
+  options.packing = make_packing(config, config.training.dataset);
+  options.drops_long = config.data.long_conversations == "drop";
+  options.labels_end_with_document = config.data.packing == "document";
+  options.queue_depth = config.data.prefetch;
+  options.timeout = std::chrono::seconds(config.data.timeout);
+  return options;
+}
+
+namespace {
+
+/// Options of this rank's part and order of a single training corpus.
+DatasetOptions training_part(const JobConfig& config, const MeshPlace& place) {
+  DatasetOptions dataset = make_training_dataset(config);
+  if (config.data.shuffle) dataset.shuffle_seed = static_cast<uint64_t>(config.data.shuffle_seed);
+  if (splits_by_rank(config, place)) {
+    dataset.split_ranks = place.mesh.data_parallel_degree();
+    dataset.split_rank = place.mesh.data_parallel_rank(place.rank);
+  }
+  return dataset;
+}
+
+}  // namespace
+
+std::unique_ptr<DocumentSource> open_training_documents(const JobConfig& config, const MeshPlace& place) {
+  return open_dataset(training_part(config, place));
+}
+
+std::string foreign_position_obstacle(const JobConfig& config, const MeshPlace& place, int64_t saved_ranks) {
+  const int64_t ranks = place.mesh.data_parallel_degree();
+  if (saved_ranks != ranks) {
+    return fmt::format("{} data-parallel ranks had read the data, and this run has {}", saved_ranks, ranks);
+  }
+  if (const std::string& dataset = config.training.dataset; dataset == "mixture" || dataset == "chat") {
+    return fmt::format("it counts documents of one corpus of text, and training.dataset is \"{}\"", dataset);
+  }
+  if (ranks > 1 && !splits_by_rank(config, place)) {
+    return "each rank had read a part of its own; data.split = \"upstream\" resumes that";
+  }
+  if (config.data.shuffle) return "data.shuffle reads the documents in another order";
+  if (config.data.packing != "upstream") {
+    return fmt::format("data.packing = \"{}\" cuts sequences at other places", config.data.packing);
+  }
+  return {};
+}
+
+std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const MeshPlace& place,
+                                                  const std::shared_ptr<const Tokenizer>& tokenizer,
+                                                  const BatchOptions& options, std::string& description) {
+  ChunkOptions chunks = chunk_options(make_batch_plan(config, place), options);
+  const auto open = [&](DatasetOptions& dataset) {
+    dataset.chat = dataset.dataset == "chat" ? open_chat_template(config, tokenizer) : nullptr;
+    chunks.packing = make_packing(config, dataset.dataset);
+    std::unique_ptr<DocumentSource> source = open_dataset(dataset);
+    description += (description.empty() ? "" : ", ") + source->description();
+    return std::make_unique<ChunkStream>(std::move(source), tokenizer, chunks);
+  };
+  DatasetOptions dataset = training_part(config, place);
+  if (config.training.dataset != "mixture") return open(dataset);
+  std::vector<std::unique_ptr<ChunkSource>> streams;
+  std::vector<double> weights;
+  chunks.chunks_needed = 1;  // a source's share of one batch may be less than a chunk
+  for (const MixtureSource& source : config.data.mixture) {
+    dataset.dataset = source.dataset;
+    dataset.path = source.path;
+    dataset.text_field = source.text_field.empty() ? config.data.text_field : source.text_field;
+    chunks.dataset = fmt::format("mixture ({})", source.path);
+    streams.push_back(open(dataset));
+    weights.push_back(source.weight);
+  }
+  return std::make_unique<ChunkMixture>(std::move(streams), integer_weights(weights));
+}
+
+DatasetOptions make_validation_dataset(const JobConfig& config) {
+  return dataset_options(config, config.validation.dataset, config.validation.dataset_path);
+}
+
+BatchPlan make_batch_plan(const JobConfig& config, const MeshPlace& place) {
+  return {
+      config.training.seq_len,           config.training.local_batch_size,          accumulation_steps(config, place),
+      place.mesh.data_parallel_degree(), place.mesh.data_parallel_rank(place.rank), splits_by_rank(config, place)};
+}
+
+BatchPlan make_validation_plan(const JobConfig& config, const MeshPlace& place) {
+  return {config.validation.seq_len, config.validation.local_batch_size, 1, place.mesh.data_parallel_degree(),
+          place.mesh.data_parallel_rank(place.rank)};
+}
+
+}  // namespace titan

@@ -1,0 +1,376 @@
+#include "titan/plan/plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "plan_parts.h"
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+std::optional<size_t> group_with(const Plan& plan, const std::string& parameter) {
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    for (const ParameterPlan& member : plan.groups[g].parameters) {
+      if (member.spec.name == parameter) return g;
+    }
+  }
+  return std::nullopt;
+}
+
+WeightGroupPlan plan_group(const UnitDescription& unit, const PlanRequest& request) {
+  WeightGroupPlan group;
+  group.name = unit.name;
+  for (const ParameterSpec& spec : unit.parameters) {
+    group.parameters.push_back(plan_parameter(spec, request));
+    group.numel += group.parameters.back().unsharded.numel();
+    group.shard_numel += group.parameters.back().shard.numel();
+  }
+  return group;
+}
+
+/// The stages of this rank; without a pipeline the whole chain.
+std::vector<StageSpan> spans_of(const PlanRequest& request, const ModelDescription& model) {
+  return request.pipeline ? request.pipeline->stages : std::vector<StageSpan>{{0, 0, model.units.size()}};
+}
+
+/// A group for the copy of a parameter that another rank's stage owns and a unit of this rank also uses.
+WeightGroupPlan plan_copy(const ModelDescription& model, const std::string& parameter, const PlanRequest& request) {
+  for (const UnitDescription& unit : model.units) {
+    for (const ParameterSpec& spec : unit.parameters) {
+      if (spec.name != parameter) continue;
+      UnitDescription alone;
+      alone.name = unit.name + " (copy)";
+      alone.parameters = {spec};
+      WeightGroupPlan group = plan_group(alone, request);
+      group.parameters[0].owns_shard = false;
+      group.is_tied = group.is_copy = true;
+      return group;
+    }
+  }
+  throw InvariantError(fmt::format("internal error: no unit owns {}", parameter));
+}
+
+void add_unit(Plan& plan, const ModelDescription& model, size_t index) {
+  const UnitDescription& unit = model.units[index];
+  UnitPlan planned;
+  planned.name = unit.name;
+  planned.chain_index = index;
+  planned.role = unit.role;
+  if (!unit.parameters.empty()) {
+    planned.groups.push_back(plan.groups.size());
+    plan.groups.push_back(plan_group(unit, plan.request));
+  }
+  for (const std::string& parameter : unit.borrowed) {
+    std::optional<size_t> owner = group_with(plan, parameter);
+    if (!owner) {
+      owner = plan.groups.size();
+      plan.groups.push_back(plan_copy(model, parameter, plan.request));
+    }
+    planned.groups.push_back(*owner);
+  }
+  planned.weights_in_backward = unit.role != UnitRole::embedding;
+  planned.gradients_in_forward = unit.role == UnitRole::head;
+  plan.units.push_back(std::move(planned));
+}
+
+/// Marks groups that another rank's stage has a copy of.
+void mark_tied(Plan& plan, const ModelDescription& model) {
+  for (size_t index = 0; index < model.units.size(); ++index) {
+    const bool is_here = std::any_of(plan.units.begin(), plan.units.end(),
+                                     [&](const UnitPlan& unit) { return unit.chain_index == index; });
+    if (is_here) continue;
+    for (const std::string& parameter : model.units[index].borrowed) {
+      if (const std::optional<size_t> owner = group_with(plan, parameter)) plan.groups[*owner].is_tied = true;
+    }
+  }
+}
+
+void add_units(Plan& plan, const ModelDescription& model) {
+  const int64_t tensor_ranks = plan.request.place.mesh.size(MeshAxis::tp);
+  for (const StageSpan& span : spans_of(plan.request, model)) {
+    const size_t first = plan.units.size();
+    for (size_t index = span.first; index < span.last; ++index) {
+      add_unit(plan, model, index);
+      const UnitDescription& unit = model.units[index];
+      if (unit.policy) plan.units.back().policy = unit.policy(plan.request.recompute, tensor_ranks);
+    }
+    plan.units[first].is_stages_first = true;
+    for (size_t u = first; u < plan.units.size(); ++u) plan.units[u].stage = static_cast<int>(span.number);
+    plan.units.back().is_models_last = span.last == model.units.size();
+    plan.stages.push_back({span.number, first, plan.units.size()});
+  }
+  mark_tied(plan, model);
+  // Backward starts at the chain's end: a group's gradient is complete after the backward of its first user.
+  for (size_t u = plan.units.size(); u-- > 0;) {
+    for (size_t g : plan.units[u].groups) plan.groups[g].reduce_after = u;
+  }
+}
+
+/// Parameters of units that compute in fp32: of units named in keep_fp32, of units that share a parameter with them,
+/// and so on. Covers the whole model, so that it is the same on every rank of a pipeline.
+std::set<std::string> wide_parameters(const ModelDescription& model, const std::vector<std::string>& kept) {
+  std::set<std::string> wide;
+  for (size_t pass = 0; pass < 2; ++pass) {  // twice: a head that borrows an fp32 parameter is fp32 as a whole
+    for (const UnitDescription& unit : model.units) {
+      std::vector<std::string> used = unit.borrowed;
+      for (const ParameterSpec& spec : unit.parameters) used.push_back(spec.name);
+      const bool named = std::find(kept.begin(), kept.end(), unit.name) != kept.end();
+      if (named || std::any_of(used.begin(), used.end(), [&](const auto& name) { return wide.contains(name); })) {
+        wide.insert(used.begin(), used.end());
+      }
+    }
+  }
+  return wide;
+}
+
+/// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a parameter with it; their gradients
+/// are also reduced in fp32.
+void choose_dtypes(Plan& plan, const ModelDescription& model) {
+  const ElementType reduce = plan.request.reduces_gradients() ? plan.request.reduce : ElementType::float32;
+  const std::set<std::string> wide = wide_parameters(model, plan.request.keep_fp32);
+  for (WeightGroupPlan& group : plan.groups) {
+    const bool is_wide = wide.contains(group.parameters[0].spec.name);
+    group.compute = is_wide ? ElementType::float32 : plan.request.compute;
+    group.reduce = is_wide ? ElementType::float32 : reduce;
+  }
+  for (UnitPlan& unit : plan.units) {
+    unit.compute = unit.groups.empty() ? plan.request.compute : plan.groups[unit.groups[0]].compute;
+  }
+}
+
+void choose_float8(Plan& plan, const ModelDescription& model) {
+  const std::optional<Float8Request>& float8 = plan.request.float8;
+  if (!float8) return;
+  plan.float8_layers =
+      choose_float8_layers(model, *float8, plan.request.place.mesh.size(MeshAxis::tp), plan.request.keep_fp32);
+  std::set<std::string> converted;
+  for (const LinearChoice& choice : plan.float8_layers) {
+    if (choice.converted) converted.insert(choice.layer + ".weight");
+  }
+  for (WeightGroupPlan& group : plan.groups) {
+    bool any = false;
+    for (ParameterPlan& parameter : group.parameters) {
+      parameter.in_float8 = converted.contains(parameter.spec.name);
+      any |= parameter.in_float8;
+    }
+    group.keeps_scales = any && float8->recipe == Float8Recipe::tensorwise;
+    group.gathers_float8 = group.keeps_scales && float8->gathers && plan.gathers_weights();
+  }
+}
+
+/// What a trace depends on besides the request: blocks with equal keys share a trace.
+struct TraceKey {
+  UnitRole role;
+  RecomputePolicy policy;
+  ElementType compute;
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<bool> in_float8, trained;
+  bool operator==(const TraceKey&) const = default;
+};
+
+TraceKey key_of(const Plan& plan, const UnitPlan& unit) {
+  TraceKey key{unit.role, unit.policy, unit.compute, {}, {}, {}};
+  for (const size_t group : unit.groups) {
+    for (const ParameterPlan& parameter : plan.groups[group].parameters) {
+      key.shapes.push_back(parameter.spec.shape);
+      key.in_float8.push_back(parameter.in_float8);
+      key.trained.push_back(parameter.spec.trainable);
+    }
+  }
+  return key;
+}
+
+void add_activations(Plan& plan, const ModelDescription& model) {
+  plan.hidden_width = model.dim;
+  int64_t most_tokens = plan.request.tokens();
+  if (plan.request.validation) most_tokens = std::max(most_tokens, validation_request(plan.request).tokens());
+  plan.hidden_rows = plan.request.tokens() / plan.request.place.mesh.size(MeshAxis::tp);
+  std::vector<std::pair<TraceKey, const UnitPlan*>> distinct;
+  for (UnitPlan& unit : plan.units) {
+    plan.hidden_bytes = std::max(plan.hidden_bytes, most_tokens * model.dim * size_of(unit.compute));
+    unit.offloaded = plan.request.offload_activations && unit.policy.checkpointed();
+    TraceKey key = key_of(plan, unit);
+    const auto alike =
+        std::find_if(distinct.begin(), distinct.end(), [&](const auto& one) { return one.first == key; });
+    if (alike != distinct.end()) {
+      const UnitPlan& other = *alike->second;
+      unit.trace = other.trace, unit.saved_bytes = other.saved_bytes;
+      unit.forward_peak = other.forward_peak, unit.backward_peak = other.backward_peak;
+      continue;
+    }
+    unit.trace = trace_unit(plan, plan.request, unit, model.units[unit.chain_index]);
+    unit.saved_bytes = unit.trace->saved_bytes(unit.policy);
+    unit.forward_peak = unit.trace->forward_peak(unit.policy);
+    unit.backward_peak = unit.trace->backward_peak(unit.policy);
+    distinct.emplace_back(std::move(key), &unit);
+  }
+}
+
+/// The share of all pairs of a local query and a key of any rank that causal attention computes.
+double causal_share(const PlanRequest& request) {
+  const SequenceSplit split = request.split();
+  if (split.ranks == 1 || split.balance == LoadBalance::head_tail) return 0.5;
+  const auto ranks = static_cast<double>(split.ranks);
+  const auto rank = static_cast<double>(request.place.mesh.coordinate(request.place.rank, MeshAxis::cp));
+  return (2 * rank + 1) / (2 * ranks);
+}
+
+int64_t added_up(const std::vector<MemoryPurpose>& purposes, bool device_only) {
+  int64_t total = 0;
+  for (const MemoryPurpose& purpose : purposes) {
+    if (!device_only || !purpose.on_host) total += purpose.bytes;
+  }
+  return total;
+}
+
+void check_length(const PlanRequest& request, int64_t length) {
+  const SequenceSplit split = request.split();
+  if (length % split.chunks() == 0) return;
+  throw Error(ExitCode::bad_config,
+              fmt::format("a sequence of {} tokens does not divide into {} parts for {} context-parallel ranks; use a "
+                          "multiple of {}",
+                          length, split.chunks(), split.ranks, split.chunks()));
+}
+
+}  // namespace
+
+bool keeps_float8_weights(const PlanRequest& request) {
+  const bool wanted =
+      request.float8 && request.float8->recipe == Float8Recipe::tensorwise && !request.float8->casts_again;
+  return wanted && request.shards() == 1 && !request.cpu_offload && !request.pipeline &&
+         request.place.mesh.size(MeshAxis::tp) == 1;
+}
+
+std::shared_ptr<const UnitTrace> trace_unit(const Plan& plan, const PlanRequest& request, const UnitPlan& unit,
+                                            const UnitDescription& description) {
+  TraceShape shape;
+  shape.samples = request.samples, shape.length = request.local_length();
+  shape.element_size = size_of(unit.compute);
+  shape.on_gpu = request.on_gpu;
+  shape.fused_kernels = request.on_gpu && request.fused_kernels;
+  shape.tensor_ranks = request.place.mesh.size(MeshAxis::tp);
+  shape.async_tensor_parallel = request.async_tensor_parallel;
+  shape.loss_parallel = request.loss_parallel;
+  shape.fused_loss = request.fused_loss;
+  shape.loss_chunks = request.loss_chunks;
+  shape.context_ranks = request.split().ranks;
+  shape.rotates_by_all_gather = request.rotation == Rotation::all_gather;
+  shape.causal_share = causal_share(request);
+  if (request.float8) shape.float8 = request.float8->recipe;
+  for (const size_t group : unit.groups) {
+    for (const ParameterPlan& parameter : plan.groups[group].parameters) {
+      if (parameter.in_float8) shape.float8_parameters.push_back(parameter.spec.name);
+      if (!parameter.spec.trainable) shape.frozen_parameters.push_back(parameter.spec.name);
+    }
+    shape.gathers_float8 |= plan.groups[group].gathers_float8;
+  }
+  shape.keeps_float8_weights = keeps_float8_weights(request);
+  auto trace = std::make_shared<UnitTrace>(std::move(shape));
+  description.trace(*trace);
+  return trace;
+}
+
+int64_t WeightGroupPlan::gathered_bytes() const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < parameters.size(); ++i) bytes += parameters[i].unsharded.numel() * gathered_size(i);
+  return bytes;
+}
+
+int64_t WeightGroupPlan::gathered_shard_bytes() const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < parameters.size(); ++i) bytes += parameters[i].shard.numel() * gathered_size(i);
+  return bytes;
+}
+
+int64_t WeightGroupPlan::scaled_weights() const {
+  if (!keeps_scales) return 0;
+  return std::count_if(parameters.begin(), parameters.end(), [](const auto& parameter) { return parameter.in_float8; });
+}
+
+int64_t WeightGroupPlan::partial_numel() const {
+  int64_t numel = 0;
+  for (const ParameterPlan& parameter : parameters) {
+    if (parameter.spec.trainable && parameter.copied_over_tensor) numel += parameter.shard.numel();
+  }
+  return numel;
+}
+
+bool WeightGroupPlan::is_trained() const {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const ParameterPlan& parameter) { return parameter.spec.trainable; });
+}
+
+int64_t WeightGroupPlan::trained_numel() const {
+  int64_t numel = 0;
+  for (const ParameterPlan& parameter : parameters) {
+    if (parameter.spec.trainable) numel += parameter.unsharded.numel();
+  }
+  return numel;
+}
+
+int64_t WeightGroupPlan::trained_shard_numel() const {
+  int64_t numel = 0;
+  for (const ParameterPlan& parameter : parameters) {
+    if (parameter.spec.trainable) numel += parameter.shard.numel();
+  }
+  return numel;
+}
+
+bool Plan::has_stage(int64_t number) const {
+  return std::any_of(stages.begin(), stages.end(), [&](const StagePlan& stage) { return stage.number == number; });
+}
+
+bool Plan::records_microbatches() const {
+  const bool is_alone = request.place.mesh.world() == 1 && !request.groups_of_one;
+  return request.cuda_graphs && is_alone && !gathers_weights() && !why_no_graphs(request);
+}
+
+// The graphs of a pass run in the order of recording. No graph may wait for other ranks, and gradients must stay at
+// their addresses.
+std::optional<std::string> why_no_graphs(const PlanRequest& request) {
+  if (request.pipeline) return "the units of a pipeline run in the order of its schedule";
+  if (request.place.mesh.size(MeshAxis::tp) > 1) return "tensor-parallel ranks communicate within the blocks";
+  if (request.split().ranks > 1) return "context-parallel ranks communicate within the blocks";
+  if (request.offload_activations) return "offloaded activations change their addresses";
+  if (request.step_in_backward) return "gradients that are stepped in backward change their addresses";
+  return std::nullopt;
+}
+
+int64_t Plan::training_bytes(bool device_only) const { return added_up(memory, device_only); }
+int64_t Plan::validation_bytes(bool device_only) const { return added_up(validation_memory, device_only); }
+int64_t Plan::peer_bytes() const {
+  const bool shares = request.async_tensor_parallel && request.place.mesh.size(MeshAxis::tp) > 1;
+  return shares ? 2 * hidden_bytes : 0;  // two alternating exchanges
+}
+
+int64_t Plan::predicted_bytes(bool device_only) const {
+  return std::max(training_bytes(device_only), validation_bytes(device_only));
+}
+
+const GroupTraffic* Plan::traffic_of(std::string_view group) const {
+  for (const GroupTraffic& entry : traffic) {
+    if (entry.group == group) return &entry;
+  }
+  return nullptr;
+}
+
+Plan make_plan(const ModelDescription& model, const PlanRequest& request) {
+  check_length(request, request.sequence_length);
+  if (request.validation) check_length(request, request.validation->sequence_length);
+  Plan plan;
+  plan.request = request;
+  plan.parameter_count = model.parameter_count();
+  plan.flops_per_token = model.flops_per_token(request.sequence_length);
+  add_units(plan, model);
+  choose_dtypes(plan, model);
+  choose_float8(plan, model);
+  add_activations(plan, model);
+  assign_slots(plan);
+  add_traffic(plan, step_programs(plan, settled_state(plan)));
+  add_offload_traffic(plan);
+  add_memory(plan, model, step_programs(plan, stale_state(plan)));  // the first step gathers the most
+  return plan;
+}
+
+}  // namespace titan

@@ -1,0 +1,31 @@
+// The steps of make_plan, in order; each fills its own fields.
+#pragma once
+
+#include "titan/plan/program.h"
+
+namespace titan {
+
+/// The layout of one parameter over the mesh of `request`, on its rank.
+ParameterPlan plan_parameter(const ParameterSpec& spec, const PlanRequest& request);
+
+/// Assigns a slot to each group's gathered weights and unreduced gradients.
+void assign_slots(Plan& plan);
+/// The stage of this rank with this number in the model's order.
+const StagePlan& stage_numbered(const Plan& plan, int64_t number);
+
+/// Traces one microbatch through a unit on this rank.
+std::shared_ptr<const UnitTrace> trace_unit(const Plan& plan, const PlanRequest& request, const UnitPlan& unit,
+                                            const UnitDescription& description);
+
+/// Traffic of the programs of one step, and of communication within units.
+void add_traffic(Plan& plan, std::span<const RepeatedProgram> step);
+/// Bytes per step of activations and moments that cross between host and device.
+void add_offload_traffic(Plan& plan);
+/// The memory of a step, which is these programs, and of a validation.
+void add_memory(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step);
+/// The same job with the validation batch as its microbatch; validation must be enabled.
+PlanRequest validation_request(const PlanRequest& training);
+/// Peak bytes of a validation batch in the forward of this rank's units, the batch included.
+int64_t validation_forward_bytes(const Plan& plan, const ModelDescription& model);
+
+}  // namespace titan
