@@ -17,7 +17,7 @@ namespace titan {
 namespace {
 
 /// How long the other end of a pipe may do nothing.
-constexpr int kPipeLimitMilliseconds = 5000;
+constexpr int kPipeLimitMilliseconds = 3000;
 
 /// A character device may never end (/dev/zero).
 constexpr size_t kMostOfADevice = size_t{64} << 20;

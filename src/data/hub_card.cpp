@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "hub_folder.h"
 #include "titan/base/error.h"
@@ -16,7 +17,7 @@ namespace titan {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 constexpr int kDeepestCard = 20;
 
@@ -269,13 +270,13 @@ HubPatterns files_of(const Json& value) {
       value.is_array() && std::any_of(value.begin(), value.end(), [](const Json& one) { return one.is_object(); });
   if (!has_splits) return {{"train", patterns_of(value, "data_files")}};
   HubPatterns files;
+  std::set<std::string> names;
   for (const Json& one : value) {
     if (!one.is_object() || one.size() != 2 || !one.contains("split") || !one.contains("path")) {
       throw UnclearCard{"data_files: " + json_text(one)};
     }
     const std::string name = text_of(one["split"], "split");
-    const auto is_same = [&](const auto& other) { return other.first == name; };
-    if (std::any_of(files.begin(), files.end(), is_same)) throw UnclearCard{fmt::format("split: {} (twice)", name)};
+    if (!names.insert(name).second) throw UnclearCard{fmt::format("split: {} (twice)", name)};
     files.push_back({name, patterns_of(one["path"], "path")});
   }
   return files;

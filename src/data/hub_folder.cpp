@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <tuple>
 
@@ -77,7 +78,9 @@ const HubConfiguration& chosen(const fs::path& folder, const std::vector<HubConf
   const auto found = std::find_if(all.begin(), all.end(), is_default);
   if (found != all.end() && std::none_of(found + 1, all.end(), is_default)) return *found;
   std::vector<std::string> names;
-  for (const HubConfiguration& one : all) names.push_back(one.name);
+  constexpr size_t kMostNames = 20;
+  for (size_t i = 0; i < std::min(all.size(), kMostNames); ++i) names.push_back(all[i].name);
+  if (all.size() > kMostNames) names.push_back(fmt::format("… ({} in all)", all.size()));
   fail(folder, fmt::format("README.md names the configurations {} and {} as the default; name the files of one with a "
                            "glob",
                            join(names, ", "), found == all.end() ? "none" : "several"));
@@ -130,6 +133,7 @@ class HubChoice {
 
   std::vector<std::string> matching(const std::vector<std::string>& patterns) const {
     std::vector<std::string> all;
+    std::set<std::string> seen;
     for (const std::string& pattern : patterns) {
       std::vector<std::string> found = find_hub_files(base_, pattern, sorted_);
       std::erase_if(found, [](const std::string& path) {
@@ -139,7 +143,7 @@ class HubChoice {
         fail(folder_, fmt::format("README.md names {}{}, and datasets reads no such file", base_, pattern));
       }
       for (const std::string& path : found) {
-        if (std::find(all.begin(), all.end(), path) == all.end()) continue;
+        if (seen.insert(path).second) continue;
         fail(folder_,
              fmt::format("two patterns find {}, which datasets reads twice for it; name the files with a glob", path));
       }

@@ -37,7 +37,9 @@ namespace {
 }  // namespace
 
 OutputFile::OutputFile(const std::filesystem::path& path, int64_t keep) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  const std::string obstacle = own_file_obstacle(path);
+  if (!obstacle.empty()) throw Error(ExitCode::storage, fmt::format("cannot write {}: {}", path.string(), obstacle));
+  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   if (descriptor_ < 0) fail_to_write(path, errno);
   if (::ftruncate(descriptor_, keep) != 0 || ::lseek(descriptor_, keep, SEEK_SET) < 0) {
     const int reason = errno;

@@ -28,7 +28,7 @@ class BadConfig(BehaviourTest):
         os.mkfifo(pipe)
         run = self.titan("config", "show", pipe)
         self.expect(run, BAD_CONFIG)
-        self.assertIn(f"{pipe}: no program opened this pipe for writing within 5 s; name a TOML file", run.errors)
+        self.assertIn(f"{pipe}: no program opened this pipe for writing within 3 s; name a TOML file", run.errors)
         empty, slow = "true | {}", "(sleep 6; echo '[training]'; sleep 1; echo 'steps = 3') | {}"
         left = "echo '[training]\nsteps = 3' | (sleep 1; {})"
         for line, steps in ((empty, 10000), (slow, 3), (left, 3)):

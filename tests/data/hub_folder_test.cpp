@@ -138,6 +138,10 @@ TEST_F(HubFolder, WhatItsReadmeLeavesOpenOrAsksForInVainIsRefused) {
     folder_.write("set/README.md", "---\nconfigs:\n" + configs + "---\n");
     EXPECT_PRED_FORMAT2(contains, refusal(), words);
   }
+  std::string many;
+  for (int i = 0; i < 300; ++i) many += "- config_name: c" + std::to_string(i) + "\n";
+  folder_.write("set/README.md", "---\nconfigs:\n" + many + "---\n");
+  EXPECT_PRED_FORMAT2(contains, refusal(), "c18, c19, … (300 in all) and none as the default");
   folder_.write("set/README.md", "---\nlicense: mit\n---\n");
   EXPECT_EQ(files().size(), 2u) << "records are read, since more files hold them than text";
   std::filesystem::create_directory_symlink("/", folder_ / "set/.hidden");

@@ -3,6 +3,8 @@
 #include "titan/data/token_file.h"
 #include "support/random_sequence.h"
 
+#include <sys/stat.h>
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -91,6 +93,25 @@ TEST(Tokenize, GivesTheIdsThatEncodingOnTheFlyGivesForEveryKindOfFileAndNumberOf
   EXPECT_EQ(TokenFile(folder / "out.bin").facts().token_bytes, 2);
   EXPECT_FALSE(fs::exists(folder / "out.bin.part"));
   EXPECT_FALSE(fs::exists(folder / "out.bin.progress"));
+}
+
+TEST(Tokenize, ItsOwnFilesAreRegularFiles) {
+  TemporaryFolder folder;
+  const std::string model = write_model(folder, "m.model", {"th"});
+  const std::string corpus = folder.write("a.jsonl", records(3, 1));
+  const fs::path target = folder.write("target", "kept");
+  for (const char* name : {"out.bin.part", "out.bin.ends.part", "out.bin.hashes.part"}) {
+    const Tokenization tokenization = wanted(corpus, model, folder / "out.bin");
+    ASSERT_EQ(::mkfifo((folder / name).c_str(), 0600), 0);
+    EXPECT_PRED_FORMAT2(test::contains, test::message_of(ExitCode::storage, [&] { run(tokenization); }),
+                        std::string(name) + ": it is a named pipe, and the program writes only regular files there");
+    fs::remove(folder / name);
+    fs::create_symlink(target, folder / name);
+    EXPECT_PRED_FORMAT2(test::contains, test::message_of(ExitCode::storage, [&] { run(tokenization); }),
+                        std::string(name) + ": it is a symbolic link");
+    fs::remove(folder / name);
+  }
+  EXPECT_EQ(read_file(target), "kept");
 }
 
 TEST(Tokenize, AVocabularyOfMoreThan65536IdsTakesFourBytes) {

@@ -1,6 +1,7 @@
 #include "titan/report/trace_summary.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -206,6 +207,11 @@ TEST_F(TraceFile, ThatIsNoTraceIsRefusedWithItsPath) {
     write(text);
     EXPECT_NE(refusal().find(path_.string()), std::string::npos) << text << ": " << refusal();
   }
+  write("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n");
+  EXPECT_NE(refusal().find("this is a Git LFS pointer"), std::string::npos) << refusal();
+  std::filesystem::remove(path_);
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_NE(refusal().find("it is a pipe or a device"), std::string::npos) << refusal();
   std::filesystem::remove(path_);
   std::filesystem::create_directory(path_);
   EXPECT_NE(refusal().find("Is a directory"), std::string::npos) << refusal();

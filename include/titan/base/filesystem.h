@@ -18,13 +18,13 @@ namespace titan {
 std::string own_file_obstacle(const std::filesystem::path& path);
 
 /// Reads a whole file, device or pipe. Throws Error(code) "cannot read PATH: reason", also if it holds more than `most`
-/// bytes, where reading stops, or if a pipe is silent for 5 s.
+/// bytes, where reading stops, or if a pipe is silent for 3 s.
 std::string read_file(const std::filesystem::path& path, ExitCode code = ExitCode::storage,
                       size_t most = std::string::npos);
 
 /// Writes a temporary file next to `path`, syncs, renames it and syncs the folder: readers see the old or the new file.
 /// An existing path that is not a regular file (a device, a pipe) is written directly if the user named it; a pipe
-/// whose reader takes nothing for 5 s is an error. Throws Error(storage) "cannot write PATH: reason".
+/// whose reader takes nothing for 3 s is an error. Throws Error(storage) "cannot write PATH: reason".
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
 /// Like write_file_atomically without syncing, for files that may be lost in a power cut (a page, a snapshot). Never
