@@ -99,7 +99,7 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at)
   return found == by_start_.end() ? nullptr : &tokens_[found->second.front()];
 }
 
-void AddedTokenFinder::split(std::string_view text, std::vector<Part>& parts) const {
+void AddedTokenFinder::split(std::string_view text, std::vector<Part>& parts, bool special) const {
   size_t settled = 0;  // the text before it is in `parts`
   for (size_t at = 0; at < text.size();) {
     const AddedToken* token = longest_at(text, at);
@@ -110,14 +110,14 @@ void AddedTokenFinder::split(std::string_view text, std::vector<Part>& parts) co
     size_t begin = at;
     size_t end = at + token->content.size();
     at = end;
+    if (token->special && !special) continue;
     const bool in_a_word = (begin > 0 && is_word_character(text, previous_character(text, begin))) ||
                            (end < text.size() && is_word_character(text, end));
     if (token->single_word && in_a_word) continue;
-    if (begin < settled) continue;  // whitespace already consumed by the previous token
     if (token->lstrip) begin = std::max(whitespace_before(text, begin), settled);
     if (token->rstrip) end = whitespace_after(text, end);
     if (settled < begin) parts.push_back({text.substr(settled, begin - settled), nullptr});
-    parts.push_back({text.substr(begin, end - begin), token});
+    if (begin < end) parts.push_back({text.substr(begin, end - begin), token});  // else the token before has taken it
     settled = end;
   }
   if (settled < text.size()) parts.push_back({text.substr(settled), nullptr});

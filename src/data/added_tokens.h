@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -23,8 +24,19 @@ struct AddedToken {
   bool rstrip = false;       ///< also consumes the whitespace after it
   bool normalized = true;    ///< matched after normalisation, not before
   bool special = false;
+  bool says_normalized = true;  ///< else `normalized` is the opposite of `special`
 
-  bool operator==(const AddedToken& other) const = default;
+  void make_special() {
+    special = true;
+    normalized = normalized && says_normalized;
+  }
+  bool operator==(const AddedToken& other) const {
+    const auto fields = [](const AddedToken& token) {
+      return std::tie(token.content, token.id, token.single_word, token.lstrip, token.rstrip, token.normalized,
+                      token.special);
+    };
+    return fields(*this) == fields(other);
+  }
 };
 
 /// The added tokens of one tokenizer while its files are read. Ids are given as the package does: a token's own in the
@@ -65,7 +77,9 @@ class AddedTokenFinder {
   bool empty() const { return tokens_.empty(); }
 
   /// Splits valid UTF-8 into tokens and the text between them: leftmost match first, longest token at each position.
-  void split(std::string_view text, std::vector<Part>& parts) const;
+  /// `special`: whether special tokens are read, too. As in the package, a token within the whitespace that the one
+  /// before it consumes is found, and the text after it read again.
+  void split(std::string_view text, std::vector<Part>& parts, bool special = true) const;
 
   /// The longest token at `at`, regardless of its context; null if there is none.
   const AddedToken* longest_at(std::string_view text, size_t at) const;

@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "hugging_face_forms.h"
 #include "hugging_face_tokenizer.h"
 #include "pre_tokenizer.h"
 #include "sentencepiece_model.h"
@@ -24,15 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using Class = TokenizerSettings::Class;
-
-constexpr std::string_view kSaveAsOneFile =
-    "Write a tokenizer.json into the folder: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of "
-    "transformers does so";
-
-[[noreturn]] void refuse_tokenizer(const fs::path& path, std::string_view what,
-                                   std::string_view remedy = kSaveAsOneFile) {
-  throw Error(ExitCode::bad_data, fmt::format("tokenizer {}: {}. {}.", path.string(), what, remedy));
-}
 
 /// Ids that a post-processor adds around a text.
 struct Frame {
@@ -83,7 +75,7 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& file, const HuggingFac
   std::optional<JsonNode> list = file.find("added_tokens");
   for (size_t i = 0; list && i < list->size(); ++i) {
     const JsonNode node = list->at(i);
-    AddedToken token = read_added_token(node, node.flag("special", false));
+    AddedToken token = read_added_token(node);
     token.id = token_id_in(node.at("id"));
     const std::optional<int32_t> known = model.id_of(token.content);
     const bool taken = token.id < model.size() && !model.token(token.id).empty() && known != token.id;
@@ -95,48 +87,6 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& file, const HuggingFac
     tokens.push_back(std::move(token));
   }
   return tokens;
-}
-
-// What surrounds a vocabulary, as classes of transformers have it.
-
-json llama_form(const TokenizerSettings& settings) {
-  const char* scheme = !settings.add_prefix_space ? "never" : settings.legacy.value_or(false) ? "always" : "first";
-  json decoders = parse_json(R"([{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-                                  {"type": "ByteFallback"}, {"type": "Fuse"}])");
-  if (settings.add_prefix_space) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
-  return {
-      {"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", scheme}, {"split", false}}},
-      {"decoder", {{"type", "Sequence"}, {"decoders", std::move(decoders)}}}};
-}
-
-json byte_level_form(PieceSplitter::Rule rule, bool add_prefix_space) {
-  const bool own_rule = rule == PieceSplitter::Rule::gpt2;
-  json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"use_regex", own_rule}};
-  if (own_rule) return {{"pre_tokenizer", bytes}, {"decoder", {{"type", "ByteLevel"}}}};
-  json split = {{"type", "Split"},
-                {"pattern", {{"Regex", PieceSplitter::expression_of(rule)}}},
-                {"behavior", "Isolated"},
-                {"invert", false}};
-  return {{"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {std::move(split), std::move(bytes)}}}},
-          {"decoder", {{"type", "ByteLevel"}}}};
-}
-
-/// Without a vocabulary. `gpt2` also serves a vocab.json whose class is not named.
-json form_of(Class reader, const TokenizerSettings& settings) {
-  if (reader == Class::llama) return llama_form(settings);
-  if (reader != Class::qwen2) return byte_level_form(PieceSplitter::Rule::gpt2, settings.add_prefix_space);
-  json form = byte_level_form(PieceSplitter::Rule::qwen2, settings.add_prefix_space);
-  form["normalizer"] = {{"type", "NFC"}};
-  return form;
-}
-
-/// The flags of the model that a class of its own sets.
-void set_model_flags(Class reader, json& model) {
-  const bool characters = reader == Class::llama;
-  for (const char* key : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"}) model.erase(key);
-  model["byte_fallback"] = characters;
-  model["fuse_unk"] = characters;
-  model["ignore_merges"] = false;
 }
 
 /// The parts of a file of the form of a tokenizer.json around `model`.
@@ -220,7 +170,7 @@ class Assembly {
                         "transformers",
                         token.content));
       }
-      as_known.special = token.special || is_named(token);
+      if (is_named(token)) as_known.make_special();
       const int32_t given = added_.add(as_known);
       if (given == id) continue;
       notice(
@@ -247,7 +197,7 @@ class Assembly {
     for (const AddedToken& token : added_.tokens()) known.insert(token.content);
     for (AddedToken token : wanted) {
       if (token.content.empty() || known.contains(token.content)) continue;
-      token.special = token.special || is_named(token);
+      if (is_named(token)) token.make_special();
       const bool is_new = !added_.id_of(token.content);
       const int32_t id = added_.add(token);
       if (is_new)
@@ -331,93 +281,6 @@ HuggingFaceParts read_vocabulary_and_merges(const fs::path& vocabulary) {
   return Assembly(vocabulary, std::move(settings), std::move(parts)).finish(/*framed=*/false, own);
 }
 
-// Vocabularies of other programs.
-
-/// All ways to form a piece of the vocabulary from two others, by the rank of the whole and the length of the first.
-/// `parts`: the ids of what may be merged.
-json merges_of(const std::vector<std::pair<std::string, int32_t>>& ordered,
-               const std::unordered_map<std::string_view, int32_t>& parts) {
-  std::set<size_t> lengths;
-  for (const auto& [piece, id] : ordered) lengths.insert(piece.size());
-  json merges = json::array();
-  for (const auto& [piece, id] : ordered) {
-    const std::string_view text = piece;
-    for (size_t cut : lengths) {
-      if (cut >= text.size()) break;
-      if (!lengths.contains(text.size() - cut) || (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) continue;
-      if (!parts.contains(text.substr(0, cut)) || !parts.contains(text.substr(cut))) continue;
-      merges.push_back({text.substr(0, cut), text.substr(cut)});
-    }
-  }
-  return merges;
-}
-
-/// The model of a tokenizer.json with the pieces of a SentencePiece model. `by_score`: only normal pieces are merged,
-/// the best first, as SentencePiece does; else all of them by their ids.
-json model_of(const SentencePieceModel& source, const std::vector<std::string>& names, bool by_score) {
-  std::vector<std::pair<std::string, int32_t>> ordered;
-  std::unordered_map<std::string_view, int32_t> parts;
-  json vocabulary = json::object();
-  for (size_t id = 0; id < names.size(); ++id) {
-    vocabulary[names[id]] = id;
-    if (by_score && source.pieces[id].type != SentencePiece::Type::normal) continue;
-    ordered.emplace_back(names[id], static_cast<int32_t>(id));
-    parts[names[id]] = static_cast<int32_t>(id);
-  }
-  if (by_score) {
-    std::stable_sort(ordered.begin(), ordered.end(), [&](const auto& a, const auto& b) {
-      return source.pieces[static_cast<size_t>(a.second)].score > source.pieces[static_cast<size_t>(b.second)].score;
-    });
-  }
-  return {{"type", "BPE"}, {"vocab", std::move(vocabulary)}, {"merges", merges_of(ordered, parts)}};
-}
-
-std::vector<std::string> names_of(const SentencePieceModel& model) {
-  std::vector<std::string> names;
-  for (const SentencePiece& piece : model.pieces) names.push_back(piece.text);
-  return names;
-}
-
-/// For a class that transformers does not know: what surrounds the vocabulary follows the model's own settings.
-json generic_form(const fs::path& path, const SentencePieceModel& source, const TokenizerSettings& settings) {
-  if (source.kind != SentencePieceModel::Kind::bpe || !source.charsmap.empty() || source.remove_extra_whitespaces ||
-      source.whitespace_as_suffix || !source.escape_whitespaces) {
-    refuse_tokenizer(
-        path, fmt::format("the class {} beside a SentencePiece model {} is not read here",
-                          settings.class_name.empty() ? "TokenizersBackend" : settings.class_name,
-                          source.kind != SentencePieceModel::Kind::bpe ? "that is not BPE" : "that normalises text"));
-  }
-  std::vector<std::string> names = names_of(source);
-  for (const auto& [id, token] : settings.added) {  // placeholders get the names of the config
-    if (static_cast<size_t>(id) < names.size() && std::find(names.begin(), names.end(), token.content) == names.end()) {
-      names[static_cast<size_t>(id)] = token.content;
-    }
-  }
-  TokenizerSettings as_llama = settings;
-  as_llama.add_prefix_space = source.add_dummy_prefix;
-  json form = llama_form(as_llama);
-  json normalizers = parse_json(R"([{"type": "Replace", "pattern": {"String": " "}, "content": "▁"}])");
-  const bool legacy = settings.legacy.value_or(true);
-  if (source.add_dummy_prefix && legacy) normalizers.push_back({{"type", "Prepend"}, {"prepend", "▁"}});
-  if (!source.add_dummy_prefix || legacy) form.erase("pre_tokenizer");
-  std::string user_defined;
-  for (const SentencePiece& piece : source.pieces) {
-    if (piece.type == SentencePiece::Type::user_defined) user_defined = piece.text;
-  }
-  if (!user_defined.empty()) {
-    refuse_tokenizer(
-        path, fmt::format("the class {} beside a SentencePiece model with user-defined pieces (\"{}\") is not read "
-                          "here",
-                          settings.class_name.empty() ? "TokenizersBackend" : settings.class_name, user_defined));
-  }
-  form["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}};
-  form["model"] = model_of(source, names, /*by_score=*/true);
-  form["model"]["byte_fallback"] = source.byte_fallback;
-  form["model"]["fuse_unk"] = true;
-  if (source.unknown_id >= 0) form["model"]["unk_token"] = names[static_cast<size_t>(source.unknown_id)];
-  return form;
-}
-
 /// Special tokens of a SentencePiece model, which transformers adds unless the configs name others.
 void add_pieces(const fs::path& path, const SentencePieceModel& source, TokenizerSettings& settings) {
   if (settings.names_extra && !settings.former_extra) return;
@@ -431,7 +294,9 @@ void add_pieces(const fs::path& path, const SentencePieceModel& source, Tokenize
   settings.extra_of_model = true;
   for (const SentencePiece& piece : source.pieces) {
     const bool control = piece.type == SentencePiece::Type::control;
-    if (!control && piece.type != SentencePiece::Type::user_defined) continue;
+    // The generic form matches user-defined pieces itself.
+    const bool is_user_defined = piece.type == SentencePiece::Type::user_defined && settings.reader == Class::llama;
+    if (!control && !is_user_defined) continue;
     AddedToken token;
     token.content = piece.text;
     token.special = control;
@@ -458,6 +323,11 @@ HuggingFaceParts read_hugging_face_tokenizer(const fs::path& path) {
   }
   TokenizerSettings settings = read_tokenizer_settings(path.parent_path(), file);
   uint64_t own = name_key(read_file(path, ExitCode::bad_data));
+  if (settings.reader == Class::other) {
+    settings.notices.push_back(fmt::format(
+        "tokenizer {}: the class {} is not known here; the file is read as it is, without rules of the class",
+        path.string(), settings.class_name));
+  }
   const bool rebuilt = settings.reader != Class::backend && settings.reader != Class::other;
   if (rebuilt && file.at("model").find("merges")) {
     const json form = form_of(settings.reader, settings);
@@ -481,18 +351,15 @@ std::optional<HuggingFaceParts> read_with_settings(const fs::path& path, const S
   TokenizerSettings settings = read_tokenizer_settings(path.parent_path(), std::nullopt);
   if (!settings.any) return std::nullopt;
   refuse_code(path, settings);
-  if (settings.reader == Class::qwen2 || settings.reader == Class::gpt2 || settings.reader == Class::other) {
+  if (settings.reader != Class::llama && settings.reader != Class::backend) {
     refuse_tokenizer(path,
                      fmt::format("the class {} is not read here from a SentencePiece model", settings.class_name));
   }
   json form;
-  if (settings.reader == Class::llama || settings.class_name.empty()) {
-    settings.reader = Class::llama;
-    form = llama_form(settings);
-    form["model"] = model_of(model, names_of(model), /*by_score=*/false);
-    set_model_flags(Class::llama, form["model"]);
+  if (settings.reader == Class::llama) {
+    form = llama_form_of(model, settings);
   } else {
-    form = generic_form(path, model, settings);
+    form = generic_form_of(path, model, settings);
     if (model.add_dummy_prefix) {  // the text after an added token gets a space of its own
       for (auto& [id, token] : settings.added) token.normalized = false;
     }

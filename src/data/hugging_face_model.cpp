@@ -46,6 +46,10 @@ HuggingFaceModel::HuggingFaceModel(const JsonNode& node, bool byte_level)
     if (std::optional<int32_t> id = id_of(unknown->text())) unknown_ = *id;
   }
   prepare();
+  if (byte_level_ && byte_fallback_ && std::any_of(byte_.begin(), byte_.end(), [](int32_t id) { return id < 0; })) {
+    node.fail(fmt::format("has byte_fallback beside ByteLevel and lacks tokens of single bytes, which {}.",
+                          kTokenizeOffline));
+  }
 }
 
 HuggingFaceModel::HuggingFaceModel(const std::filesystem::path& vocabulary, const std::filesystem::path& merges) {

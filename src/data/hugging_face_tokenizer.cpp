@@ -85,21 +85,14 @@ void HuggingFaceTokenizer::between_tokens(const AddedTokenFinder& finder, std::s
                                           const Encode& encode) {
   if (finder.empty()) return encode(text, reading.at_start);
   parts.clear();
-  finder.split(text, parts);
-  size_t begin = 0, end = 0;  // of the text since the last token
-  const auto flush = [&] {
-    if (begin < end) encode(text.substr(begin, end - begin), reading.at_start && begin == 0);
-  };
+  finder.split(text, parts, reading.special);
   for (const AddedTokenFinder::Part& part : parts) {
-    end = static_cast<size_t>(part.text.data() - text.data());
-    if (part.token && (reading.special || !part.token->special)) {
-      flush();
+    if (part.token) {
       ids.push_back(part.token->id);
-      begin = end + part.text.size();
+    } else {
+      encode(part.text, reading.at_start && part.text.data() == text.data());
     }
-    end += part.text.size();
   }
-  flush();
 }
 
 /// Encodes the text between two added tokens that are matched before normalisation.
@@ -113,6 +106,7 @@ void HuggingFaceTokenizer::encode_between(std::string_view text, const Reading& 
 
 void HuggingFaceTokenizer::encode_normalized(std::string_view text, bool at_start, Scratch& scratch,
                                              std::vector<int32_t>& ids) const {
+  if (text.empty()) return;  // a prefix is added only to what normalisation has left
   CachedPieces pieces(scratch.cache, ids);
   auto encode = [&](std::string_view piece, std::vector<int32_t>& to) {
     parts_.model.encode_piece(piece, scratch.parts, to);
@@ -307,6 +301,18 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   return out.append(text.substr(settled));
 }
 
+std::string replaced(std::string_view text, const Pattern& pattern, std::string_view to) {
+  std::string out;
+  size_t settled = 0;
+  Pattern::Scratch scratch(pattern);
+  Pattern::Walk walk;
+  for (Pattern::Match match; pattern.next(text, walk, scratch, match);) {
+    out.append(text.substr(settled, match.begin - settled)).append(to);
+    settled = match.end;
+  }
+  return out.append(text.substr(settled));
+}
+
 std::optional<utf8proc_option_t> form_named(std::string_view name) {
   if (name == "NFC") return UTF8PROC_COMPOSE;
   if (name == "NFD") return UTF8PROC_DECOMPOSE;
@@ -343,6 +349,14 @@ void HuggingFaceNormalizer::add(const JsonNode& node) {
   } else if (type == "Replace" && node.at("pattern").find("String")) {
     steps_.push_back({node.at("pattern").text("String"), node.text("content")});
     if (steps_.back().from.empty()) node.fail("replaces an empty text. Give a text to replace.");
+  } else if (type == "Replace") {
+    const std::string expression = node.at("pattern").text("Regex");
+    try {
+      auto pattern = std::make_shared<const Pattern>(expression, Pattern::Anchor::anywhere);
+      steps_.push_back({expression, node.text("content"), /*is_form=*/false, std::move(pattern)});
+    } catch (const Error& error) {
+      node.fail(fmt::format("{}: {}.", kTokenizeOffline, error.what()));
+    }
   } else if (form_named(type)) {
     steps_.push_back({type, "", /*is_form=*/true});
   } else {
@@ -355,6 +369,8 @@ std::string HuggingFaceNormalizer::normalized(std::string_view text) const {
   for (const Step& step : steps_) {
     if (step.is_form) {
       out = in_form(out, *form_named(step.from));
+    } else if (step.pattern) {
+      out = replaced(out, *step.pattern, step.to);
     } else if (!step.from.empty()) {
       out = replaced(out, step.from, step.to);
     } else if (!out.empty()) {

@@ -112,7 +112,8 @@ class HuggingFaceNormalizer {
   struct Step {
     std::string from;  // empty: `to` is prepended to the text
     std::string to;
-    bool is_form = false;  // `from` is the name of a normalisation form
+    bool is_form = false;                              // `from` is the name of a normalisation form
+    std::shared_ptr<const Pattern> pattern = nullptr;  // `from` as an expression
   };
   void add(const JsonNode& node);
 

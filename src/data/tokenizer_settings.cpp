@@ -22,11 +22,36 @@ constexpr std::string_view kDamagedSettings = "The file may be damaged: get it a
 constexpr std::array kSpecialKeys = {"bos_token", "eos_token", "unk_token", "sep_token",
                                      "pad_token", "cls_token", "mask_token"};
 
-// Models whose class is not the one that their tokenizer_config.json names (transformers' tokenization_auto.py), as far
-// as models of that shape are trained here.
-constexpr std::array kBackendModels = {"mistral", "mixtral",  "ministral", "ministral3", "mistral3", "phi3",
-                                       "olmo2",   "stablelm", "internlm2", "granite",    "nemotron", "minicpm3"};
-constexpr std::array kQwenModels = {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"};
+/// The class of each model (transformers' tokenization_auto.py), as far as models are decoders of text. kGenericClass
+/// counts whatever the files name, since many published ones name another.
+struct ModelClass {
+  std::string_view name;
+  std::string_view models;  // each between spaces
+};
+constexpr std::array kModelClasses = {
+    ModelClass{kGenericClass,
+               " arctic ernie4_5 ernie4_5_moe flex_olmo glm glm4 glm4_moe glm4_moe_lite gpt_bigcode granite granitemoe "
+               "granitemoehybrid granitemoeshared hyperclovax internlm2 internlm3 iquestcoder jamba kimi_linear "
+               "mimo_v2_flash minicpm3 minimax_m2 ministral ministral3 mistral mistral3 mixtral nemotron olmo2 olmo3 "
+               "olmo_hybrid persimmon phi3 phimoe stablelm "},
+    ModelClass{"Qwen2Tokenizer", " qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next "},
+    ModelClass{"GPT2Tokenizer", " codegen dbrx emu3 gpt2 gpt_neo gptj jais2 opt phi starcoder2 "},
+    ModelClass{"GPTNeoXTokenizer", " falcon_mamba gpt_neox mamba mamba2 mpt olmo olmoe rwkv xlstm "},
+    ModelClass{"GemmaTokenizer", " gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text recurrent_gemma zaya "},
+    ModelClass{"Qwen3_5Tokenizer", " qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text "},
+    ModelClass{"CohereTokenizer", " cohere cohere2 "},
+};
+
+/// Of these the model's class counts, too, although it is not kGenericClass.
+constexpr std::array kMisnamed = {"qwen2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"};
+
+std::string_view class_of_model(const std::string& type) {
+  if (type.empty() || type.find(' ') != type.npos) return {};
+  for (const ModelClass& each : kModelClasses) {
+    if (each.models.find(" " + type + " ") != std::string_view::npos) return each.name;
+  }
+  return {};
+}
 
 constexpr auto is_listed = [](const auto& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
@@ -41,6 +66,7 @@ Class class_named(const std::string& name) {
   if (name == "LlamaTokenizer") return Class::llama;
   if (name == "Qwen2Tokenizer") return Class::qwen2;
   if (name == "GPT2Tokenizer") return Class::gpt2;
+  if (name == "GPTNeoXTokenizer") return Class::gpt_neox;
   const bool generic = is_listed(
       std::array{"", "PreTrainedTokenizer", "TokenizersBackend", "PythonBackend", "MistralCommonBackend"}, name);
   return generic ? Class::backend : Class::other;
@@ -95,16 +121,12 @@ class SettingsReader {
     std::string name;
     if (std::optional<JsonNode> field = config_ ? config_->find("tokenizer_class") : std::nullopt) name = field->text();
     if (name.empty()) name = model_class_;
-    settings_.class_name = name = without_fast(name);
+    name = without_fast(name);
+    const std::string_view of_model = class_of_model(model_type_);
+    const bool model_decides = of_model == kGenericClass || name.empty() || is_listed(kMisnamed, model_type_);
+    if (!of_model.empty() && model_decides) name = of_model;
+    settings_.class_name = name;
     settings_.reader = class_named(name);
-    const bool qwen = is_listed(kQwenModels, model_type_);
-    if (is_listed(kBackendModels, model_type_)) {
-      settings_.reader = Class::backend;
-    } else if (qwen && (name.empty() || model_type_ == "qwen2")) {
-      settings_.reader = Class::qwen2;
-    } else if (model_type_ == "gpt2" && name.empty()) {
-      settings_.reader = Class::gpt2;
-    }
     // Many byte-level tokenizers name the class of the first Llama's.
     if (settings_.reader == Class::llama && file_ && file_->value().dump().find("\"ByteLevel\"") != std::string::npos) {
       settings_.reader = Class::backend;
@@ -130,15 +152,15 @@ class SettingsReader {
       set(key, special_token(*config.find(key)));
       settings_.named.back().is_object = value.is_object();
     }
-    const char* extra = "extra_special_tokens";
-    std::optional<JsonNode> list = config.find(extra);
-    if (!list || list->value().empty()) list = config.find("additional_special_tokens");
+    std::optional<JsonNode> list = config.find("extra_special_tokens");
+    std::optional<JsonNode> former = config.find("additional_special_tokens");
+    if (former && (!list || list->value().empty())) list = std::move(former);
     if (list) read_extra(*list);
   }
 
   /// A string, or an object with flags.
   static AddedToken special_token(const JsonNode& node) {
-    if (node.value().is_object()) return read_added_token(node, false);
+    if (node.value().is_object()) return read_added_token(node);
     AddedToken token;
     token.content = node.text();
     token.normalized = false;
@@ -159,7 +181,7 @@ class SettingsReader {
   }
 
   void read_extra(const JsonNode& list) {
-    settings_.names_extra = true;
+    settings_.names_extra = list.value().is_array();
     if (list.value().is_object()) {  // by name
       for (const auto& [key, value] : list.value().items()) set(key, special_token(*list.find(key)));
       return;
@@ -185,7 +207,7 @@ class SettingsReader {
         decoder.fail(fmt::format("has the key \"{}\", which is not an id. {}", key, kDamagedSettings));
       }
       const JsonNode node(value, decoder.file(), fmt::format("added_tokens_decoder.{}", key));
-      tokens[id] = read_added_token(node, node.flag("special", false));
+      tokens[id] = read_added_token(node);
     }
     settings_.added.assign(tokens.begin(), tokens.end());
     compare_with_former_files();
@@ -236,7 +258,7 @@ class SettingsReader {
     const std::optional<JsonNode> own = file_ ? file_->find("added_tokens") : std::nullopt;
     for (size_t i = 0; own && i < own->size(); ++i) {
       const JsonNode node = own->at(i);
-      tokens[token_id_in(node.at("id"))] = read_added_token(node, node.flag("special", false));
+      tokens[token_id_in(node.at("id"))] = read_added_token(node);
     }
     settings_.added.assign(tokens.begin(), tokens.end());
   }
@@ -261,7 +283,7 @@ class SettingsReader {
       }
       if (!key.ends_with("_token") || !(value.is_string() || value.is_object())) continue;
       AddedToken token = special_token(*map_->find(key));
-      token.special = true;
+      token.make_special();
       const Named* named = settings_.find(key);
       if (named && named->token.content != token.content) {
         settings_.notices.push_back(
@@ -282,6 +304,9 @@ class SettingsReader {
     const char* end = "<|endoftext|>";
     if (settings_.reader == Class::qwen2) defaults = {{"unk_token", end}, {"eos_token", end}, {"pad_token", end}};
     if (settings_.reader == Class::gpt2) defaults = {{"unk_token", end}, {"bos_token", end}, {"eos_token", end}};
+    if (settings_.reader == Class::gpt_neox) {
+      defaults = {{"unk_token", end}, {"bos_token", end}, {"eos_token", end}, {"pad_token", "<|padding|>"}};
+    }
     for (const auto& [key, content] : defaults) settings_.add_default(key, content);
     const auto place = [](const Named& named) {
       return std::find(kSpecialKeys.begin(), kSpecialKeys.end(), named.key) - kSpecialKeys.begin();
@@ -321,14 +346,15 @@ int32_t token_id_in(const JsonNode& node) {
   return static_cast<int32_t>(id);
 }
 
-AddedToken read_added_token(const JsonNode& node, bool special) {
+AddedToken read_added_token(const JsonNode& node) {
   AddedToken token;
   token.content = node.text("content");
-  token.special = special;
+  token.special = node.flag("special", false);
   token.single_word = node.flag("single_word", false);
   token.lstrip = node.flag("lstrip", false);
   token.rstrip = node.flag("rstrip", false);
-  token.normalized = node.flag("normalized", !special);
+  token.says_normalized = node.find("normalized").has_value();
+  token.normalized = node.flag("normalized", !token.special);
   return token;
 }
 

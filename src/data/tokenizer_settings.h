@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,10 +15,13 @@
 
 namespace titan {
 
+/// transformers' class without rules of its own.
+inline constexpr std::string_view kGenericClass = "TokenizersBackend";
+
 struct TokenizerSettings {
   /// Which class of transformers reads the tokenizer. `backend` follows the tokenizer's own file; the others replace
   /// what surrounds its vocabulary by rules of their own.
-  enum class Class { backend, llama, qwen2, gpt2, other };
+  enum class Class { backend, llama, qwen2, gpt2, gpt_neox, other };
 
   /// A special token with a name: "bos_token".
   struct Named {
@@ -28,7 +32,7 @@ struct TokenizerSettings {
   };
 
   Class reader = Class::backend;
-  std::string class_name;   ///< as the file has it, for messages; empty: none
+  std::string class_name;   ///< for messages; empty: no file names one
   bool any = false;         ///< whether there is such a file
   bool needs_code = false;  ///< the tokenizer is Python code beside the files
 
@@ -61,6 +65,6 @@ TokenizerSettings read_tokenizer_settings(const std::filesystem::path& folder, c
 int32_t token_id_in(const JsonNode& node);
 
 /// The flags and the content of an added token, without its id.
-AddedToken read_added_token(const JsonNode& node, bool special);
+AddedToken read_added_token(const JsonNode& node);
 
 }  // namespace titan

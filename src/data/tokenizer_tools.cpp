@@ -164,8 +164,9 @@ void describe_tokenizer(const std::filesystem::path& model, std::ostream& out) {
   out << fmt::format("{:<12} {}\n{:<12} {}\n", "kind", tokenizer->name(), "ids",
                      with_thousands(tokenizer->vocabulary_size()));
   for (auto [label, id] : {std::pair("begin", tokenizer->bos_id()), std::pair("end", tokenizer->eos_id())}) {
-    out << fmt::format("{:<12} {}\n", label,
-                       id == Tokenizer::kNoId ? "none" : fmt::format("{} {}", id, tokenizer->token_name(id)));
+    out << fmt::format(
+        "{:<12} {}\n", label,
+        id == Tokenizer::kNoId ? "none" : fmt::format("{} {}", id, printable(tokenizer->token_name(id))));
   }
   if (!tokenizer->reads_text()) return;
   std::vector<std::string> longest;

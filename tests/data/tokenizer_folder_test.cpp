@@ -62,6 +62,26 @@ TEST(TokenizerFolder, AnAddedTokenGetsTheNextFreeIdWhateverTheConfigSaysAndThatI
   EXPECT_PRED_FORMAT2(test::contains, folder.open()->notices()[0], "the token \"<x>\" the id 300; it has the id 258");
 }
 
+// Expected ids are those of transformers 5.24 for the same files.
+TEST(TokenizerFolder, ANamedTokenIsSpecialAndSoMatchedBeforeNormalisation) {
+  Folder folder;
+  folder.configure(
+      R"({"eos_token": "e", "added_tokens_decoder": {"101": {"content": "e"}, "258": {"content": "the"}}})");
+  EXPECT_EQ(folder.encode("the"), (Ids{'t', 'h', 'e'}));
+  folder.configure(
+      R"({"eos_token": null, "added_tokens_decoder": {"101": {"content": "e"}, "258": {"content": "the"}}})");
+  EXPECT_EQ(folder.encode("the"), Ids{257});
+}
+
+TEST(TokenizerFolder, ATokenOfSpacesIsFoundAgainInTheSpacesThatItConsumes) {
+  Folder folder;
+  folder.configure(R"({"eos_token": null, "added_tokens_decoder": {"258": {"content": "  ", "rstrip": true}}})");
+  EXPECT_EQ(folder.encode("a     b"), (Ids{'a', 258, 258, 'b'}));
+  folder.configure(
+      R"({"eos_token": null, "added_tokens_decoder": {"258": {"content": "  ", "lstrip": true, "rstrip": true}}})");
+  EXPECT_EQ(folder.encode("a     b"), (Ids{'a', 258, 'b'}));
+}
+
 TEST(TokenizerFolder, TheFormerFilesCountWhereTheConfigListsNoAddedTokens) {
   Folder folder;
   folder.write("added_tokens.json", R"({"<|end|>": 258, "<a>": 259})");
@@ -123,6 +143,16 @@ TEST(TokenizerFolder, ASentencePieceModelIsReadAsItsClassDoes) {
   folder.write("tokenizer_config.json", R"({"tokenizer_class": "T5Tokenizer"})");
   EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { open_tokenizer(folder.string()); }),
                       "the class T5Tokenizer is not read here from a SentencePiece model");
+}
+
+TEST(TokenizerFolder, ASentencePieceModelWithoutAClassFollowsItsOwnSettings) {
+  TemporaryFolder folder;
+  folder.write("tokenizer.model", test::model_file(test::piece("▁", -1) + test::piece("a", -2) + test::piece("b", -3) +
+                                                       test::piece("ab", -4) + test::piece("▁ab", -5),
+                                                   SentencePieceModel::Kind::bpe));
+  folder.write("tokenizer_config.json", R"({"added_tokens_decoder": {"8": {"content": "<x>"}}})");
+  EXPECT_EQ(open_tokenizer(folder.string())->encode("ab<x>ab", false, false), (Ids{7, 8, 7}));
+  EXPECT_EQ(open_tokenizer(folder.string())->bos_id(), 1);
 }
 
 TEST(TokenizerFolder, ATiktokenFileHasTheSpecialTokensOfItsConfig) {

@@ -26,16 +26,17 @@ COUNT = 600 if os.environ.get("TITAN_TEST_FULL") else 60
 WORDS = ("Tell me a story about the fox, please. Once upon a time there was 12 345 Ärger über 東京 — naïve…\n\n Yes! No? red "
          "<sep> blue it's they'll").split(" ")
 NAMES = ["<|im_start|>", "<|im_end|>", "<sep>", "[PAD]", "fox", "<|tool|>", "▁story", "the", "<s>", "</s>", "<unk>",
-         "<|endoftext|>", "über"]
+         "<|endoftext|>", "über", "  ", "\n\n", " <x>", "e"]
 CLASSES = {
-    "bytes": ["PreTrainedTokenizerFast", "Qwen2Tokenizer", "LlamaTokenizerFast", "GPT2Tokenizer"],
+    "bytes": ["PreTrainedTokenizerFast", "Qwen2Tokenizer", "LlamaTokenizerFast", "GPT2Tokenizer", "GPTNeoXTokenizer", None],
     "llama": ["PreTrainedTokenizerFast", "LlamaTokenizer"],
-    "files": ["Qwen2Tokenizer", "GPT2Tokenizer"],
-    "pieces": ["LlamaTokenizer", "PreTrainedTokenizerFast"],
+    "files": ["Qwen2Tokenizer", "GPT2Tokenizer", "GPTNeoXTokenizer"],
+    "pieces": ["LlamaTokenizer", "PreTrainedTokenizerFast", None],
+    "symbols": ["PreTrainedTokenizerFast", None],
     "tiktoken": ["PreTrainedTokenizerFast", "LlamaTokenizer"],
 }
-TYPES = {"bytes": ["llama", "qwen3"], "llama": ["llama", "mistral"], "files": ["qwen2"], "pieces": ["llama", "mistral"],
-         "tiktoken": ["llama"]}  # fmt: skip
+TYPES = {"bytes": ["llama", "qwen3", "gpt_neox", "gpt2"], "llama": ["llama", "mistral"], "files": ["qwen2"],
+         "pieces": ["llama", "mistral"], "symbols": ["llama", "mistral"], "tiktoken": ["llama"]}  # fmt: skip
 
 
 def bases(folder: pathlib.Path) -> dict[str, int]:
@@ -52,28 +53,32 @@ def bases(folder: pathlib.Path) -> dict[str, int]:
     merges = (merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"])
     (folder / "files/merges.txt").write_text("#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges))
     (folder / "text.txt").write_text("\n".join(lines))
-    (folder / "pieces").mkdir()
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "text.txt"), model_prefix=str(folder / "pieces/tokenizer"), vocab_size=400, model_type="bpe",
-        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
-    )  # fmt: skip
+    for name, more in (("pieces", {}), ("symbols", {"user_defined_symbols": ["fox", "<sep>"], "control_symbols": "<|tool|>"})):
+        (folder / name).mkdir()
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(folder / "text.txt"), model_prefix=str(folder / f"{name}/tokenizer"), vocab_size=400, model_type="bpe",
+            byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=name == "symbols", minloglevel=2,
+            **more,
+        )  # fmt: skip
     (folder / "tiktoken").mkdir()
     shutil.copy(ROOT / "configs/tokenizers/stories.model", folder / "tiktoken/tokenizer.model")
-    own = (folder / "tiktoken/tokenizer.model").read_text().count("\n")
-    return sizes | {"files": len(model["vocab"]), "pieces": 400, "tiktoken": own}
+    own = (folder / "tiktoken/tokenizer.model").read_text().strip().count("\n") + 1
+    return sizes | {"files": len(model["vocab"]), "pieces": 400, "symbols": 400, "tiktoken": own}
 
 
 def flags(rnd: random.Random) -> dict[str, bool]:
-    some = {key: rnd.random() < 0.3 for key in ("lstrip", "rstrip", "single_word")}
-    return some | {"normalized": rnd.random() < 0.4, "special": rnd.random() < 0.6}
+    """Some flags; a missing `normalized` is the opposite of `special`."""
+    shares = {"lstrip": 0.3, "rstrip": 0.3, "single_word": 0.3, "normalized": 0.4, "special": 0.6}
+    return {key: rnd.random() < share for key, share in shares.items() if rnd.random() < 0.7}
 
 
 def configure(folder: pathlib.Path, kind: str, size: int, rnd: random.Random) -> None:
     config: dict = {"tokenizer_class": rnd.choice(CLASSES[kind])}
-    listed = []
+    listed: list[str] = []
+    step = rnd.choice([1, 1, 3])  # of ids: 3 leaves gaps
     if rnd.random() < 0.7:
         names = rnd.sample(NAMES, rnd.randint(1, 6))
-        config["added_tokens_decoder"] = {str(size + i): {"content": x} | flags(rnd) for i, x in enumerate(names)}
+        config["added_tokens_decoder"] = {str(size + step * i): {"content": x} | flags(rnd) for i, x in enumerate(names)}
         listed += names
     if rnd.random() < 0.3:
         names = rnd.sample(NAMES, rnd.randint(1, 3))
@@ -144,9 +149,12 @@ class TokenizerFolders(unittest.TestCase):
             configure(place, kind, sizes[kind], rnd)
             text = "".join(rnd.choice([*WORDS, *NAMES, " ", "\n"]) + rnd.choice(["", " "]) for _ in range(25))
             (self.folder / "in.txt").write_bytes(text.encode())
-            theirs = transformers.AutoTokenizer.from_pretrained(place)
+            try:
+                theirs = transformers.AutoTokenizer.from_pretrained(place)
+            except ValueError:  # a begin of text that its own template cannot hold, such as " <x>"
+                continue
             shown = self.ask("encode", place, self.folder / "in.txt")
-            if "which is not a token of the vocabulary" in shown:
+            if "which is not a token of the vocabulary" in shown or "a SentencePiece model that normalises text" in shown:
                 continue
             with self.subTest(seed=seed, kind=kind, config=(place / "tokenizer_config.json").read_text()):
                 self.assertEqual(shown.split(), [str(id) for id in theirs.encode(text, add_special_tokens=False)])
