@@ -72,7 +72,7 @@ class Builder : public nlohmann::json_sax<Json> {
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string* twice) {
   if (!is_shallow_json(text)) refuse_deep_json();
   Builder builder(twice);
-  Json::sax_parse(text, &builder);
+  parse_json_events<Json>(text, &builder);
   return builder.take();
 }
 

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
+#include "chat_jinja_messages.h"
 #include "chat_jinja_operations.h"
 #include "chat_jinja_text.h"
 
@@ -13,7 +13,6 @@ namespace titan::jinja {
 namespace {
 
 constexpr int kMostNested = 300;  // statements, expressions and macros in each other
-constexpr size_t kDeepestJson = 100;
 
 // What a run may take: a fixed part, and what a conversation's size explains. Templates keep several copies of the
 // texts and look at every pair of messages; published ones need a hundredth of this.
@@ -429,124 +428,17 @@ class Run {
   int nested_ = 0;
 };
 
-/// Makes the value of JSON, whose texts have no message's origin.
-class JsonReader : public nlohmann::json_sax<nlohmann::json> {
- public:
-  explicit JsonReader(Heap& heap) : heap_(heap) {}
-
-  Value result() const { return result_; }
-
-  bool null() override { return put(none()); }
-  bool boolean(bool value) override { return put(jinja::boolean(value)); }
-  bool number_integer(number_integer_t value) override { return put(number(value)); }
-  bool number_unsigned(number_unsigned_t value) override {
-    if (value > uint64_t{INT64_MAX}) unsupported("a whole number beyond 64 bits");
-    return put(number(static_cast<int64_t>(value)));
-  }
-  bool number_float(number_float_t value, const string_t&) override { return put(real(value)); }
-  bool string(string_t& value) override { return put(text(value)); }
-  bool binary(binary_t&) override { return false; }
-  bool start_object(size_t) override { return open({heap_.dictionary(), {}, {}}); }
-  bool start_array(size_t) override { return open({none(), {}, {}}); }
-  bool key(string_t& name) override {
-    open_.back().key = text(name);
-    return true;
-  }
-  bool end_object() override { return close(open_.back().object); }
-  bool end_array() override { return close(heap_.list(std::move(open_.back().items))); }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
-
- private:
-  struct Container {
-    Value object;  // none for a list
-    Value key;
-    Items items;
-  };
-
-  Value text(const std::string& bytes) {
-    TracedText copy;
-    heap_.put(copy, bytes, TracedText::kOtherField);
-    return heap_.text(std::move(copy));
-  }
-  bool open(Container container) {
-    if (open_.size() == kDeepestJson) unsupported("JSON nested this deep");
-    open_.push_back(std::move(container));
-    return true;
-  }
-  bool close(const Value& value) {
-    open_.pop_back();
-    return put(value);
-  }
-  bool put(const Value& value) {
-    heap_.work();
-    if (open_.empty()) {
-      result_ = value;
-    } else if (Container& in = open_.back(); in.object.kind == Kind::object) {
-      in.object.members->set(heap_, in.key, value);
-    } else {
-      heap_.charge(sizeof value);
-      in.items.push_back(value);
-    }
-    return true;
-  }
-
-  Heap& heap_;
-  std::vector<Container> open_;
-  Value result_;
-};
-
-Value value_of(Heap& heap, const ChatField& field) {
-  JsonReader reader(heap);
-  if (!nlohmann::json::sax_parse(field.json, &reader)) mistaken(fmt::format("the value of {} is not JSON", field.name));
-  return reader.result();
-}
-
-/// A content that is a list of parts.
-Value parts_of(Heap& heap, const ChatMessage& message, size_t origin) {
-  Items items;
-  for (const std::string& text : message.parts) {
-    const Value part = heap.dictionary();
-    part.members->set(heap, heap.view("type"), heap.view("text"));
-    part.members->set(heap, heap.view("text"), heap.view(text, origin));
-    items.push_back(part);
-  }
-  return heap.list(std::move(items));
-}
-
-Value value_of(Heap& heap, const ChatMessage& message, size_t origin) {
-  const Value made = heap.dictionary();
-  const auto set = [&](std::string_view key, const Value& value) { made.members->set(heap, heap.view(key), value); };
-  set("role", heap.view(message.role));
-  set("content", message.parts.empty() ? heap.view(message.content, origin) : parts_of(heap, message, origin));
-  for (const ChatField& field : message.fields) set(field.name, value_of(heap, field));
-  return made;
-}
-
-size_t size_of(const std::vector<ChatField>& fields) {
-  size_t size = 0;
-  for (const ChatField& field : fields) size += field.name.size() + 16 * field.json.size();  // of "[0,0,0"
-  return size;
-}
-
 }  // namespace
 
 Rendered Template::write(const std::vector<ChatMessage>& messages, bool generate,
                          const std::map<std::string, std::string>& names,
                          const std::vector<ChatField>& variables) const {
-  size_t size = size_of(variables);
-  for (const ChatMessage& message : messages) size += 100 + 2 * message.content.size() + size_of(message.fields);
-  const size_t pairs = messages.size() * messages.size();
+  const size_t size = size_of(messages, variables), pairs = messages.size() * messages.size();
   Heap heap(kBytes + kBytesPerByte * size + kBytesPerPair * pairs, kWork + kWorkPerByte * size + kWorkPerPair * pairs);
   Scope* const root = heap.enter(nullptr);
   root->names = {{"tools", none()}, {"documents", none()}, {"add_generation_prompt", boolean(generate)}};
   for (const auto& [name, text] : names) root->names.emplace_back(name, heap.view(text));
-  for (const ChatField& field : variables) {
-    std::erase_if(root->names, [&](const auto& each) { return each.first == field.name; });
-    root->names.emplace_back(field.name, value_of(heap, field));
-  }
-  Items values;
-  for (const ChatMessage& message : messages) values.push_back(value_of(heap, message, values.size() + 1));
-  root->names.emplace_back("messages", heap.list(std::move(values)));
+  define_conversation(heap, *root, messages, variables);
   return Run(heap, root).all(syntax_.statements);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cctype>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,10 @@
 #include "chat_jinja_syntax.h"
 
 namespace titan::jinja {
+
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
+/// Whether a name or number can hold it.
+inline bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
 class ExpressionParser {
  public:
@@ -74,6 +79,7 @@ class ExpressionParser {
   Expression bound();
   std::vector<Expression> arguments(Expression first);
   Expression primary();
+  // Of chat_jinja_literals.cpp.
   Expression text();
   Expression numeral();
   Expression items(std::string_view end);

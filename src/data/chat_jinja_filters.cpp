@@ -1,6 +1,5 @@
 // Jinja's filters.
 #include <fmt/format.h>
-#include <utf8proc.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,7 @@
 #include <map>
 #include <optional>
 
+#include "chat_jinja_numbers.h"
 #include "chat_jinja_operations.h"
 #include "chat_jinja_text.h"
 #include "titan/data/utf8.h"
@@ -166,81 +166,15 @@ Value batches(Heap& heap, const Value& of, const Arguments& with) {
   return heap.sequence(Kind::generator, std::move(all), "batch");
 }
 
-Value rounded(const Value& value, const Arguments& with) {
-  const int64_t digits = with.whole(0, 0);
+Value rounded_number(const Value& value, const Arguments& with) {
   const std::string how(with.has(1) ? as_text(with.value(1)).bytes : "common");
   if (how != "common" && how != "ceil" && how != "floor") mistaken("round is common, ceil or floor");
-  if (how != "common") {
-    const double power = std::pow(10.0, static_cast<double>(digits)), scaled = as_real(value) * power;
-    return real((how == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / power + 0.0);  // no -0.0
-  }
-  if (digits < 0 || digits > 300) unsupported("rounding to this number of digits");
-  if (is_whole(value)) return number(value.number);
-  if (!std::isfinite(as_real(value))) return value;
-  return real(
-      std::stod(fmt::format("{:.{}f}", value.real, digits)));  // rounded as Python does: the exact value, half to even
-}
-
-bool has_other_digits(std::string_view text) {
-  for (size_t at = 0; at < text.size(); at += utf8_length(static_cast<unsigned char>(text[at]))) {
-    const char32_t c = first_code_point(text.substr(at));
-    if (c >= 0x80 && utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND) return true;
-  }
-  return false;
-}
-
-/// Python's int(text) or float(text), or nothing.
-template <typename Number>
-std::optional<Number> read_number(std::string_view text) {
-  text = strip_characters(text);
-  std::string digits;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto is_digit = [&](size_t at) { return at < text.size() && text[at] >= '0' && text[at] <= '9'; };
-    if (text[i] == '_' && (i == 0 || !is_digit(i - 1) || !is_digit(i + 1))) return std::nullopt;
-    if (static_cast<unsigned char>(text[i]) >= 0x80) {
-      if (has_other_digits(text)) unsupported("reading a number of other digits than ASCII's");
-      return std::nullopt;
-    }
-    if (text[i] != '_') digits.push_back(text[i]);
-  }
-  if (digits.starts_with('+')) digits.erase(0, 1);
-  if (digits.empty() || digits[0] == '+') return std::nullopt;
-  Number number = 0;
-  const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (read.ptr != digits.data() + digits.size()) return std::nullopt;
-  if (read.ec == std::errc::result_out_of_range) unsupported("a number of this size");
-  if (text.starts_with("+-")) return std::nullopt;
-  return number;
+  return rounded(value, with.whole(0, 0), how);
 }
 
 Value to_whole(const Value& value, const Arguments& with) {
-  const Value otherwise = with.value(0, number(0));
   if (with.whole(1, 10) != 10) unsupported("the filter \"int\" with another base");
-  if (is_whole(value)) return number(value.number);
-  double whole = 0;
-  if (value.kind == Kind::undefined) misfit(value, "number");
-  if (value.kind == Kind::real) {
-    whole = value.real;
-  } else if (is_text(value)) {
-    if (const std::optional<int64_t> read = read_number<int64_t>(value.text->bytes)) return number(*read);
-    const std::optional<double> read = read_number<double>(value.text->bytes);
-    if (!read) return otherwise;
-    whole = *read;
-  } else {
-    return otherwise;
-  }
-  if (!std::isfinite(whole)) return otherwise;
-  if (std::abs(whole) >= 0x1p63) unsupported("a whole number beyond 64 bits");
-  return number(static_cast<int64_t>(whole));
-}
-
-Value to_real(const Value& value, const Arguments& with) {
-  const Value otherwise = with.value(0, real(0));
-  if (is_number(value)) return real(as_real(value));
-  if (value.kind == Kind::undefined) misfit(value, "number");
-  if (!is_text(value)) return otherwise;
-  const std::optional<double> read = read_number<double>(value.text->bytes);
-  return read ? real(*read) : otherwise;
+  return whole_of(value, with.value(0, number(0)));
 }
 
 Value as_json(Heap& heap, const Value& value, const Arguments& with) {
@@ -393,7 +327,9 @@ const std::map<std::string_view, Filter>& filters() {
       {"e", kEscape},
       {"escape", kEscape},
       {"first", {{}, [](Heap& heap, const Value& value, const Arguments&) { return at_end(heap, value, true); }}},
-      {"float", {{"default"}, [](Heap&, const Value& value, const Arguments& with) { return to_real(value, with); }}},
+      {"float",
+       {{"default"},
+        [](Heap&, const Value& value, const Arguments& with) { return real_of(value, with.value(0, real(0))); }}},
       {"forceescape",
        {{}, [](Heap& heap, const Value& value, const Arguments&) { return escaped(heap, printed(heap, value)); }}},
       {"indent", {{"width", "first", "blank"}, indented_text}},
@@ -417,7 +353,7 @@ const std::map<std::string_view, Filter>& filters() {
       {"reverse", {{}, [](Heap& heap, const Value& value, const Arguments&) { return reversed(heap, value); }}},
       {"round",
        {{"precision", "method"},
-        [](Heap&, const Value& value, const Arguments& with) { return rounded(value, with); }}},
+        [](Heap&, const Value& value, const Arguments& with) { return rounded_number(value, with); }}},
       {"safe",
        {{},
         [](Heap& heap, const Value& value, const Arguments&) {

@@ -172,8 +172,10 @@ void write_json(Heap& heap, const Value& value, const JsonStyle& style, TracedTe
 
 namespace {
 
-/// Characters whose other case is more than one character, or depends on those around them.
-bool has_special_case(char32_t c) {
+/// Characters whose other case is more than one character, or depends on those around them. Lower case has two: İ, and
+/// the sigma, which has another form at the end of a word.
+bool has_special_case(char32_t c, bool upper) {
+  if (!upper) return c == 0x130 || c == 0x3A3;
   return c == 0xDF || c == 0x130 || c == 0x149 || c == 0x1F0 || c == 0x390 || c == 0x3A3 || c == 0x3B0 || c == 0x587 ||
          (c >= 0x1C4 && c <= 0x1CC) || (c >= 0x1F1 && c <= 0x1F3) || (c >= 0x10D0 && c <= 0x10FF) ||
          (c >= 0x1E96 && c <= 0x1E9E) || (c >= 0x1F50 && c <= 0x1FFF) || (c >= 0xFB00 && c <= 0xFB17) || c == 0x345;
@@ -192,7 +194,7 @@ bool is_cased(char32_t c) {
 
 void put_in_case(Heap& heap, TracedText& to, std::string_view bytes, size_t from, bool upper, std::string_view name) {
   const char32_t c = first_code_point(bytes);
-  if (has_special_case(c)) unsupported(fmt::format("{} of \"{}\"", name, bytes));
+  if (has_special_case(c, upper)) unsupported(fmt::format("{} of \"{}\"", name, bytes));
   const auto code = static_cast<utf8proc_int32_t>(c);
   std::string other;
   append_utf8(static_cast<char32_t>(upper ? utf8proc_toupper(code) : utf8proc_tolower(code)), other);

@@ -9,10 +9,8 @@
 #include "chat_control_tokens.h"
 #include "chat_jinja.h"
 #include "chat_marks.h"
-#include "json_node.h"
+#include "chat_template_source.h"
 #include "titan/base/error.h"
-#include "titan/base/file_kind.h"
-#include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/data/chat.h"
 #include "titan/data/utf8.h"
@@ -20,139 +18,12 @@
 namespace titan {
 namespace {
 
-namespace fs = std::filesystem;
-
 using Messages = std::vector<ChatMessage>;
 using Variables = std::vector<ChatField>;
 
 constexpr char kStandIn = '\1';
 
-constexpr const char* kChatml = R"(
-{%- for message in messages -%}
-  {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}
-)";
-constexpr const char* kLlama2 = R"(
-{%- set first = '' -%}
-{%- if messages[0].role == 'system' -%}
-  {%- set first = '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' -%}{%- set messages = messages[1:] -%}
-{%- endif -%}
-{%- for message in messages -%}
-  {%- if message.role != ['user', 'assistant'][loop.index0 % 2] -%}
-    {{- raise_exception('a conversation is a system message or none, then user and assistant in turn') -}}
-  {%- endif -%}
-  {%- if message.role == 'user' -%}
-    {{- bos_token + '[INST] ' + ((first if loop.first else '') + message.content) | trim + ' [/INST]' -}}
-  {%- else -%}
-    {{- ' ' + message.content | trim + ' ' + eos_token -}}
-  {%- endif -%}
-{%- endfor -%}
-)";
-constexpr const char* kLlama3Begin = R"(
-{%- macro head(role) -%}{{ '<|start_header_id|>' + role + '<|end_header_id|>\n\n' }}{%- endmacro -%}
-{{- bos_token + '' -}}
-)";
-/// The dates are Llama 3.1's defaults. Llama 3.2's template writes the current day, which would make the ids depend on
-/// it, and uses these dates only as a fallback.
-constexpr const char* kLlama31System = R"(
-{{- head('system') + 'Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n' -}}
-{%- if messages[0].role == 'system' -%}
-  {{- messages[0].content | trim -}}{%- set messages = messages[1:] -%}
-{%- endif -%}
-{{- '<|eot_id|>' -}}
-)";
-constexpr const char* kLlama3Turns = R"(
-{%- for message in messages -%}{{- head(message.role) + message.content | trim + '<|eot_id|>' -}}{%- endfor -%}
-{%- if add_generation_prompt -%}{{- head('assistant') -}}{%- endif -%}
-)";
-
 [[noreturn]] void refuse_config(const std::string& what) { throw Error(ExitCode::bad_config, what); }
-
-struct Source {
-  std::string name, text;  // for a template from a folder: the file
-};
-
-/// The template in a tokenizer's folder.
-std::optional<Source> source_in(const fs::path& tokenizer) {
-  const fs::path folder = fs::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path();
-  const fs::path file = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
-  if (fs::is_regular_file(file)) {
-    return Source{file.string(), read_text_file(file, ExitCode::bad_data)};
-  }
-  if (!fs::is_regular_file(config)) return std::nullopt;
-  const nlohmann::json json = read_json_file(config);
-  const std::optional<JsonNode> field = JsonNode(json, config).find("chat_template");
-  if (!field) return std::nullopt;
-  if (!field->value().is_array()) return Source{config.string(), field->text()};
-  for (size_t i = 0; i < field->size(); ++i) {  // several templates, by name
-    if (field->at(i).text("name") == "default") return Source{config.string(), field->at(i).text("template")};
-  }
-  return std::nullopt;
-}
-
-std::string literal(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) {
-    if (c == '\'' || c == '\\') quoted += '\\';
-    quoted += c == '\n' ? "\\n" : c == '\r' ? "\\r" : std::string(1, c);
-  }
-  return quoted + "'";
-}
-
-std::string custom_source(const ChatTemplateOptions& options) {
-  const auto turn = [](const ChatTemplateOptions::Role& role) {
-    return "{{ " + literal(role.prefix) + " + message.content + " + literal(role.suffix) + " }}";
-  };
-  return "{{ " + literal(options.begin) + " }}{% for message in messages %}{% if message.role == 'system' %}" +
-         turn(options.system) + "{% elif message.role == 'user' %}" + turn(options.user) + "{% else %}" +
-         turn(options.assistant) + "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ " +
-         literal(options.assistant.prefix) + " }}{% endif %}";
-}
-
-std::string alternatives() {
-  const std::vector<std::string> names = chat_template_names();
-  return join(std::span(names).subspan(1), ", ");
-}
-
-Source source_of(const ChatTemplateOptions& options) {
-  const std::string& name = options.name;
-  if (name == "llama3") return {name, std::string(kLlama3Begin) + kLlama3Turns};
-  if (name == "llama3_1") return {name, std::string(kLlama3Begin) + kLlama31System + kLlama3Turns};
-  if (name == "llama2") return {name, kLlama2};
-  if (name == "chatml") return {name, kChatml};
-  if (name == "custom") {
-    if (!options.assistant.suffix.empty()) return {name, custom_source(options)};
-    refuse_config(
-        "a custom chat template needs a text that ends the assistant's turn. Set data.chat.assistant_suffix.");
-  }
-  if (name != "auto") {
-    refuse_config(fmt::format("there is no chat template {}. There are: {}.", name, join(chat_template_names(), ", ")));
-  }
-  if (std::optional<Source> found = source_in(options.tokenizer)) return *found;
-  refuse_config(
-      fmt::format("tokenizer {}: there is no chat_template in a tokenizer_config.json or chat_template.jinja. Set "
-                  "data.chat_template to one of {}.",
-                  options.tokenizer.string(), alternatives()));
-}
-
-/// For a template selected by name: texts of the form <|…|> in it must be special tokens of the tokenizer.
-void check_special_tokens(const Source& source, const Tokenizer& tokenizer) {
-  std::set<std::string> known;
-  for (auto& [name, id] : tokenizer.special_tokens()) known.insert(name);
-  std::vector<std::string> missing;
-  for (size_t at = source.text.find("<|"); at != std::string::npos; at = source.text.find("<|", at + 1)) {
-    const std::string name = source.text.substr(at, source.text.find("|>", at) + 2 - at);
-    if (name.ends_with("|>") && name.find_first_of(" \n") == name.npos && known.insert(name).second) {
-      missing.push_back(name);
-    }
-  }
-  if (missing.empty()) return;
-  refuse_config(
-      fmt::format("the chat template {} needs {} as special tokens, which the tokenizer ({}) does not have. Choose "
-                  "another data.chat_template, or another tokenizer in model.tokenizer_path.",
-                  source.name, join(missing, ", "), tokenizer.description()));
-}
 
 std::vector<AddedToken> tokens_of(const Tokenizer& tokenizer) {
   std::vector<AddedToken> tokens;
@@ -220,7 +91,7 @@ Written cut(const jinja::Rendered& rendered, const std::vector<bool>& blank) {
 std::vector<std::string> chat_template_names() { return {"auto", "llama3", "llama3_1", "llama2", "chatml", "custom"}; }
 
 struct ChatTemplate::Form {
-  Form(const Source& source, std::shared_ptr<const Tokenizer> of, bool all)
+  Form(const ChatTemplateSource& source, std::shared_ptr<const Tokenizer> of, bool all)
       : name(source.name),
         jinja_source(source.text),
         jinja(source.text),
@@ -265,13 +136,13 @@ struct ChatTemplate::Form {
 };
 
 ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<const Tokenizer> tokenizer) {
-  Source source = source_of(options);
+  ChatTemplateSource source = chat_template_source(options);
   if (options.name != "auto") check_special_tokens(source, *tokenizer);
   const auto fail = [&](const std::string& what) {
     refuse_config(
         fmt::format("the chat template {} cannot be used with this tokenizer ({}): {}. Set data.chat_template to "
                     "another one of {}.",
-                    source.name, tokenizer->description(), what, alternatives()));
+                    source.name, tokenizer->description(), what, chat_template_alternatives()));
   };
   try {
     form_ = std::make_unique<Form>(source, tokenizer, options.all_count);

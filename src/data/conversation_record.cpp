@@ -303,19 +303,28 @@ class ConversationReader {
     read_.messages.push_back(std::move(message));
   }
 
+  /// Alpaca's earlier turns.
+  void add_history(const Json& history) {
+    const auto is_turn = [](const Json& turn) {
+      return turn.is_array() && turn.size() == 2 && turn[0].is_string() && turn[1].is_string();
+    };
+    if (!history.is_array() || !std::all_of(history.begin(), history.end(), is_turn)) {
+      refuse("the field \"history\" of this record is not a list of pairs of texts");
+    }
+    for (const Json& turn : history) {
+      read_.messages.push_back({"user", turn[0].get<std::string>()});
+      read_.messages.push_back({"assistant", turn[1].get<std::string>()});
+    }
+  }
+
   /// Alpaca: as other trainers do, the input follows the instruction on a line of its own.
   void add_instruction(Json& record) {
     const auto text = [&](const char* name) {
       const Json value = take(record, name);
       return value.is_null() ? "" : text_of(value, fmt::format("the field \"{}\" of this record", name), nullptr);
     };
-    for (const Json& turn : take(record, "history")) {
-      if (!turn.is_array() || turn.size() != 2 || !turn[0].is_string() || !turn[1].is_string()) {
-        refuse("the field \"history\" of this record is not a list of pairs of texts");
-      }
-      read_.messages.push_back({"user", turn[0].get<std::string>()});
-      read_.messages.push_back({"assistant", turn[1].get<std::string>()});
-    }
+    const Json history = take(record, "history");
+    if (!is_nothing(history)) add_history(history);
     std::string asked = text("instruction");
     const std::string input = text("input");
     if (!input.empty()) asked += (asked.empty() ? "" : "\n") + input;

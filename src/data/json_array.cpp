@@ -9,14 +9,17 @@ constexpr std::string_view kBlank = " \t\r\n";
 
 int64_t lines_in(std::string_view text) { return std::count(text.begin(), text.end(), '\n'); }
 
-/// Skips white space and returns the next character, which stays; 0 at the end of the file.
-char next_character(BufferedFile& file, int64_t& lines) {
+/// What next_character returns at the end of the file, and no character is: a file may hold NUL bytes.
+constexpr int kFileEnd = -1;
+
+/// Skips white space and returns the next character, which stays, or kFileEnd.
+int next_character(BufferedFile& file, int64_t& lines) {
   while (true) {
     const std::string_view bytes = file.peek(1);
-    if (bytes.empty()) return '\0';
+    if (bytes.empty()) return kFileEnd;
     const size_t at = std::min(bytes.find_first_not_of(kBlank), bytes.size());
     const bool found = at < bytes.size();
-    const char next = found ? bytes[at] : '\0';
+    const int next = found ? static_cast<unsigned char>(bytes[at]) : kFileEnd;
     lines += lines_in(bytes.substr(0, at));
     file.consume(at);
     if (found) return next;
@@ -85,12 +88,12 @@ ArrayElement read_element(BufferedFile& file, size_t longest, int64_t& lines_aft
     element.problem = what;
     return element;
   };
-  char next = next_character(file, element.lines);
+  int next = next_character(file, element.lines);
   element.offset = file.offset();
-  if (next == '\0') return fail("the array of records that begins this file has no end: the file is cut off");
+  if (next == kFileEnd) return fail("the array of records that begins this file has no end: the file is cut off");
   if (next == ']') {
     file.consume(1);
-    if (next_character(file, element.lines) == '\0') return element;
+    if (next_character(file, element.lines) == kFileEnd) return element;
     return fail("there is text after the end of the array of records");
   }
   JsonValueEnd value;
@@ -115,8 +118,8 @@ ArrayElement read_element(BufferedFile& file, size_t longest, int64_t& lines_aft
     file.consume(1);
     if (next_character(file, lines_after) == ']') return fail("no record follows the comma after this one");
   } else if (next != ']') {
-    return fail(next == '\0' ? "the file ends after this record, inside the array of records: it is cut off"
-                             : "neither a comma nor the end of the array follows this record");
+    return fail(next == kFileEnd ? "the file ends after this record, inside the array of records: it is cut off"
+                                 : "neither a comma nor the end of the array follows this record");
   }
   return element;
 }

@@ -1,6 +1,8 @@
 #include "text_files.h"
 
 #include <fmt/format.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "json_node.h"
@@ -93,7 +95,7 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
 
 std::optional<RecordText> parse(const std::string& json, const std::string& field, size_t& failed_at) {
   FieldReader reader(field);
-  if (nlohmann::json::sax_parse(json, &reader)) return reader.result();
+  if (parse_json_events(json, &reader)) return reader.result();
   failed_at = reader.failed_at();
   return std::nullopt;
 }
@@ -107,7 +109,8 @@ bool has_lone_carriage_return(std::string_view line) {
 }  // namespace
 
 std::string describe_no_json(std::string_view line, size_t offset) {
-  if (line.find('\0') != line.npos) {
+  const auto nuls = static_cast<size_t>(std::count(line.begin(), line.end(), '\0'));
+  if (4 * nuls > line.size()) {
     return "this line is not JSON (it holds NUL bytes, as UTF-16 does: convert the file with iconv -f UTF-16 -t UTF-8)";
   }
   if (has_lone_carriage_return(line)) {
@@ -115,8 +118,9 @@ std::string describe_no_json(std::string_view line, size_t offset) {
   }
   const std::string_view record = line.substr(0, line.find_last_not_of(" \t\r\n") + 1);
   const std::string place = json_place(record, offset);
-  return place.starts_with("1:") ? fmt::format("this line is not JSON from column {} on", place.substr(2))
-                                 : fmt::format("this record is not JSON from its line {} on", place);
+  const char* why = offset < line.size() && line[offset] == '\0' ? ", where a NUL byte is" : "";
+  return place.starts_with("1:") ? fmt::format("this line is not JSON from column {} on{}", place.substr(2), why)
+                                 : fmt::format("this record is not JSON from its line {} on{}", place, why);
 }
 
 RecordText read_record(std::string_view line, const std::string& field) {
@@ -234,7 +238,7 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
 std::optional<std::string> parse(std::string_view json, const std::string& field, const Tokenizer& vocabulary,
                                  std::vector<int32_t>& ids, size_t& failed_at) {
   IdsReader reader(field, vocabulary.vocabulary_size(), ids);
-  if (nlohmann::json::sax_parse(json, &reader)) return reader.problem();
+  if (parse_json_events(json, &reader)) return reader.problem();
   failed_at = reader.failed_at();
   return std::nullopt;
 }

@@ -168,6 +168,21 @@ TEST_F(ConversationRecord, FieldsThatNothingReadsAreNamedUnlessTheyAreHarmlessOr
   EXPECT_EQ(read(line, {"thinking", "rejected"}).unused, std::vector<std::string>());
 }
 
+TEST_F(ConversationRecord, AHistoryThatIsNoListIsRefused) {
+  for (const char* history : {R"({"x": ["q", "a"]})", R"("q")", R"([["q"]])", R"([["q", 1]])"}) {
+    EXPECT_EQ(shown(fmt::format(R"({{"instruction": "q", "output": "a", "history": {}}})", history)),
+              "the field \"history\" of this record is not a list of pairs of texts")
+        << history;
+  }
+}
+
+TEST_F(ConversationRecord, WhatDecidesAboutAMessageIsNamedBesideTheMessages) {
+  const std::string more = R"(, "weight": 0, "train": false, "thinking": "t", "prompt": "p", "completion": "c")";
+  EXPECT_EQ(read(talk("", "", more)).unused,
+            (std::vector<std::string>{"completion", "prompt", "thinking", "train", "weight"}));
+  EXPECT_PRED_FORMAT2(test::contains, read(talk("", "", R"(, "masked": true)")).problem, "this record has \"masked\"");
+}
+
 TEST_F(ConversationRecord, AFieldIsNamedOncePerCorpus) {
   folder_.write("chat_template.jinja", kJinja);
   std::string lines;

@@ -152,6 +152,8 @@ TEST(Conversations, BadRecordsAreNamedOrSkippedAndCounted) {
   const std::string image = R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})";
   const std::vector<std::pair<std::string, std::string>> cases{
       {"{\"messages\": [", "this line is not JSON from column 15 on"},
+      {R"({"prompt": "a", "completion": "b"})" + std::string(1, '\0') + R"({"prompt": "c", "completion": "d"})",
+       "this line is not JSON from column 35 on, where a NUL byte is"},
       {"[1]", "this line is a JSON array, not an object"},
       {R"({"prompt": "a", "completion": 1})", "the field \"completion\" of this record is not text"},
       {R"({"prompt": "a"})", "this record has none of \"messages\", \"conversations\""},

@@ -94,7 +94,7 @@ TEST(JsonArray, ABadRecordIsNamedByItsLine) {
 
 TEST(JsonArray, OneThatIsCutOffOrGoesOnWrongIsNotReadInSilence) {
   const TemporaryFolder folder;
-  const std::string one = "[{\"text\": \"one\"}";
+  const std::string one = "[{\"text\": \"one\"}", nul(1, '\0');
   const std::vector<std::pair<std::string, std::string>> cases{
       {one, "the file ends after this record, inside the array of records"},
       {one + ",", "the array of records that begins this file has no end"},
@@ -102,6 +102,9 @@ TEST(JsonArray, OneThatIsCutOffOrGoesOnWrongIsNotReadInSilence) {
       {one + ",]", "no record follows the comma"},
       {one + "{\"text\": \"two\"}]", "neither a comma nor the end of the array follows"},
       {one + "]\n[]", "there is text after the end of the array"},
+      {one + "]" + nul + "[]", "there is text after the end of the array"},
+      {one + nul + "]", "neither a comma nor the end of the array follows"},
+      {one + "," + nul, "the file ends inside this record"},
       {"[", "the array of records that begins this file has no end"}};
   for (const auto& [json, problem] : cases) {
     const std::string path = folder.write("a.json", json);

@@ -163,6 +163,16 @@ TEST(RecordText, TakesTheOutermostFieldAndTheLastOfSeveral) {
   EXPECT_EQ(read_record(std::string(60'000, '['), "text").problem, "this line is not JSON from column 60001 on");
 }
 
+TEST(RecordText, ANulByteDoesNotEndARecord) {
+  const std::string two = R"({"text": "x", "ids": [1]})" + std::string(1, '\0') + R"({"text": "y", "ids": [2]})";
+  const std::string problem = "this line is not JSON from column 26 on, where a NUL byte is";
+  EXPECT_EQ(read_record(two, "text").problem, problem);
+  EXPECT_EQ(read_record(two.substr(0, 26), "text").problem, problem);
+  std::vector<int32_t> ids;
+  EXPECT_EQ(read_ids(two, "ids", *test::byte_tokenizer(), ids), problem);
+  EXPECT_PRED_FORMAT2(test::contains, read_record(std::string("{\0\"\0a\0", 6), "text").problem, "as UTF-16 does");
+}
+
 TEST(RecordText, NumbersThatJsonDoesNotHaveDoNoHarmWhereTheyAreNotRead) {
   const std::string odd = R"("a": NaN, "b": [-Infinity, Infinity], "c": 1e999, "d": -2E+400)";
   EXPECT_EQ(read_record("{" + odd + R"(, "text": "NaN and 1e999 stay"})", "text").text, "NaN and 1e999 stay");

@@ -215,7 +215,9 @@ class RandomTemplate {
       const std::string text = filled(form.source, 2);
       source_ += form.makes == ' ' ? text : "{{ " + text + " }}";
     }
-    if (wild_) source_ += extreme();
+    // One runs until its budget is spent, as long as a hundred other templates: few of them, so that many templates
+    // end.
+    if (wild_ && random_.below(16) == 0) source_ += extreme();
   }
 
   const std::string& source() const { return source_; }

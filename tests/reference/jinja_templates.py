@@ -8,6 +8,7 @@ TEMPLATES = [
     '{% set x | upper %}a{% endset %}[{{ x }}]',
     "{% set x | replace('a','b') | upper %}aa{% endset %}{{ x }}",
     '{% filter upper %}a{% set q = 1 %}{{ q }}b{% endfilter %}{{ q }}',
+    "{{ 'ßǅﬁǰΐႠაẞ'|lower }}",
     '{% filter indent(2) | trim %}a\nb\nc{% endfilter %}',
     '{% macro f(x, y=x) %}{{ x }}{{ y }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1) }}{{ f(1,2,3,z=4) }}',
     '{% macro f(x) %}{{ x }}{% endmacro %}{{ f() }}|{{ f(x=2) }}',

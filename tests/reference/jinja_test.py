@@ -112,8 +112,7 @@ class JinjaTest(unittest.TestCase):
 
     def test_templates_of_trl(self):
         found = importlib.util.find_spec("trl")
-        if found is None:
-            self.skipTest("trl is not installed")
+        self.assertIsNotNone(found, "trl of tests/reference/requirements_alone.txt is missing")
         folder = pathlib.Path(found.submodule_search_locations[0]) / "chat_templates"
         templates = {path.name: path.read_text() for path in sorted(folder.glob("*.jinja"))}
         self.assertGreater(len(templates), 60)

@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <istream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace titan {
 
@@ -30,6 +30,13 @@ bool replace_odd_numbers(std::string& json);
 /// "LINE:COLUMN" of the byte at `offset`; columns count characters, from 1.
 std::string json_place(std::string_view text, size_t offset);
 
+/// nlohmann's parser takes a NUL byte outside a string for the end of the text and ignores what follows. The functions
+/// below refuse such a text with this error.
+template <class Json = nlohmann::json>
+typename Json::parse_error nul_byte_error(size_t offset) {
+  return Json::parse_error::create(101, offset + 1, "a NUL byte is no JSON", nullptr);
+}
+
 /// Like Json::parse: throws nlohmann's exceptions, or returns a discarded value if `allow_exceptions` is false. Accepts
 /// what replace_odd_numbers replaces.
 template <class Json = nlohmann::json>
@@ -38,20 +45,34 @@ Json parse_json(std::string_view text, bool allow_exceptions = true) {
     Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     std::string replaced;
     if (parsed.is_discarded() && replace_odd_numbers(replaced = text)) text = replaced;
-    return parsed.is_discarded() ? Json::parse(text, nullptr, allow_exceptions) : parsed;
+    if (parsed.is_discarded()) parsed = Json::parse(text, nullptr, allow_exceptions);
+    const size_t nul = text.find('\0');
+    if (parsed.is_discarded() || nul == text.npos) return parsed;
+    if (allow_exceptions) throw nul_byte_error<Json>(nul);
+  } else if (allow_exceptions) {
+    refuse_deep_json();
   }
-  if (allow_exceptions) refuse_deep_json();
   return Json(Json::value_t::discarded);
 }
 
-/// Like Json::parse with a callback, for text or a stream: throws nlohmann's exceptions.
-template <class Json = nlohmann::json, class Input, class Callback>
-Json parse_json_with(Input&& input, const Callback& callback) {
+/// Like Json::sax_parse: passes the text's values to `handler`, and its error.
+template <class Json = nlohmann::json, class Handler>
+bool parse_json_events(std::string_view text, Handler* handler) {
+  if (!Json::sax_parse(text, handler)) return false;
+  const size_t nul = text.find('\0');
+  return nul == text.npos || handler->parse_error(nul + 1, "\\0", nul_byte_error<Json>(nul));
+}
+
+/// Like Json::parse with a callback, for a stream: throws nlohmann's exceptions.
+template <class Json = nlohmann::json, class Callback>
+Json parse_json_with(std::istream& stream, const Callback& callback) {
   const auto bounded = [&](int depth, typename Json::parse_event_t event, Json& parsed) {
     if (depth > kDeepestJson) refuse_deep_json();
     return callback(depth, event, parsed);
   };
-  return Json::parse(std::forward<Input>(input), bounded);
+  Json parsed = Json::parse(stream, bounded);
+  if (!stream.eof()) throw nul_byte_error<Json>(static_cast<size_t>(stream.tellg()) - 1);
+  return parsed;
 }
 
 /// `value` on one line. Invalid UTF-8 (possible in paths) becomes U+FFFD, where dump() throws.
