@@ -1,7 +1,6 @@
 #include "chat_marks.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "titan/data/utf8.h"
 
@@ -50,24 +49,18 @@ bool append_token_starts(const Tokenizer& tokenizer, std::string_view text, std:
 
 void set_marked(std::string_view text, std::span<const jinja::Rendered::Mark> marks, std::span<const TokenStart> starts,
                 std::span<uint8_t> counts) {
-  // The first id that holds a part of the character at `at`; nothing outside the text.
-  const auto id_at = [&](size_t at) -> std::optional<size_t> {
-    if (at >= text.size()) return std::nullopt;
-    const auto after = std::upper_bound(starts.begin(), starts.end(), at, [](size_t place, const TokenStart& start) {
-      return place < start.at || (place == start.at && start.in_character);
-    });
-    return after == starts.begin() ? std::nullopt : std::optional(static_cast<size_t>(after - starts.begin()) - 1);
+  // As `transformers`: one pass over ids and marks, which marks that are not in order (of macros) rely on.
+  const auto end_of = [&](size_t i) {
+    if (i + 1 == starts.size()) return text.size();
+    const auto& [at, in_character] = starts[i + 1];
+    return at + (in_character ? utf8_length(static_cast<unsigned char>(text[at])) : 0);
   };
+  size_t id = 0;
   for (const auto& [begin, characters] : marks) {
-    const std::optional<size_t> first = id_at(begin);
-    if (!first) return;  // as `transformers`, which takes it for the part that was cut off
-    if (characters == 0 && begin == 0) continue;
-    const size_t last_character = characters == 0
-                                      ? previous_character(text, begin)
-                                      : advance_characters(text, begin, static_cast<int64_t>(characters) - 1);
-    // `transformers` takes no id and id 0 alike: up to the end.
-    const size_t last = id_at(last_character).value_or(0), end = last == 0 ? counts.size() : last + 1;
-    for (size_t i = *first; i < end; ++i) counts[i] = 1;
+    const size_t end = advance_characters(text, begin, static_cast<int64_t>(characters));
+    for (; id < starts.size() && starts[id].at < end; ++id) {
+      if (end_of(id) > begin) counts[id] = 1;
+    }
   }
 }
 

@@ -23,7 +23,7 @@ struct TokenStart {
 bool append_token_starts(const Tokenizer& tokenizer, std::string_view text, std::span<const int32_t> ids, size_t offset,
                          std::vector<TokenStart>& starts);
 
-/// Sets the ids that the marks cover, whose starts are these.
+/// Sets the ids that hold a part of what the marks cover; `starts` are those of all ids of the text.
 void set_marked(std::string_view text, std::span<const jinja::Rendered::Mark> marks, std::span<const TokenStart> starts,
                 std::span<uint8_t> counts);
 

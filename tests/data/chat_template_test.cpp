@@ -524,13 +524,13 @@ TEST(ChatTemplate, MarksDecideWhatCounts) {
             "b");
   EXPECT_EQ(counted(begin + "{{ m.content }}{% if false %}{% generation %}{% endgeneration %}{% endif %}" + end, two),
             "");
-  // Of a character of several ids `transformers` finds the first id alone.
+  // All ids of a character count.
   EXPECT_EQ(counted(begin + "{% generation %}{{ m.content }}{% endgeneration %}" + end,
                     {{"user", "a"}, {"assistant", "é 🦊!"}}),
             "é 🦊!");
   const EncodedChat chat = of_source(begin + "{% generation %}{{ m.content }}{% endgeneration %}" + end)
                                .encode({{"user", "a"}, {"assistant", "b🦊"}});
-  EXPECT_EQ(std::count(chat.counts.begin(), chat.counts.end(), 1), 2);
+  EXPECT_EQ(std::count(chat.counts.begin(), chat.counts.end(), 1), 5);
 }
 
 TEST(ChatTemplate, ConversationsThatCannotBeWrittenAreNamed) {

@@ -31,6 +31,15 @@ FIELDS = """{%- if style is defined %}{{ '(' ~ style ~ ')' }}{% endif -%}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
+# Marks that end without a control token.
+MARKS = """{%- for m in messages %}
+{{- '<|im_start|>' + m.role + '\\n' }}
+{%- if m.role == 'assistant' %}{{ '«' }}{% generation %}{{ m.content }}{% endgeneration %}{{ '»' }}
+{%- else %}{{ m.content }}{% endif %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n«' }}{% endif %}"""
+
 
 def user(content, **more) -> dict:
     return {"role": "user", "content": content, **more}
@@ -104,6 +113,16 @@ class Fields(unittest.TestCase):
         alpaca = {"instruction": "Add.", "input": "1 and 2", "output": "3"}
         labels = [one for _, one in self.peek([{"messages": talk}, trl, share, alpaca])]
         self.assertEqual(labels, ["[u]b<|im_end|>", "[u]b<|im_end|>", "a<|im_end|>", "3<|im_end|>"])
+
+    def test_marks_cover_all_ids_of_their_characters(self):
+        tokenizer = self.learn(MARKS)
+        talks = [[user("é?"), answer(text)] for text in ("ab🦊", "🦊", "東京 é", "é seven", "e\u0301", "1 ", "nine ß")]
+        expected = []
+        for talk in talks:
+            made = tokenizer.apply_chat_template(talk, tokenize=True, return_assistant_tokens_mask=True)
+            marked = [id for id, counts in zip(made["input_ids"], made["assistant_masks"]) if counts]
+            expected.append(tokenizer.decode(marked))
+        self.assertEqual([labels for _, labels in self.peek([{"messages": talk} for talk in talks])], expected)
 
     def test_forms_are_the_messages_that_they_say(self):
         tokenizer = self.learn(FIELDS)
