@@ -174,11 +174,13 @@ class WithoutItsLibrary(BehaviourTest):
         return subprocess.run([program, *words], check=False, capture_output=True, text=True)
 
     def test_commands_that_need_no_tensors_run(self):
-        for words in (["help"], ["schedule", "--name", "1F1B", "--ranks=2", "--microbatches=2"], ["tokenizer", "-h"], ["data", "-h"]):
+        config = str(DEBUG_CONFIG)
+        for words in (["help"], ["schedule", "--name", "1F1B", "--ranks=2", "--microbatches=2"], ["tokenizer", "-h"], ["data", "-h"],
+                      ["lr-table", config], ["config", "show", config], ["plan", config, "--world=8", "--gpu=h100-sxm", "--search"]):
             self.assertEqual(self.run_alone(*words).returncode, OK, words)
 
     def test_any_other_names_the_library_that_is_missing(self):
-        done = self.run_alone("lr-table", str(DEBUG_CONFIG))
+        done = self.run_alone(str(DEBUG_CONFIG))
         self.assertEqual(done.returncode, 127, done.stderr)
         self.assertIn(str(self.folder / "libtitan.so"), done.stderr)
         self.assertIn("scripts/train.sh", done.stderr)
