@@ -220,7 +220,7 @@ void ChunkStream::restore(const StreamState& state) {
                             "before, or restart the data with checkpoint.exclude_from_loading = [\"dataloader\"].",
                             options_.dataset, state.sources.size()));
   }
-  const std::string growth = check_corpus(state);
+  check_corpus(state);
   buffer_.clear();
   counts_.clear();
   origins_.clear();
@@ -231,7 +231,6 @@ void ChunkStream::restore(const StreamState& state) {
   exhausted_ = false;
   counters_ = used_counters_ = {};
   notices_.clear();
-  if (!growth.empty()) notices_.push_back(growth);
   source_->seek(state.document);
   pass_tokens_ = 0;
   pass_is_whole_ = state.token_offset == 0 && state.document == SourcePosition();
@@ -239,12 +238,12 @@ void ChunkStream::restore(const StreamState& state) {
   source_before_ = source_->counters();
 }
 
-std::string ChunkStream::check_corpus(const StreamState& state) const {
+void ChunkStream::check_corpus(const StreamState& state) const {
   const CorpusFiles files = source_->file_sizes();
   const CorpusRecord& then = state.corpus;
-  if (state.fingerprint == 0) return {};
+  if (state.fingerprint == 0) return;
   if (then.files.empty() || files.empty()) {
-    if (state.fingerprint == fingerprint_) return {};
+    if (state.fingerprint == fingerprint_) return;
     throw Error(
         ExitCode::bad_data,
         fmt::format("dataset {}: the saved position belongs to another corpus or tokenizer than {} with {}. Give the "
@@ -258,14 +257,10 @@ std::string ChunkStream::check_corpus(const StreamState& state) const {
                                       tokenizer_->description()));
   }
   // Some orders include the number of documents, so check first for changes of the corpus: that error says more.
-  const std::optional<CorpusGrowth> growth = find_growth(then, files, corpus);
-  const std::string obstacle = growth ? source_->growth_obstacle(*growth, state.document) : "";
-  if (!obstacle.empty()) refuse_corpus(corpus, fmt::format("{}, and {}", growth->sentence, obstacle));
+  check_same_corpus(then, files, corpus);
   if (then.order != corpus_.order) {
     refuse_corpus(corpus, fmt::format("it was read as {}, and is read as {} now", then.order, corpus_.order));
   }
-  if (!growth) return {};
-  return fmt::format("corpus {}: {}; reading resumes at the checkpoint's position", corpus, growth->sentence);
 }
 
 /// Reads the document where the stream stopped and drops its used tokens.

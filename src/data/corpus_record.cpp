@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
@@ -61,7 +62,7 @@ std::optional<Block> first_change(const CorpusRecord::File& then, const std::fil
   return bytes < then.bytes ? std::optional(Block{bytes, then.bytes}) : std::nullopt;
 }
 
-/// What is wrong with a file that changed; empty if it is unchanged or only has new data at its end.
+/// What is wrong with a file that changed; empty if its samples are as they were, also if it is longer.
 std::string change_of(const CorpusRecord::File& then, const std::filesystem::path& path, int64_t bytes) {
   const std::string size = bytes == then.bytes ? ""
                                                : fmt::format("; it had {} bytes and has {}", with_thousands(then.bytes),
@@ -98,13 +99,12 @@ CorpusRecord record_corpus(const CorpusFiles& files, std::string order, uint64_t
 void refuse_corpus(const std::string& corpus, const std::string& what) {
   throw Error(
       ExitCode::bad_data,
-      fmt::format("corpus {}: {}. A saved position fits the corpus that it was saved from, which may have grown "
-                  "at its end; put the rest back as it was, or restart the data with "
-                  "checkpoint.exclude_from_loading = [\"dataloader\"].",
+      fmt::format("corpus {}: {}. A saved position fits only the corpus that it was saved from; put it back as it was, "
+                  "or restart the data with checkpoint.exclude_from_loading = [\"dataloader\"].",
                   corpus, what));
 }
 
-std::optional<CorpusGrowth> find_growth(const CorpusRecord& then, const CorpusFiles& now, const std::string& corpus) {
+void check_same_corpus(const CorpusRecord& then, const CorpusFiles& now, const std::string& corpus) {
   uint64_t before = 0;
   size_t reached = 0;  // number of files in `before`
   std::string known = "the beginning";
@@ -122,26 +122,17 @@ std::optional<CorpusGrowth> find_growth(const CorpusRecord& then, const CorpusFi
                                    : fmt::format("{} is where {} was", path.string(), file.name));
     }
     std::string change = change_of(file, path, bytes);
-    const bool last = &file == &then.files.back();
-    if (change.empty() && bytes != file.bytes && !last) {
-      change = fmt::format("{} grew from {} to {} bytes and is not the last file", path.string(),
-                           with_thousands(file.bytes), with_thousands(bytes));
+    if (change.empty() && bytes != file.bytes) {
+      change =
+          fmt::format("{} grew from {} to {} bytes", path.string(), with_thousands(file.bytes), with_thousands(bytes));
     }
     if (!change.empty()) refuse_corpus(corpus, change);
     known = file.name;
   }
   const CorpusRecord::File& last = then.files.back();
-  const auto index = static_cast<size_t>(last.index);
-  std::vector<std::string> news;
-  if (now[index].second != last.bytes) {
-    news.push_back(fmt::format("{} from {} to {} bytes", now[index].first.string(), with_thousands(last.bytes),
-                               with_thousands(now[index].second)));
+  if (const size_t more = now.size() - static_cast<size_t>(last.index) - 1; more > 0) {
+    refuse_corpus(corpus, fmt::format("it has {} more file{} after {}", more, more == 1 ? "" : "s", last.name));
   }
-  if (const size_t more = now.size() - index - 1; more > 0) {
-    news.push_back(fmt::format("by {} file{} after {}", more, more == 1 ? "" : "s", last.name));
-  }
-  if (news.empty()) return std::nullopt;
-  return CorpusGrowth{index, last.bytes, "it grew at its end, " + join(news, " and ")};
 }
 
 nlohmann::json to_json(const CorpusRecord& record) {

@@ -43,9 +43,6 @@ class SourceAround : public DocumentSource {
   std::string reading() const override { return inner_->reading(); }
   void check_tokenizer(const Tokenizer& tokenizer) const override { inner_->check_tokenizer(tokenizer); }
   CorpusFiles file_sizes() const override { return inner_->file_sizes(); }
-  std::string growth_obstacle(const CorpusGrowth& growth, const SourcePosition& at) const override {
-    return inner_->growth_obstacle(growth, at);
-  }
 
  protected:
   /// Copies the inner source's counters and notices; call after every use of it.
@@ -66,9 +63,6 @@ class ShuffledSource : public SourceAround {
   std::string description() const override;
   uint64_t fingerprint() const override;
   std::string order() const override;
-  std::string growth_obstacle(const CorpusGrowth&, const SourcePosition&) const override {
-    return "data.shuffle draws the order of a pass for the number of documents";
-  }
 
  private:
   uint64_t seed_;
@@ -106,9 +100,6 @@ class BlockSource : public SourceAround {
   std::string description() const override;
   uint64_t fingerprint() const override;
   std::string order() const override;
-  std::string growth_obstacle(const CorpusGrowth&, const SourcePosition&) const override {
-    return "data.split = \"upstream\" cuts this dataset into blocks by the number of documents";
-  }
 
  private:
   int64_t ranks_, rank_;

@@ -360,24 +360,6 @@ std::string TextFileSource::order() const {
   return fmt::format("text (field {}, documents of up to {} bytes)", rules_.text_field, largest_document_);
 }
 
-std::string TextFileSource::growth_obstacle(const CorpusGrowth& growth, const SourcePosition& at) const {
-  const std::filesystem::path& path = files_[growth.file];
-  if (sizes_[growth.file] == growth.bytes) return {};
-  if (packing_of(path) != Packing::none) return "where its text ended is not known of a packed file";
-  if (text_form(path) == TextForm::whole) {
-    const bool was_in_last_document = at.file == static_cast<int64_t>(growth.file) &&
-                                      growth.bytes - at.byte <= static_cast<int64_t>(largest_document_);
-    return was_in_last_document ? "the document that the checkpoint stopped in is longer now: of a .txt file the end "
-                                  "is part of its last document; add text as a new file"
-                                : "";
-  }
-  BufferedFile file(path, std::max<int64_t>(0, growth.bytes - 1));
-  const std::string_view around = file.peek(3);  // the last old byte and two new ones
-  const std::string_view added = around.substr(std::min<size_t>(around.size(), growth.bytes > 0 ? 1 : 0));
-  const bool ended = growth.bytes == 0 || around.starts_with('\n');
-  return ended || added.starts_with('\n') || added.starts_with("\r\n") ? "" : "its last line is longer now";
-}
-
 int64_t TextFileSource::file_bytes() const { return std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0}); }
 
 uint64_t TextFileSource::fingerprint() const {

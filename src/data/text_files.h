@@ -118,7 +118,6 @@ class TextFileSource : public DocumentSource {
   uint64_t fingerprint() const override;
   CorpusFiles file_sizes() const override;
   std::string order() const override;
-  std::string growth_obstacle(const CorpusGrowth& growth, const SourcePosition& at) const override;
 
   std::optional<int64_t> count_documents() override;
   bool read(int64_t index, Document& document) override;

@@ -67,8 +67,7 @@ class ChunkSource {
   /// The position after the last chunk returned.
   virtual StreamState state() const = 0;
 
-  /// Resumes exactly at `state`. Throws Error(bad_data) if it was saved from another corpus; if the corpus has grown at
-  /// its end, adds a notice.
+  /// Resumes exactly at `state`. Throws Error(bad_data) if it was saved from another corpus, or a shorter one.
   virtual void restore(const StreamState& state) = 0;
 
   virtual const DataCounters& counters() const = 0;
@@ -131,8 +130,8 @@ class ChunkStream : public ChunkSource {
   void skip_to(int64_t token_offset);
   void take_source_counters();
   void take_used_counters();
-  /// Describes the data added to the corpus since `state`; throws Error(bad_data) if `state` is from another corpus.
-  std::string check_corpus(const StreamState& state) const;
+  /// Throws Error(bad_data) if `state` is from another corpus.
+  void check_corpus(const StreamState& state) const;
   bool is_too_short() const;
   [[noreturn]] void fail_too_short() const;
   /// Sequences filled, or partly filled, by the current pass.

@@ -1,12 +1,11 @@
 // A corpus's identity in a saved data position: names and sizes of the files and hashes of some of their bytes. Used on
-// resume to determine whether the corpus is the same, has grown at its end, or where it changed.
+// resume to determine whether the corpus is the same, or where it changed.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,16 +39,9 @@ CorpusRecord record_corpus(const CorpusFiles& files, std::string order, uint64_t
 inline constexpr size_t kCorpusSamples = 64;
 inline constexpr int64_t kCorpusBlock = 4096;
 
-/// Data appended to a corpus.
-struct CorpusGrowth {
-  size_t file = 0;       ///< the last one before the growth
-  int64_t bytes = 0;     ///< its size before the growth
-  std::string sentence;  ///< which file grew by how much, and how many files are new
-};
-
-/// The data appended to the corpus since `then`; nothing if it is unchanged. Throws Error(bad_data) with the file that
-/// changed and the range of bytes; `corpus` is its name for the message.
-std::optional<CorpusGrowth> find_growth(const CorpusRecord& then, const CorpusFiles& now, const std::string& corpus);
+/// Throws Error(bad_data) if the files differ from `then`, which must hold some: with the file that changed and the
+/// range of bytes, or by how much the corpus grew; `corpus` is its name for the message.
+void check_same_corpus(const CorpusRecord& then, const CorpusFiles& now, const std::string& corpus);
 
 /// Throws an Error with the remedy for a corpus that does not match a saved position.
 [[noreturn]] void refuse_corpus(const std::string& corpus, const std::string& what);

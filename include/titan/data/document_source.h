@@ -86,11 +86,6 @@ class DocumentSource {
   virtual CorpusFiles file_sizes() const { return {}; }
   /// The other settings that determine the documents and their order, in words.
   virtual std::string order() const { return {}; }
-  /// Why the position `at` is invalid in the grown corpus; empty: it is valid, and the new data is read after the old.
-  virtual std::string growth_obstacle(const CorpusGrowth& growth, const SourcePosition& at) const {
-    static_cast<void>(growth), static_cast<void>(at);
-    return {};
-  }
 
   /// Totals since the source was opened, over all passes and seeks.
   const SourceCounters& counters() const { return counters_; }
