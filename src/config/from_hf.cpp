@@ -204,8 +204,8 @@ class HuggingFaceConfig {
     const Json rotary = rotary_settings(json_);
     if (rotary["rope_type"] == kRotaryByLayerType) {
       return refuse(
-          "it has rotary settings by layer type that differ or that transformers does not read for this model, "
-          "and here all layers have the same");
+          "it has rotary settings by layer type that differ from layer type to layer type or that transformers does "
+          "not read for this model, and here all layers have the same");
     }
     give_number("model.override.rope_theta", number(rotary, "rope_theta"));
     if (const Json& share = rotary["partial_rotary_factor"]; share != Json(1.0)) {
