@@ -30,13 +30,10 @@ struct AddedToken {
     special = true;
     normalized = normalized && says_normalized;
   }
-  bool operator==(const AddedToken& other) const {
-    const auto fields = [](const AddedToken& token) {
-      return std::tie(token.content, token.id, token.single_word, token.lstrip, token.rstrip, token.normalized,
-                      token.special);
-    };
-    return fields(*this) == fields(other);
-  }
+  /// What two equal tokens agree in.
+  auto fields() const { return std::tie(content, id, single_word, lstrip, rstrip, normalized, special); }
+  bool operator==(const AddedToken& other) const { return fields() == other.fields(); }
+  bool operator<(const AddedToken& other) const { return fields() < other.fields(); }
 };
 
 /// The added tokens of one tokenizer while its files are read. Ids are given as the package does: a token's own in the
@@ -88,9 +85,16 @@ class AddedTokenFinder {
  private:
   bool is_word_character(std::string_view text, size_t at) const;
 
-  std::vector<AddedToken> tokens_;                                // longest first
-  std::array<bool, 256> first_{};                                 // first bytes of tokens
-  std::unordered_map<uint32_t, std::vector<uint32_t>> by_start_;  // two bytes, or one + 2^16 → indices, longest first
+  /// Consecutive tokens.
+  struct Range {
+    uint32_t begin = 0, end = 0;
+  };
+  const AddedToken* longest_in(const Range& range, std::string_view text) const;
+
+  std::vector<AddedToken> tokens_;   // by content, which differs
+  std::vector<uint32_t> beginning_;  // of each token: the longest other one that it begins with, or kNoToken
+  std::array<bool, 256> first_{};    // first bytes of tokens
+  std::unordered_map<uint32_t, Range> by_start_;  // two bytes, or one + 2^16
   // The word characters of Rust's regex: Unicode's, with the joiners.
   Pattern word_{
       R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}])",

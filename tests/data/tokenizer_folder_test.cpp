@@ -1,6 +1,9 @@
 #include <sys/stat.h>
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <random>
 
+#include "src/data/added_tokens.h"
 #include "src/data/chat_control_tokens.h"
 #include "src/data/tiktoken.h"
 #include "tests/data/fixtures.h"
@@ -203,6 +206,42 @@ TEST(TokenizerFolder, APipeIsNoTokenizer) {
     EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { open_tokenizer(path); }),
                         "this is not a file but a folder, a pipe or a device");
   }
+}
+
+TEST(AddedTokens, TheLongestOneIsFoundWhateverOthersItBeginsWith) {
+  std::mt19937 random(5);
+  const auto word = [&](size_t longest) {
+    std::string made(1 + random() % longest, 'a');
+    for (char& c : made) c = "ab\xE9"[random() % 3];
+    return made;
+  };
+  for (int round = 0; round < 200; ++round) {
+    std::vector<AddedToken> tokens(1 + random() % 20);
+    for (AddedToken& token : tokens) token.content = word(6);
+    const AddedTokenFinder finder(tokens);
+    const std::string text = word(60);
+    for (size_t at = 0; at < text.size(); ++at) {
+      std::string_view longest;
+      for (const AddedToken& token : tokens) {
+        const bool matches = std::string_view(text).substr(at).starts_with(token.content);
+        if (matches && token.content.size() > longest.size()) longest = token.content;
+      }
+      const AddedToken* found = finder.longest_at(text, at);
+      ASSERT_EQ(found ? found->content : "", longest) << text << " at " << at;
+    }
+  }
+}
+
+TEST(AddedTokens, WhitespaceThatManyTokensConsumeIsReadOnce) {
+  AddedToken line;
+  line.content = "\n";
+  line.lstrip = line.rstrip = true;
+  const AddedTokenFinder finder({line});
+  std::vector<AddedTokenFinder::Part> parts;
+  const auto began = std::chrono::steady_clock::now();
+  finder.split(std::string(1'000'000, '\n'), parts);
+  EXPECT_EQ(parts.size(), 1);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));  // an hour if each reads all of it
 }
 
 TEST(ControlTokens, AreThoseThatATemplateItselfWrites) {
