@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "hugging_face_forms.h"
 #include "hugging_face_tokenizer.h"
@@ -123,6 +124,7 @@ class Assembly {
       : path_(path),
         settings_(std::move(settings)),
         parts_(std::move(parts)),
+        names_(names_in(settings_)),
         added_([this](const std::string& content) { return parts_.model.id_of(content); }, parts_.model.count()) {}
 
   /// A token that the tokenizer's own file adds.
@@ -182,8 +184,9 @@ class Assembly {
 
   void add_named() {
     std::vector<AddedToken> wanted;
-    const auto want = [&wanted](const AddedToken& token) {
-      if (std::find(wanted.begin(), wanted.end(), token) == wanted.end()) wanted.push_back(token);
+    std::set<AddedToken> seen;
+    const auto want = [&](const AddedToken& token) {
+      if (seen.insert(token).second) wanted.push_back(token);
     };
     for (const TokenizerSettings::Named& named : settings_.named) {
       if (!named.by_default && path_.extension() == ".json" && path_.filename() != "vocab.json") check_known(named);
@@ -205,10 +208,13 @@ class Assembly {
     }
   }
 
-  bool is_named(const AddedToken& token) const {
-    return std::any_of(settings_.named.begin(), settings_.named.end(),
-                       [&](const TokenizerSettings::Named& named) { return named.token.content == token.content; });
+  static std::unordered_set<std::string> names_in(const TokenizerSettings& settings) {
+    std::unordered_set<std::string> names;
+    for (const TokenizerSettings::Named& named : settings.named) names.insert(named.token.content);
+    return names;
   }
+
+  bool is_named(const AddedToken& token) const { return names_.contains(token.content); }
 
   /// A tokenizer.json is complete: a name that it lacks is a mistake.
   void check_known(const TokenizerSettings::Named& named) const {
@@ -255,6 +261,7 @@ class Assembly {
   fs::path path_;
   TokenizerSettings settings_;
   HuggingFaceParts parts_;
+  std::unordered_set<std::string> names_;  // contents of the named tokens
   AddedVocabulary added_;
   bool said_flags_ = false;
 };
@@ -390,12 +397,12 @@ std::optional<HuggingFaceParts> read_with_settings(const fs::path& path, const s
       {"type", "BPE"}, {"ignore_merges", true}, {"vocab", std::move(vocabulary)}, {"merges", tiktoken_merges(tokens)}};
   Assembly assembly(path, settings, parts_of(JsonNode(form, path)));
   const auto count = static_cast<int32_t>(tokens.size());
-  int32_t last = settings.added.empty() ? 0 : settings.added.back().first;
+  int32_t last = settings.added.empty() ? -1 : settings.added.back().first;
+  auto listed = settings.added.begin();         // by id
   for (int32_t id = count; id <= last; ++id) {  // ids without a name get one
-    auto found = std::find_if(settings.added.begin(), settings.added.end(),
-                              [id](const auto& added) { return added.first == id; });
+    while (listed->first < id) ++listed;
     AddedToken token;
-    token.content = found == settings.added.end() ? fmt::format("<|reserved_token_{}|>", id) : found->second.content;
+    token.content = listed->first != id ? fmt::format("<|reserved_token_{}|>", id) : listed->second.content;
     token.special = true;
     token.normalized = false;
     assembly.add(std::move(token));

@@ -6,7 +6,10 @@
 #include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "hugging_face_tokenizer.h"
 #include "titan/base/error.h"
@@ -89,10 +92,10 @@ class SettingsReader {
     const bool lists = config_ && config_->find("added_tokens_decoder");
     lists ? read_decoder() : read_former_files();
     add_defaults();
+    std::unordered_map<std::string_view, const AddedToken*> added;
+    for (const auto& [id, token] : settings_.added) added[token.content] = &token;
     for (Named& named : settings_.named) {
-      for (const auto& [id, token] : settings_.added) {
-        if (token.content == named.token.content) named.token = token;
-      }
+      if (auto found = added.find(named.token.content); found != added.end()) named.token = *found->second;
     }
     return std::move(settings_);
   }
@@ -149,8 +152,7 @@ class SettingsReader {
       const bool known = is_listed(kSpecialKeys, key);
       if (value.is_null() && known) settings_.none.push_back(key);
       if (!key.ends_with("_token") || !(value.is_string() || value.is_object())) continue;
-      set(key, special_token(*config.find(key)));
-      settings_.named.back().is_object = value.is_object();
+      set(key, special_token(*config.find(key))).is_object = value.is_object();
     }
     std::optional<JsonNode> list = config.find("extra_special_tokens");
     std::optional<JsonNode> former = config.find("additional_special_tokens");
@@ -168,16 +170,21 @@ class SettingsReader {
     return token;
   }
 
-  void set(const std::string& key, AddedToken token) {
+  /// A stranger's file may name any number of tokens, so they are looked up by key and not one after another.
+  Named& set(const std::string& key, AddedToken token) {
     std::erase(settings_.none, key);
-    for (Named& named : settings_.named) {
-      if (named.key == key) {
-        named.token = std::move(token);
-        named.is_object = false;
-        return;
-      }
-    }
-    settings_.named.push_back({key, std::move(token)});
+    const auto [place, is_new] = named_by_key_.try_emplace(key, settings_.named.size());
+    if (is_new) settings_.named.push_back({key, {}});
+    Named& named = settings_.named[place->second];
+    named.token = std::move(token);
+    named.is_object = false;
+    return named;
+  }
+
+  /// Null if no file has named a token `key`.
+  const Named* named(const std::string& key) const {
+    auto found = named_by_key_.find(key);
+    return found == named_by_key_.end() ? nullptr : &settings_.named[found->second];
   }
 
   void read_extra(const JsonNode& list) {
@@ -188,9 +195,7 @@ class SettingsReader {
     }
     for (size_t i = 0; i < list.size(); ++i) {
       AddedToken token = special_token(list.at(i));
-      if (std::find(settings_.extra.begin(), settings_.extra.end(), token) == settings_.extra.end()) {
-        settings_.extra.push_back(std::move(token));
-      }
+      if (seen_extra_.insert(token).second) settings_.extra.push_back(std::move(token));
     }
   }
 
@@ -225,17 +230,17 @@ class SettingsReader {
     if (map_) {
       for (const char* key : {"bos_token", "eos_token"}) {
         const std::optional<JsonNode> field = map_->find(key);
-        const Named* named = settings_.find(key);
-        if (!field || (named && named->token.content == special_token(*field).content)) continue;
+        const Named* of_config = named(key);
+        if (!field || (of_config && of_config->token.content == special_token(*field).content)) continue;
         notice(map_->file(), fmt::format("its {} \"{}\"", key, special_token(*field).content));
       }
     }
     if (!list_) return;
+    std::set<std::pair<std::string_view, int32_t>> added;
+    for (const auto& [id, token] : settings_.added) added.emplace(token.content, id);
     for (const auto& [content, id] : list_->value().items()) {
-      const bool known = std::any_of(settings_.added.begin(), settings_.added.end(), [&](const auto& added) {
-        return added.second.content == content && id == added.first;
-      });
-      if (known) continue;
+      const bool is_id = id.is_number_integer() && id >= 0 && id < HuggingFaceModel::kMostIds;
+      if (is_id && added.contains({content, id.get<int32_t>()})) continue;
       notice(list_->file(), fmt::format("its token \"{}\"", content));
       return;
     }
@@ -247,10 +252,11 @@ class SettingsReader {
     if (map_) read_map();
     std::map<int32_t, AddedToken> tokens;
     if (list_) {
+      const std::unordered_set<std::string_view> special = special_contents();
       for (const auto& [content, value] : list_->value().items()) {
         AddedToken token;
         token.content = content;
-        token.special = is_special(content);
+        token.special = special.contains(content);
         token.normalized = !token.special;
         tokens[token_id_in(JsonNode(value, list_->file(), fmt::format("\"{}\"", content)))] = std::move(token);
       }
@@ -264,14 +270,13 @@ class SettingsReader {
   }
 
   /// transformers compares with the text of the named tokens before it has read those with flags.
-  bool is_special(const std::string& content) const {
-    return std::any_of(settings_.named.begin(), settings_.named.end(),
-                       [&](const Named& named) {
-                         return is_listed(kSpecialKeys, named.key) && !named.is_object &&
-                                named.token.content == content;
-                       }) ||
-           std::any_of(settings_.extra.begin(), settings_.extra.end(),
-                       [&](const AddedToken& token) { return token.content == content; });
+  std::unordered_set<std::string_view> special_contents() const {
+    std::unordered_set<std::string_view> special;
+    for (const Named& named : settings_.named) {
+      if (is_listed(kSpecialKeys, named.key) && !named.is_object) special.insert(named.token.content);
+    }
+    for (const AddedToken& token : settings_.extra) special.insert(token.content);
+    return special;
   }
 
   void read_map() {
@@ -284,12 +289,12 @@ class SettingsReader {
       if (!key.ends_with("_token") || !(value.is_string() || value.is_object())) continue;
       AddedToken token = special_token(*map_->find(key));
       token.make_special();
-      const Named* named = settings_.find(key);
-      if (named && named->token.content != token.content) {
+      const Named* before = named(key);
+      if (before && before->token.content != token.content) {
         settings_.notices.push_back(
             fmt::format("{}: its {} \"{}\" is used, not \"{}\" of tokenizer_config.json beside it; transformers reads "
                         "it so, too",
-                        map_->file().string(), key, token.content, named->token.content));
+                        map_->file().string(), key, token.content, before->token.content));
       }
       set(key, std::move(token));
     }
@@ -319,6 +324,8 @@ class SettingsReader {
   std::optional<JsonNode> config_, map_, list_;
   const std::optional<JsonNode>& file_;
   std::string model_type_, model_class_;
+  std::unordered_map<std::string, size_t> named_by_key_;  // indices of settings_.named
+  std::set<AddedToken> seen_extra_;                       // what settings_.extra has
   TokenizerSettings settings_;
 };
 

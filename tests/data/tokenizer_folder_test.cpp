@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -242,6 +243,31 @@ TEST(AddedTokens, WhitespaceThatManyTokensConsumeIsReadOnce) {
   finder.split(std::string(1'000'000, '\n'), parts);
   EXPECT_EQ(parts.size(), 1);
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));  // an hour if each reads all of it
+}
+
+/// Each of these took minutes when every token was compared with every other one.
+TEST(TokenizerFolder, ThreeHundredThousandAddedTokensAreReadAndFoundInSeconds) {
+  constexpr int kTokens = 300'000;
+  const auto began = std::chrono::steady_clock::now();
+  Folder folder;
+  json extra = json::array(), listed = json::object(), config = json::object();
+  std::string text;
+  for (int i = 0; i < kTokens; ++i) {
+    const std::string name = fmt::format("<|{}|>", i);
+    extra.push_back(name);
+    listed[name] = 258 + i;
+    config[fmt::format("n{}_token", i)] = name;
+    text += "<|" + std::to_string(i);  // begins like the tokens
+  }
+  config["tokenizer_class"] = "GPT2Tokenizer";
+  for (const char* key : {"bos_token", "eos_token", "unk_token"}) config[key] = nullptr;
+  config["extra_special_tokens"] = std::move(extra);
+  folder.write("tokenizer_config.json", config.dump());
+  folder.write("added_tokens.json", listed.dump());
+  const std::shared_ptr<const Tokenizer> tokenizer = folder.open();
+  EXPECT_EQ(tokenizer->vocabulary_size(), 258 + kTokens);
+  EXPECT_EQ(tokenizer->encode(text + "<|299999|>", false, false).back(), 258 + 299'999);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
 }
 
 TEST(ControlTokens, AreThoseThatATemplateItselfWrites) {
