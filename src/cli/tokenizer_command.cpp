@@ -9,7 +9,8 @@
 #include <ostream>
 #include <sstream>
 
-#include "titan/base/filesystem.h"
+#include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/text.h"
 #include "titan/data/tokenizer_tools.h"
 
@@ -67,10 +68,10 @@ void declare_users(CLI::App& app, TokenizerOptions& options) {
       ->check(at_least(1));
 }
 
-/// Calls `use` with standard input or the named file.
+/// Calls `use` with standard input or the named file, of which no more is read than one text may have.
 void with_input(const std::string& name, std::istream& in, const std::function<void(std::istream&)>& use) {
   if (name == "-") return use(in);
-  std::istringstream file(read_file(name, ExitCode::bad_data));
+  std::istringstream file(read_text_file(name, ExitCode::bad_data, kLongestText + 1, kKindsOfText));
   use(file);
 }
 

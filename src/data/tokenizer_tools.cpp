@@ -36,18 +36,15 @@ std::shared_ptr<const Tokenizer> open_with_notices(const std::filesystem::path& 
   return tokenizer;
 }
 
-/// A text and its ids are held as a whole: encoding a corpus is what `data tokenize` is for.
-constexpr size_t kMostText = size_t{256} << 20;
-
 std::string read_all(std::istream& in) {
   std::string text;
   std::array<char, 65536> block;
   while (in.read(block.data(), block.size()), in.gcount() > 0) {
     text.append(block.data(), static_cast<size_t>(in.gcount()));
-    if (text.size() <= kMostText) continue;
+    if (text.size() <= kLongestText) continue;
     throw Error(ExitCode::bad_data, fmt::format("the text is longer than {}. For a corpus there is: titan_train data "
                                                 "tokenize.",
-                                                human_bytes(static_cast<double>(kMostText))));
+                                                human_bytes(static_cast<double>(kLongestText))));
   }
   return text;
 }

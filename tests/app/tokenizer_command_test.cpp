@@ -7,6 +7,7 @@
 #include "run.h"
 #include "support/checkout.h"
 #include "support/job.h"
+#include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 
 namespace titan {
@@ -25,6 +26,23 @@ TEST(TokenizerCommand, DecodeGivesBackWhatWasEncoded) {
   for (const std::string text : {"Once upon a time there was a fox.\n", "", "  \n\t ", "naïve 🦔 <|end_of_text|>"}) {
     EXPECT_EQ(tokenizer({"decode", kModel}, tokenizer({"encode", kModel}, text)), text);
   }
+}
+
+TEST(TokenizerCommand, AFileOfAnotherKindOrOfACorpusSizeIsRefusedBeforeItIsEncoded) {
+  const TestFolder folder;
+  const auto refusal = [](const std::string& file) -> std::string {
+    try {
+      return tokenizer({"encode", kModel, file});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_data);
+      return error.what();
+    }
+  };
+  EXPECT_NE(refusal(folder.write("text.txt", std::string("\x1f\x8b\x08\0rest", 8))).find("this is gzip data"),
+            std::string::npos);
+  const std::string large = folder.write("large.txt", "");
+  std::filesystem::resize_file(large, int64_t{1} << 40);  // sparse: no more than the limit is read
+  EXPECT_NE(refusal(large).find("titan_train data tokenize"), std::string::npos);
 }
 
 TEST(TokenizerCommand, ATrainedTokenizerIsUsableAndTheSameEveryTime) {

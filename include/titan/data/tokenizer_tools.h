@@ -14,6 +14,10 @@
 
 namespace titan {
 
+/// Bytes of the longest text that encode and decode take: it and its ids are held as a whole. Encoding a corpus is what
+/// `data tokenize` is for.
+inline constexpr size_t kLongestText = size_t{256} << 20;
+
 struct TokenizerTraining {
   DatasetOptions dataset;              ///< source of the text
   std::optional<int64_t> most_bytes;   ///< bytes of text to learn from; nothing: all
