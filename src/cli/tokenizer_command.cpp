@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <functional>
 #include <istream>
 #include <ostream>
@@ -71,7 +72,9 @@ void declare_users(CLI::App& app, TokenizerOptions& options) {
 /// Calls `use` with standard input or the named file, of which no more is read than one text may have.
 void with_input(const std::string& name, std::istream& in, const std::function<void(std::istream&)>& use) {
   if (name == "-") return use(in);
-  std::istringstream file(read_text_file(name, ExitCode::bad_data, kLongestText + 1, kKindsOfText));
+  std::error_code none;
+  if (const auto bytes = std::filesystem::file_size(name, none); !none && bytes > kLongestText) refuse_long_text();
+  std::istringstream file(read_text_file(name, ExitCode::bad_data, kLongestText, kKindsOfText));
   use(file);
 }
 

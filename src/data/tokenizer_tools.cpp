@@ -41,10 +41,7 @@ std::string read_all(std::istream& in) {
   std::array<char, 65536> block;
   while (in.read(block.data(), block.size()), in.gcount() > 0) {
     text.append(block.data(), static_cast<size_t>(in.gcount()));
-    if (text.size() <= kLongestText) continue;
-    throw Error(ExitCode::bad_data, fmt::format("the text is longer than {}. For a corpus there is: titan_train data "
-                                                "tokenize.",
-                                                human_bytes(static_cast<double>(kLongestText))));
+    if (text.size() > kLongestText) refuse_long_text();
   }
   return text;
 }
@@ -83,6 +80,12 @@ void check_size(int64_t size) {
 }
 
 }  // namespace
+
+void refuse_long_text() {
+  throw Error(ExitCode::bad_data, fmt::format("the text is longer than {}. For a corpus there is: titan_train data "
+                                              "tokenize.",
+                                              human_bytes(static_cast<double>(kLongestText))));
+}
 
 void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
   check_size(training.vocabulary_size);

@@ -17,6 +17,8 @@ namespace titan {
 /// Bytes of the longest text that encode and decode take: it and its ids are held as a whole. Encoding a corpus is what
 /// `data tokenize` is for.
 inline constexpr size_t kLongestText = size_t{256} << 20;
+/// Throws Error(bad_data) with that way out.
+[[noreturn]] void refuse_long_text();
 
 struct TokenizerTraining {
   DatasetOptions dataset;              ///< source of the text
