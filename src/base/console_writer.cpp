@@ -137,7 +137,8 @@ bool ConsoleWriter::write(std::string_view line) {
   const bool may_write = broken_ == 0 && write_rest();
   // With the line, which may not fit although the notice alone would.
   const std::string after_gap =
-      gap_ > 0 ? fmt::format("titan_train: lines left out here, because nobody read them: {}\n{}", gap_, line) : "";
+      gap_ > 0 ? fmt::format("titan_train: lines left out here, because the reader had stopped: {}\n{}", gap_, line)
+               : "";
   if (may_write && write_all(gap_ > 0 ? after_gap : line, patience)) {
     gap_ = 0;
     return true;
@@ -160,7 +161,7 @@ size_t ConsoleWriter::write_some(std::string_view text) {
 std::string ConsoleWriter::problem() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (broken_ != 0) return std::strerror(broken_);
-  return stalled_ ? "nobody reads it" : "";
+  return stalled_ ? "its reader stopped reading" : "";
 }
 
 bool ConsoleWriter::is_broken() const {

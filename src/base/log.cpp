@@ -163,7 +163,7 @@ void Log::check_console(spdlog::level::level_enum level, const std::string& line
   if (!console_ || !writer_of(console_).take_left_out()) return;
   if (sink_instead_) sink_instead_->log(spdlog::details::log_msg(logger_->name(), level, line));
   const ConsoleWriter& writer = writer_of(console_);
-  const std::string reason = writer.is_broken() ? writer.problem() : "nobody reads it";
+  const std::string reason = writer.is_broken() ? writer.problem() : "its reader stopped reading";
   const std::string what =
       fmt::format("standard {} could not be written ({})", console_ == stdout ? "output" : "error", reason);
   const std::string file = printable(file_instead_.string());
@@ -181,8 +181,8 @@ std::string Log::console_problem() const {
   const ConsoleWriter& errors = standard_error();
   if (console_ == stderr || errors.left_out() == 0) return console_problem_;
   return fmt::format("{}{}standard error could not be written ({}); lines lost: {}", console_problem_,
-                     console_problem_.empty() ? "" : "; ", errors.is_broken() ? errors.problem() : "nobody reads it",
-                     errors.left_out());
+                     console_problem_.empty() ? "" : "; ",
+                     errors.is_broken() ? errors.problem() : "its reader stopped reading", errors.left_out());
 }
 
 void Log::info(std::string_view message) const { write(spdlog::level::info, "INFO", printable_lines(message)); }

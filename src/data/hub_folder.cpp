@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
   throw Error(ExitCode::bad_data, fmt::format("corpus {}: {}.", folder.string(), what));
 }
 
-/// Who reads a file in `datasets`, by an extension: its json or text builder, another one, or nobody (empty). Facts of
+/// The builder that reads a file in `datasets`, by an extension: json, text, another one, or none (empty). Facts of
 /// datasets 5.2 (packaged_modules).
 std::string_view reader_of(std::string_view extension) {
   constexpr std::string_view kOthers =

@@ -120,7 +120,7 @@ class Launcher {
   std::string last_error_line_;                           // of any rank, before SIGTERM was sent
   const RankProcess* failed_ = nullptr;                   // the first; one with peer_failure only if there is no other
   std::set<std::string> said_;                            // lines on standard error, to print each once
-  std::deque<std::pair<const RankProcess*, std::string>> waiting_;  // lines for standard output, which nobody reads now
+  std::deque<std::pair<const RankProcess*, std::string>> waiting_;  // lines for standard output, which is not read now
   bool lost_output_ = false;                                        // standard output cannot be written
   bool lost_lines_ = false;                                         // of ranks that are not shown
   bool asked_ = false;                                              // the remaining ranks got SIGTERM
@@ -194,7 +194,7 @@ std::string marked(const RankProcess& rank, std::string_view line) {
   return fmt::format("[rank{}] {}\n", rank.rank(), line);
 }
 
-// While nobody reads standard output, that of the ranks is not read either: their pipes fill, and their logs continue
+// While standard output is not read, that of the ranks is not read either: their pipes fill, and their logs continue
 // in their own files until there is room again. The launcher itself never waits, since it passes on signals, too.
 void Launcher::pass_on(RankProcess& rank) {
   write_waiting();
@@ -220,7 +220,7 @@ void Launcher::write_waiting() {
   }
 }
 
-/// What the ranks have printed before they ended. What nobody reads within a second is in their files.
+/// What the ranks have printed before they ended. What is not read within a second is in their files.
 void Launcher::pass_on_rest() {
   for (const auto& rank : ranks_) pass_on(*rank);
   const Clock::time_point limit = Clock::now() + std::chrono::seconds(1);
@@ -248,7 +248,8 @@ void Launcher::give_up_output() {
   lost_output_ = true;
   std::cerr << fmt::format(
       "titan_train launch: standard output could not be written ({}); the ranks' log continues in {}\n",
-      standard_output().is_broken() ? standard_output().problem() : "nobody reads it", request_.output_folder.string());
+      standard_output().is_broken() ? standard_output().problem() : "its reader stopped reading",
+      request_.output_folder.string());
   for (const auto& [rank, line] : std::exchange(waiting_, {}))
     keep(*rank, std::string_view(line).substr(0, line.size() - 1));
 }
@@ -297,7 +298,7 @@ int Launcher::close() const {
 }  // namespace
 
 int launch_ranks(const LaunchRequest& request) {
-  ::signal(SIGPIPE, SIG_IGN);  // ranks do not end because nobody reads their log
+  ::signal(SIGPIPE, SIG_IGN);  // ranks do not end because their log is not read
   return Launcher(request).run();
 }
 

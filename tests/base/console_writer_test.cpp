@@ -81,13 +81,13 @@ TEST(ConsoleWriter, LeavesLinesOutAndSaysHowManyOnceThereIsAReaderAgain) {
     text += output.read();
   }
   EXPECT_GE(written, 4) << "a pipe holds a page and more";
-  EXPECT_EQ(problem, "nobody reads it");
+  EXPECT_EQ(problem, "its reader stopped reading");
   EXPECT_EQ(left_out, 1001);
   EXPECT_EQ(answers, std::vector<bool>(answers.size(), false));
   EXPECT_EQ(later_problem, "");
   std::string expected;
   for (int i = 0; i < written; ++i) expected += numbered(i);
-  EXPECT_EQ(text, expected + "titan_train: lines left out here, because nobody read them: 1001\nat last\n");
+  EXPECT_EQ(text, expected + "titan_train: lines left out here, because the reader had stopped: 1001\nat last\n");
 }
 
 TEST(ConsoleWriter, KeepsALineWholeOfWhichHalfFits) {
@@ -154,15 +154,17 @@ TEST(LogWithoutAReader, ContinuesInItsFileAndCountsTheLines) {
     log.info("somebody sees this");
     shown = output.read();
   }
-  EXPECT_EQ(problem,
-            fmt::format("standard output could not be written (nobody reads it); {} lines of the log are in {}",
-                        left_out, file.string()));
-  EXPECT_NE(shown.find("lines left out here, because nobody read them: 2\n"), std::string::npos) << shown;
+  EXPECT_EQ(
+      problem,
+      fmt::format("standard output could not be written (its reader stopped reading); {} lines of the log are in {}",
+                  left_out, file.string()));
+  EXPECT_NE(shown.find("lines left out here, because the reader had stopped: 2\n"), std::string::npos) << shown;
   EXPECT_NE(read_file(file).find("INFO - nobody sees this"), std::string::npos);
   EXPECT_EQ(read_file(file).find("somebody"), std::string::npos);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            fmt::format("warning: standard output could not be written (nobody reads it); the log continues in {}\n",
-                        file.string()));
+            fmt::format(
+                "warning: standard output could not be written (its reader stopped reading); the log continues in {}\n",
+                file.string()));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""A run does not end because nobody reads its log: it saves, goes on, and its exit code tells about the run."""
+"""A run does not end because its reader stopped readings log: it saves, goes on, and its exit code tells about the run."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ class LostOutput(BehaviourTest):
                     errors = process.communicate(timeout=300)[1].decode()
                 finally:
                     os.close(ours)
-                self.assertIn("standard output could not be written (nobody reads it)", errors)
+                self.assertIn("standard output could not be written (its reader stopped reading)", errors)
                 if ranks == 1:
-                    self.expect_whole_run(process.returncode, "nobody reads it")
+                    self.expect_whole_run(process.returncode, "its reader stopped reading")
                     continue
                 self.assertEqual(process.returncode, OK)
                 self.assertTrue((self.out / "checkpoint" / f"step-{STEPS}").is_dir())
                 (file,) = self.out.rglob("rank-0000.out")  # what the launcher had read and could not pass on
                 self.assertIn("Training completed", file.read_text())
 
-    def test_a_standard_error_that_nobody_reads_costs_nothing(self):
+    def test_a_standard_error_that_is_not_read_costs_nothing(self):
         self.out = self.folder / "errors"
         ours, theirs = os.pipe()
         fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, 4096)
@@ -95,7 +95,7 @@ class LostOutput(BehaviourTest):
             os.close(ours)
             os.close(theirs)
         says = json.loads((self.out / "run.json").read_text())["log"]
-        self.assertRegex(says, r"; standard error could not be written \(nobody reads it\); lines lost: \d+$")
+        self.assertRegex(says, r"; standard error could not be written \(its reader stopped reading\); lines lost: \d+$")
 
     def run_with(self, ranks: int, prepare: Callable[[], None]) -> subprocess.CompletedProcess:
         return subprocess.run(

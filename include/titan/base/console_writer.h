@@ -21,14 +21,14 @@ class ConsoleWriter {
   ConsoleWriter(const ConsoleWriter&) = delete;
   ConsoleWriter& operator=(const ConsoleWriter&) = delete;
 
-  /// Writes `line`, with its newline, as a whole. False: it was left out, because nobody reads or because the
+  /// Writes `line`, with its newline, as a whole. False: it was left out, because its reader stopped or because the
   /// descriptor cannot be written. The first line for which there is no room waits a second for the reader; until there
   /// is room again the others do not. The next line after a gap follows a line that says how many are missing.
   bool write(std::string_view line);
   /// Writes as much of `text` as fits without waiting. → bytes; all of them if the descriptor cannot be written.
   size_t write_some(std::string_view text);
 
-  /// Why lines are left out now ("Broken pipe", "nobody reads it"); empty: they are written.
+  /// Why lines are left out now ("Broken pipe", "its reader stopped reading"); empty: they are written.
   std::string problem() const;
   /// The descriptor cannot be written and never will.
   bool is_broken() const;
