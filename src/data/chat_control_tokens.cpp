@@ -16,13 +16,13 @@ std::set<std::string> control_names(std::string_view text) {
   return names;
 }
 
-std::vector<std::string> split_control_tokens(std::string_view source, const std::vector<std::string_view>& written,
-                                              const std::set<std::string>& known, bool ends_in_token) {
-  const std::set<std::string> own = control_names(source);  // not what a variable such as eos_token holds
+std::vector<std::string> split_control_tokens(const std::vector<std::string_view>& written,
+                                              const std::set<std::string>& known, const std::set<std::string>& held,
+                                              bool ends_in_token) {
   std::set<std::string> found, split;
   for (const std::string_view text : written) {
     for (const std::string& name : control_names(text)) {
-      if (own.contains(name)) (known.contains(name) ? found : split).insert(name);
+      if (!held.contains(name)) (known.contains(name) ? found : split).insert(name);
     }
   }
   if (found.empty() && ends_in_token) return {};

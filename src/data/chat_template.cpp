@@ -92,12 +92,7 @@ std::vector<std::string> chat_template_names() { return {"auto", "llama3", "llam
 
 struct ChatTemplate::Form {
   Form(const ChatTemplateSource& source, std::shared_ptr<const Tokenizer> of, bool all)
-      : name(source.name),
-        jinja_source(source.text),
-        jinja(source.text),
-        special(tokens_of(*of)),
-        tokenizer(std::move(of)),
-        all_count(all) {
+      : name(source.name), jinja(source.text), special(tokens_of(*of)), tokenizer(std::move(of)), all_count(all) {
     const int32_t bos = tokenizer->bos_id(), eos = tokenizer->eos_id();
     if (bos != Tokenizer::kNoId) names["bos_token"] = tokenizer->token_name(bos);
     if (eos != Tokenizer::kNoId) names["eos_token"] = tokenizer->token_name(eos);
@@ -124,7 +119,6 @@ struct ChatTemplate::Form {
   EncodedChat encode(const Written& written) const;
 
   std::string name;
-  std::string jinja_source;
   jinja::Template jinja;
   AddedTokenFinder special;
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -214,7 +208,9 @@ std::vector<std::string> ChatTemplate::Form::split_tokens(bool ends_in_token) co
   }
   std::set<std::string> known;
   for (auto& [token, id] : tokenizer->special_tokens()) known.insert(token);
-  return split_control_tokens(jinja_source, texts, known, ends_in_token);
+  std::set<std::string> held;
+  for (const auto& [variable, value] : names) held.insert(value);
+  return split_control_tokens(texts, known, held, ends_in_token);
 }
 
 /// Finds the message that causes the template's error: the last one of the shortest prefix with the same error.

@@ -398,6 +398,18 @@ TEST(ChatTemplate, WhatCountsIsFoundInWhateverTheTemplateWrites) {
             "modela|model b\n<|end_of_text|>");
 }
 
+TEST(ChatTemplate, ControlTokensThatAreNotOneIdAreRefusedAlsoWhereTheTemplateMakesThemOfPieces) {
+  const auto refusal = [](const std::string& user) {
+    const std::string turn = "{{ " + user + " + m.content + '<|im_end|>' }}";
+    const std::string folder = chatml_tokenizer({{"chat_template", "{% for m in messages %}" + turn + "{% endfor %}"}});
+    return message_of(ExitCode::bad_config, [&] { ChatTemplate({.tokenizer = folder}, open_tokenizer(folder)); });
+  };
+  const std::string splits = ", which the tokenizer splits into several ids";
+  EXPECT_PRED_FORMAT2(test::contains, refusal("'<|' + m.role + '|>'"),
+                      "it writes <|assistant|>, <|system|>, <|user|>" + splits);
+  EXPECT_PRED_FORMAT2(test::contains, refusal("'<|turn|>' + m.role"), "it writes <|turn|>" + splits);
+}
+
 TEST(ChatTemplate, WhatCannotBeRunIsRefusedByItsName) {
   const std::string all = "{% for m in messages %}{{ m.role + m.content + eos_token }}{% endfor %}";
   std::string deep = all + "{{ ";

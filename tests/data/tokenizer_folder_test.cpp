@@ -271,18 +271,17 @@ TEST(TokenizerFolder, ThreeHundredThousandAddedTokensAreReadAndFoundInSeconds) {
 }
 
 TEST(ControlTokens, AreThoseThatATemplateItselfWrites) {
-  const auto split = [](const char* source, const char* written, const std::set<std::string>& known, bool ends) {
-    return split_control_tokens(source, {written}, known, ends);
-  };
   using Names = std::vector<std::string>;
-  const char* chatml = "{{ '<|im_start|>' + role }}{{ '<|im_end|>' }}{# <|never|> #}";
-  const char* text = "<|im_start|>user\nhello<|im_end|>\n";
-  EXPECT_EQ(split(chatml, text, {"<|im_start|>", "<|im_end|>"}, true), Names{});
-  EXPECT_EQ(split(chatml, text, {"<|im_end|>"}, true), Names{"<|im_start|>"});
-  EXPECT_EQ(split(chatml, text, {}, false), (Names{"<|im_end|>", "<|im_start|>"}));
+  const auto split = [](const char* written, const std::set<std::string>& known, bool ends) {
+    return split_control_tokens({written}, known, /*held=*/{"<|endoftext|>"}, ends);
+  };
+  const char* chatml = "<|im_start|>user\nhello<|im_end|>\n";
+  EXPECT_EQ(split(chatml, {"<|im_start|>", "<|im_end|>"}, true), Names{});
+  EXPECT_EQ(split(chatml, {"<|im_end|>"}, true), Names{"<|im_start|>"});
+  EXPECT_EQ(split(chatml, {}, false), (Names{"<|im_end|>", "<|im_start|>"}));
   // Zephyr's are plain text, and its turns end in the eos_token, a variable.
-  EXPECT_EQ(split("{{ '<|user|>' }}{{ eos_token }}", "<|user|>\nhello<|endoftext|>", {"<|endoftext|>"}, true), Names{});
-  EXPECT_EQ(split("{{ '<|user|>' }}", "<|user|>\nhello", {}, false), Names{"<|user|>"});
+  EXPECT_EQ(split("<|user|>\nhello<|endoftext|>", {"<|endoftext|>"}, true), Names{});
+  EXPECT_EQ(split("<|user|>\nhello", {}, false), Names{"<|user|>"});
 }
 
 }  // namespace
