@@ -41,21 +41,28 @@ bool wait_for_room(int descriptor, int milliseconds) {
   return ::poll(&entry, 1, milliseconds) > 0;
 }
 
-/// Passes lines on; an incomplete one at a flush.
+/// Passes lines on; an incomplete one at a flush. Locked, since several threads may write to std::cerr at once.
 class LineBuffer : public std::streambuf {
  protected:
   int_type overflow(int_type byte) override {
     if (traits_type::eq_int_type(byte, traits_type::eof())) return traits_type::not_eof(byte);
+    const std::lock_guard<std::mutex> lock(mutex_);
     line_ += traits_type::to_char_type(byte);
-    if (line_.back() == '\n') sync();
+    if (line_.back() == '\n') pass_on();
     return byte;
   }
   int sync() override {
-    if (!line_.empty()) standard_error().write(std::exchange(line_, {}));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pass_on();
     return 0;
   }
 
  private:
+  void pass_on() {
+    if (!line_.empty()) standard_error().write(std::exchange(line_, {}));
+  }
+
+  std::mutex mutex_;
   std::string line_;
 };
 
