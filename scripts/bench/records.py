@@ -23,7 +23,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHOWN = 3  # of a key's last records the worst is shown
 BEGIN, END = "<!-- scripts/bench/records.py --write -->", "<!-- end of records -->"
-TRAINING = ["src/model", "src/ops", "src/optimize", "src/parallel", "src/train", "src/data", "scripts/gpu/baseline.py"]
+TRAINING = ["src/model", "src/ops", "src/optimize", "src/plan", "src/parallel", "src/train", "src/data", "scripts/gpu/baseline.py"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Card:
     def table(self) -> str:
         """Its table for `titan_train plan --gpu`: the rates of its kind, and the memory that is free here."""
         name = next((table for kind, table in KNOWN.items() if kind in self.name), KNOWN[STAND_IN])
-        text = (ROOT / "src" / "tools" / "hardware.toml").read_text() + "\n"
+        text = (ROOT / "src" / "estimate" / "hardware.toml").read_text() + "\n"
         rates = re.search(rf"^\[{name}\].*\n((?:(?!\[).*\n)*)", text, re.MULTILINE)[1]
         here = f"memory_gib = {self.free_mib / 1024:.3f}"
         return f"[{name}-here]\n" + re.sub(r"^memory_gib *=.*$", here, rates, flags=re.MULTILINE)

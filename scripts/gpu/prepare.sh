@@ -15,10 +15,10 @@ pack() {
     strip -o "$folder/lib/$name" "$TITAN_BUILD/$name"
     cp "$folder/titan_train" "$folder/$name" # the start script starts what it is named after
   done
-  mkdir -p "$folder/scripts" "$folder/src/tools"
+  mkdir -p "$folder/scripts" "$folder/src/estimate"
   cp -r "$TITAN_ROOT/scripts/gpu" "$folder/scripts"
   rm -rf "$folder/scripts/gpu/__pycache__"
-  cp "$TITAN_ROOT/src/estimate/hardware.toml" "$folder/src/tools"
+  cp "$TITAN_ROOT/src/estimate/hardware.toml" "$folder/src/estimate"
   git -C "$TITAN_ROOT" rev-parse --short HEAD >"$folder/commit" 2>/dev/null || printf unknown >"$folder/commit"
   tar -C "$TITAN_ROOT/build" --owner=0 --group=0 -c gpu | xz -T 0 -9 >"$packed"
   size=$(stat -c %s "$packed")
