@@ -60,4 +60,4 @@ def end_of_text_id(config: pathlib.Path = DEBUG_CONFIG) -> int:
     path = ROOT / (model.get("tokenizer_path") or model["hf_assets_path"])
     if path.is_dir():
         (path,) = path.glob("*.model")
-    return len(path.read_bytes().split(b"\n")) - path.read_bytes().endswith(b"\n") + 1
+    return sum(1 for line in path.read_bytes().split(b"\n") if line) + 1  # the mark at the end is an empty line
