@@ -170,7 +170,7 @@ void Log::check_console(spdlog::level::level_enum level, const std::string& line
   const std::string continues = sink_instead_ ? fmt::format("; the log continues in {}", file) : "";
   if (!console_lost_.exchange(true)) print_error("", "warning", what + continues);
   const std::lock_guard<std::mutex> lock(mutex_);
-  // Who has stopped reading may go on, so the lines in between are counted.
+  // A reader that stopped may read again, so the lines in between are counted.
   console_problem_ = writer.is_broken() ? what + continues
                      : sink_instead_ ? fmt::format("{}; {} lines of the log are in {}", what, writer.left_out(), file)
                                      : fmt::format("{}; {} lines of the log are lost", what, writer.left_out());

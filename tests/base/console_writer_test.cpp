@@ -1,4 +1,4 @@
-// Nobody reads: a line never waits for long, what is left out is counted, and lines stay whole.
+// Nothing is read: a line never waits for long, what is left out is counted, and lines stay whole.
 #include "titan/base/console_writer.h"
 
 #include <fcntl.h>

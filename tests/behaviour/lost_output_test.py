@@ -1,4 +1,4 @@
-"""A run does not end because its reader stopped readings log: it saves, goes on, and its exit code tells about the run."""
+"""A run does not end because its log is not read: it saves, continues, and its exit code tells about the run."""
 
 from __future__ import annotations
 

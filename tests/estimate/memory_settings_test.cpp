@@ -103,7 +103,7 @@ TEST_F(SettingsThatFit, AreValidationsWhereThatAloneTakesTooMuch) {
       EXPECT_LE(1.5 * static_cast<double>(setting.bytes), *asked.allowed);
     }
   }
-  // Nobody knows what there is: a fifth less.
+  // The available memory is unknown: a fifth less.
   asked.allowed.reset();
   ASSERT_FALSE(settings_that_fit(asked).empty());
   EXPECT_LE(settings_that_fit(asked)[0].bytes, now * 4 / 5);
