@@ -41,17 +41,20 @@ endfunction()
 titan_test(base titan_base)
 titan_test(schedule titan_schedule)
 titan_test(config titan_config)
-titan_test(data titan_data)
-target_include_directories(data_test SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
-titan_two_shards(data)
+titan_test(text titan_text)
+titan_test(corpus titan_corpus)
+titan_test(stream titan_stream)
+foreach(part corpus stream)
+  target_include_directories(${part}_test SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
+endforeach()
 titan_test(plan titan_plan)
 titan_test(job titan_job)
 titan_test(estimate titan_estimate)
 titan_test(structure titan_base)
 
 # The interpreter of strangers' chat templates under AddressSanitizer and UndefinedBehaviorSanitizer.
-file(GLOB jinja_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/data/chat_jinja*.cpp)
-add_library(titan_jinja_checked STATIC ${jinja_sources} src/data/utf8.cpp)
+file(GLOB jinja_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/text/chat_jinja*.cpp)
+add_library(titan_jinja_checked STATIC ${jinja_sources} src/text/utf8.cpp)
 target_link_libraries(titan_jinja_checked PUBLIC titan_base nlohmann_json::nlohmann_json ${TITAN_UTF8PROC})
 target_compile_options(titan_jinja_checked PUBLIC -O1 -fsanitize=address,undefined -fno-sanitize-recover=all)
 target_link_options(titan_jinja_checked PUBLIC -fsanitize=address,undefined)
@@ -105,7 +108,7 @@ endif()
 
 # What scripts/bench/data_sources.py runs; built with the tests, so that it follows the code.
 add_executable(bench_token_loader tests/bench/token_loader.cpp)
-target_link_libraries(bench_token_loader PRIVATE titan_data)
+target_link_libraries(bench_token_loader PRIVATE titan_stream)
 
 # Writes damaged configs for the behaviour tests, which run titan_train on them (tests/behaviour/mutants_test.py).
 add_executable(config_mutants tests/behaviour/mutants_main.cpp)
@@ -184,7 +187,7 @@ endif()
 
 # Renders chat templates for the comparison with Jinja (tests/reference/jinja_test.py).
 add_executable(render_templates tests/reference/jinja_main.cpp)
-target_link_libraries(render_templates PRIVATE titan_data)
+target_link_libraries(render_templates PRIVATE titan_text)
 target_include_directories(render_templates PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/tests)
 
 # What the Python tests start.

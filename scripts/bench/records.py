@@ -23,7 +23,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHOWN = 3  # of a key's last records the worst is shown
 BEGIN, END = "<!-- scripts/bench/records.py --write -->", "<!-- end of records -->"
-TRAINING = ["src/model", "src/ops", "src/optimize", "src/plan", "src/parallel", "src/train", "src/data", "scripts/gpu/baseline.py"]
+TRAINING = ["src/model", "src/ops", "src/optimize", "src/plan", "src/parallel", "src/train", "src/text", "src/corpus", "src/stream", "scripts/gpu/baseline.py"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ KINDS = [
     Kind("ring/", "parallel_cpu", "{:.3g}×", ["src/ops", "src/distributed"]),
     Kind("pipeline/", "parallel_cpu", "{:.3g}×", [*TRAINING, "src/distributed", "src/schedule"]),
     Kind("generate/", "generate", "{:.3g}×", ["src/model", "src/ops", "src/train/generate.cpp"]),
-    Kind("data/encode/", "data", "{:.3g}×", ["src/data"]),
+    Kind("data/encode/", "data", "{:.3g}×", ["src/text", "src/corpus"]),
     Kind("checkpoint/stall", "checkpoint", "{:.2g} % of its time", ["src/checkpoint"], higher_is_better=False),
     Kind("checkpoint/", "checkpoint", "{:.3g}×", ["src/checkpoint"]),
     Kind("reliability/", "reliability", "{:,.0f} with the same bits", ["src/checkpoint", "src/distributed", "src/train"]),

@@ -12,6 +12,7 @@
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/load.h"
 #include "titan/config/start.h"
+#include "titan/corpus/vocabulary.h"
 #include "titan/job/checks.h"
 #include "titan/job/job.h"
 #include "titan/model/model.h"
@@ -200,7 +201,7 @@ std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, boo
                                                 "--model.tokenizer_path",
                                                 place));
   }
-  std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(place);
+  std::shared_ptr<const Tokenizer> tokenizer = open_vocabulary(place);
   for (const std::string& notice : tokenizer->notices()) std::cerr << "warning: " << printable(notice) << '\n';
   if (needs_text && !tokenizer->reads_text()) {
     throw Error(ExitCode::bad_data, fmt::format("{} holds ids and no tokenizer: name the one that made them with "

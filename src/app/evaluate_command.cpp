@@ -16,8 +16,8 @@
 #include "titan/base/json.h"
 #include "titan/base/text.h"
 #include "titan/cli/program.h"
-#include "titan/data/document_source.h"
-#include "titan/data/utf8.h"
+#include "titan/corpus/document_source.h"
+#include "titan/text/utf8.h"
 #include "titan/train/score.h"
 
 namespace titan {

@@ -19,8 +19,8 @@
 #include "titan/base/text.h"
 #include "titan/cli/program.h"
 #include "titan/config/start.h"
-#include "titan/data/chat.h"
 #include "titan/job/job.h"
+#include "titan/text/chat.h"
 #include "titan/train/generate.h"
 #include "titan/train/hugging_face.h"
 

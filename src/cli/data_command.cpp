@@ -10,9 +10,9 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/cli/program.h"
-#include "titan/data/chat.h"
-#include "titan/data/tokenize.h"
-#include "titan/data/tokenizer_tools.h"
+#include "titan/corpus/inspect.h"
+#include "titan/corpus/tokenize.h"
+#include "titan/text/chat.h"
 
 namespace titan {
 namespace {

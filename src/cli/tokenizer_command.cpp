@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 #include <functional>
+#include <iostream>
 #include <istream>
 #include <ostream>
 #include <sstream>
@@ -13,7 +14,9 @@
 #include "titan/base/error.h"
 #include "titan/base/file_kind.h"
 #include "titan/base/text.h"
-#include "titan/data/tokenizer_tools.h"
+#include "titan/corpus/train_tokenizer.h"
+#include "titan/corpus/vocabulary.h"
+#include "titan/text/tokenizer_tools.h"
 
 namespace titan {
 namespace {
@@ -49,7 +52,6 @@ void declare_train(CLI::App& app, TokenizerOptions& options) {
   command->add_option("--bytes", training.most_bytes, "Text to learn from, at most")
       ->check(at_least(1))
       ->default_str("all");
-  command->add_flag("--overwrite", training.overwrite, "Write over a tokenizer that is there");
 }
 
 void declare_users(CLI::App& app, TokenizerOptions& options) {
@@ -95,10 +97,11 @@ void run_tokenizer_command(const std::vector<std::string>& arguments, std::istre
   if (!parse_words(app, arguments, out)) return;
   options.training.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
   in_words_of_command(kTokenizerWords, [&] {
-    if (app.got_subcommand("train")) train_tokenizer(options.training, out);
-    if (app.got_subcommand("info")) describe_tokenizer(options.model, out);
-    auto encode = [&](std::istream& text) { encode_stream(options.model, options.encoding, text, out); };
-    auto decode = [&](std::istream& ids) { decode_stream(options.model, ids, out); };
+    if (app.got_subcommand("train")) return train_tokenizer(options.training, out);
+    const auto tokenizer = open_vocabulary(options.model, std::cerr);
+    if (app.got_subcommand("info")) describe_tokenizer(*tokenizer, out);
+    auto encode = [&](std::istream& text) { encode_stream(*tokenizer, options.encoding, text, out); };
+    auto decode = [&](std::istream& ids) { decode_stream(*tokenizer, ids, out); };
     if (app.got_subcommand("encode")) with_input(options.input, in, encode);
     if (app.got_subcommand("decode")) with_input(options.input, in, decode);
   });

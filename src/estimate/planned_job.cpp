@@ -6,7 +6,7 @@
 #include <iostream>
 
 #include "titan/base/text.h"
-#include "titan/data/tokenizer.h"
+#include "titan/corpus/vocabulary.h"
 #include "titan/estimate/memory_settings.h"
 #include "titan/estimate/plan_report.h"
 #include "titan/job/job.h"
@@ -18,7 +18,7 @@ namespace {
 /// The vocabulary of some flavors is the tokenizer's; without the tokenizer's file the smallest possible one is used.
 ModelDescription describe_planned_model(const JobConfig& config) {
   const std::string place = tokenizer_location(config);
-  if (std::filesystem::exists(place)) return describe_model(config, open_tokenizer(place)->vocabulary_size());
+  if (std::filesystem::exists(place)) return describe_model(config, open_vocabulary(place)->vocabulary_size());
   ModelDescription model = describe_model(config, 1);
   if (model.vocabulary_is_tokenizers) {
     std::cerr << fmt::format(

@@ -5,8 +5,8 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "titan/data/chunk_stream.h"
 #include "titan/job/parameter_groups.h"
+#include "titan/stream/chunk_stream.h"
 
 namespace titan {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "cpu_elementwise.h"
 #include "fused_elementwise.h"
-#include "titan/data/batch_stream.h"
 #include "titan/ops/differentiable.h"
+#include "titan/stream/batch_stream.h"
 
 namespace titan {
 namespace {

@@ -3,9 +3,9 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "titan/data/batch_stream.h"
 #include "titan/ops/column_gradients.h"
 #include "titan/ops/fused_kernels.h"
+#include "titan/stream/batch_stream.h"
 
 namespace titan {
 namespace {

@@ -18,6 +18,7 @@
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/save.h"
+#include "titan/corpus/vocabulary.h"
 #include "titan/estimate/plan_report.h"
 #include "titan/job/job.h"
 #include "titan/job/pipeline_job.h"
@@ -303,7 +304,7 @@ void report_model(const Run& run) {
 
 void read_tokenizer(Run& run) {
   run.log.info("Reading the tokenizer {}", tokenizer_location(run.config));
-  run.data.tokenizer = open_tokenizer(tokenizer_location(run.config));
+  run.data.tokenizer = open_vocabulary(tokenizer_location(run.config));
   run.log.info(run.data.tokenizer->description());
   for (const std::string& notice : run.data.tokenizer->notices()) run.log.shared_warning(notice);
 }

@@ -12,9 +12,9 @@
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/base/stop_signals.h"
-#include "titan/data/batch_stream.h"
-#include "titan/data/chat.h"
 #include "titan/job/job.h"
+#include "titan/stream/batch_stream.h"
+#include "titan/text/chat.h"
 
 namespace titan {
 namespace {

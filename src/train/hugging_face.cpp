@@ -10,9 +10,9 @@
 #include "titan/base/json.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
-#include "titan/data/chat.h"
-#include "titan/data/tokenizer.h"
+#include "titan/corpus/vocabulary.h"
 #include "titan/job/job.h"
+#include "titan/text/chat.h"
 
 namespace titan {
 namespace {
@@ -96,7 +96,7 @@ const StateDictAdapter& adapter_of(const ModelRequest& request) {
 
 std::shared_ptr<const Tokenizer> tokenizer_at(const fs::path& place) {
   try {
-    return open_tokenizer(place);
+    return open_vocabulary(place);
   } catch (const Error&) {
     return nullptr;
   }

@@ -8,9 +8,9 @@
 #include "run_checkpoints.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "titan/data/batch_stream.h"
 #include "titan/job/job.h"
 #include "titan/report/run_history.h"
+#include "titan/stream/batch_stream.h"
 #include "titan/train/hugging_face.h"
 
 namespace titan {

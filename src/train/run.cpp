@@ -6,8 +6,8 @@
 #include "run_memory.h"
 #include "run_reporter.h"
 #include "titan/checkpoint/store_barrier.h"
-#include "titan/data/chunk_stream.h"
 #include "titan/job/job.h"
+#include "titan/stream/chunk_stream.h"
 #include "titan/train/run_folder.h"
 #include "titan/train/validator.h"
 

@@ -11,8 +11,8 @@
 #include "titan/base/text.h"
 #include "titan/checkpoint/hugging_face_export.h"
 #include "titan/checkpoint/store_barrier.h"
-#include "titan/data/batch_stream.h"
 #include "titan/job/job.h"
+#include "titan/stream/batch_stream.h"
 #include "titan/train/hugging_face.h"
 #include "titan/train/run_state.h"
 

@@ -11,9 +11,9 @@
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/config/dump.h"
-#include "titan/data/batch_stream.h"
-#include "titan/data/chunk_stream.h"
 #include "titan/job/job.h"
+#include "titan/stream/batch_stream.h"
+#include "titan/stream/chunk_stream.h"
 
 namespace titan {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "titan/base/error.h"
-#include "titan/data/batch_stream.h"
+#include "titan/stream/batch_stream.h"
 #include "titan/train/batch.h"
 
 namespace titan {

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "titan/base/text.h"
-#include "titan/data/utf8.h"
 #include "titan/estimate/plan_report.h"
 #include "titan/job/job.h"
+#include "titan/text/utf8.h"
 #include "titan/train/run.h"
 
 namespace titan {

@@ -20,8 +20,8 @@
 #include "titan/app/program.h"
 #include "titan/checkpoint/commit.h"
 #include "titan/cli/program.h"
-#include "titan/data/batch_stream.h"
 #include "titan/parallel/executor.h"
+#include "titan/stream/batch_stream.h"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <iostream>
 #include <vector>
 
-#include "titan/data/batch_stream.h"
-#include "titan/data/tokenizer.h"
+#include "titan/corpus/vocabulary.h"
+#include "titan/stream/batch_stream.h"
 
 namespace {
 
@@ -50,7 +50,7 @@ int main(int count, char** words) {
   titan::BatchPlan plan;
   plan.sequence_length = kLength;
   plan.local_batch = kSamples;
-  titan::BatchStream stream(titan::open_dataset(dataset), titan::open_tokenizer(words[2]), plan, {});
+  titan::BatchStream stream(titan::open_dataset(dataset), titan::open_vocabulary(words[2]), plan, {});
   std::vector<int64_t> from(2 * kSamples * kLength, 1), to(2 * kSamples * kLength, 2);
   load_batches(stream, 50);
   copy_batches(from, to, 50);

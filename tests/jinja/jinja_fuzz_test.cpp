@@ -9,7 +9,7 @@
 #include <string>
 
 #include "random_template.h"
-#include "src/data/chat_jinja.h"
+#include "src/text/chat_jinja.h"
 
 // Of sanitizer/allocator_interface.h, which not every installation of GCC has.
 extern "C" {

@@ -1,5 +1,5 @@
 // Chat templates made at random from Jinja's grammar: every operator, test, filter, method and statement that
-// src/data/chat_jinja*.cpp knows, with operands of the right type or, in wild ones, of any type and size.
+// src/text/chat_jinja*.cpp knows, with operands of the right type or, in wild ones, of any type and size.
 #pragma once
 
 #include <array>

@@ -7,7 +7,7 @@
 
 #include "support/allocations.h"
 #include "support/operation.h"
-#include "titan/data/batch_stream.h"
+#include "titan/stream/batch_stream.h"
 
 namespace titan {
 namespace {

@@ -5,13 +5,13 @@
 #include <tuple>
 
 #include "support/operation.h"
-#include "titan/data/batch_stream.h"
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/embedding.h"
 #include "titan/ops/fused_kernels.h"
 #include "titan/ops/norm.h"
 #include "titan/ops/rotary.h"
 #include "titan/ops/swiglu.h"
+#include "titan/stream/batch_stream.h"
 
 namespace titan {
 namespace {

@@ -10,11 +10,11 @@
 #include <thread>
 
 #include "support/operation.h"
-#include "titan/data/batch_stream.h"
 #include "titan/distributed/mesh_groups.h"
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/fused_kernels.h"
 #include "titan/plan/tensor_layout.h"
+#include "titan/stream/batch_stream.h"
 
 namespace titan {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "src/data/chat_jinja.h"
+#include "src/text/chat_jinja.h"
 #include "tests/jinja/random_template.h"
 
 namespace {

@@ -53,10 +53,10 @@ std::string objection(std::string_view part, std::string_view path) {
 }  // namespace
 
 const std::vector<std::string>& parts_lowest_first() {
-  static const std::vector<std::string> parts{"base",     "schedule", "config",   "data",        "plan",    "job",
-                                              "estimate", "cli",      "gpu",      "distributed", "kernels", "ops",
-                                              "model",    "parallel", "optimize", "checkpoint",  "report",  "cuda",
-                                              "train",    "tools",    "app"};
+  static const std::vector<std::string> parts{"base",    "schedule", "config",   "text",     "corpus",   "stream",
+                                              "plan",    "job",      "estimate", "cli",      "gpu",      "distributed",
+                                              "kernels", "ops",      "model",    "parallel", "optimize", "checkpoint",
+                                              "report",  "cuda",     "train",    "tools",    "app"};
   return parts;
 }
 

@@ -11,7 +11,7 @@ namespace titan {
 /// The parts, lowest first; a part includes itself and those before it.
 const std::vector<std::string>& parts_lowest_first();
 
-/// What a file of `part` includes and must not, one sentence each: "data/x.cpp:3: data may not include ops
+/// What a file of `part` includes and must not, one sentence each: "text/x.cpp:3: text may not include ops
 /// (titan/ops/y.h)". `file` is only shown. `text` is the file's content.
 std::vector<std::string> include_violations(std::string_view part, std::string_view file, std::string_view text);
 

@@ -35,7 +35,7 @@ TEST(IncludeRule, AnIncludeOfAHigherPartIsFoundWithFileAndLine) {
 }
 
 TEST(IncludeRule, ATensorInAPartWithoutTensorsIsFound) {
-  EXPECT_EQ(include_violations("data", "a", "#include <ATen/core/Tensor.h>").size(), 1u);
+  EXPECT_EQ(include_violations("text", "a", "#include <ATen/core/Tensor.h>").size(), 1u);
   EXPECT_EQ(include_violations("kernels", "a", "#include <torch/torch.h>").size(), 1u);
   EXPECT_TRUE(include_violations("ops", "a", "#include <c10/util/Exception.h>").empty());
 }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kParser = "include/titan/base/json.h";
 
-/// The lines of a file that call nlohmann's parser themselves: "src/data/x.cpp:3".
+/// The lines of a file that call nlohmann's parser themselves: "src/text/x.cpp:3".
 std::vector<std::string> unbounded_parses(const SourceFile& file) {
   static const std::regex call(R"(\w*[Jj]son::(sax_)?parse\s*\()");
   std::vector<std::string> places;

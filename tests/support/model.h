@@ -10,12 +10,12 @@
 #include "passes.h"
 #include "small_plan.h"
 #include "tensors.h"
-#include "titan/data/batch_stream.h"
 #include "titan/model/initialise.h"
 #include "titan/model/model.h"
 #include "titan/parallel/executor.h"
 #include "titan/parallel/weight_store.h"
 #include "titan/plan/plan.h"
+#include "titan/stream/batch_stream.h"
 
 namespace titan {
 

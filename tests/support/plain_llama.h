@@ -6,9 +6,9 @@
 #include <string>
 
 #include "operation.h"
-#include "titan/data/batch_stream.h"
 #include "titan/model/llama/llama.h"
 #include "titan/ops/rotary.h"
+#include "titan/stream/batch_stream.h"
 
 namespace titan {
 

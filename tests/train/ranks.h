@@ -13,9 +13,9 @@
 
 #include "support/replayed_work.h"
 #include "support/tensors.h"
-#include "titan/data/batch_stream.h"
 #include "titan/optimize/optimizer.h"
 #include "titan/parallel/assembly.h"
+#include "titan/stream/batch_stream.h"
 #include "titan/train/step_runner.h"
 
 namespace titan {

@@ -1,5 +1,5 @@
 // Small pure functions on text: spelling suggestions, human-readable numbers, splitting and joining. Used for messages
-// to the user and for user input. Letters are ASCII only; UTF-8 is in data/utf8.h.
+// to the user and for user input. Letters are ASCII only; UTF-8 is in text/utf8.h.
 #pragma once
 
 #include <cstdint>

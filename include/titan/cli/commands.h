@@ -42,7 +42,7 @@ std::vector<std::string> program_words(std::vector<std::string> words);
 /// refers to `words`.
 std::optional<CommandCall> find_call_without_tensors(std::span<const std::string> words);
 
-// `titan_train data tokenize|stats|peek`: parses the command line and calls data/tokenize.h and data/tokenizer_tools.h.
+// `titan_train data tokenize|stats|peek`: parses the command line and calls corpus/tokenize.h and corpus/inspect.h.
 // Has its own options instead of the schema's, because a corpus is prepared before a job exists. Knows no tensors.
 
 /// The subcommands of run_data_command.
@@ -60,8 +60,9 @@ void run_data_command(const std::vector<std::string>& arguments, std::ostream& o
 /// with all problems at once.
 void run_schedule_command(const std::vector<std::string>& arguments, const GridOptions& terminal, std::ostream& out);
 
-// `titan_train tokenizer train|encode|decode|info`: parses the command line and calls data/tokenizer_tools.h. Has its
-// own options instead of the schema's, because a tokenizer is made before a job exists. Knows no tensors.
+// `titan_train tokenizer train|encode|decode|info`: parses the command line and calls text/tokenizer_tools.h and
+// corpus/train_tokenizer.h. Has its own options instead of the schema's, because a tokenizer is made before a job
+// exists. Knows no tensors.
 
 /// The subcommands of run_tokenizer_command.
 std::vector<std::string> tokenizer_command_words();

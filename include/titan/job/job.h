@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "titan/config/job_config.h"
-#include "titan/data/batch_stream.h"
-#include "titan/data/document_source.h"
+#include "titan/corpus/document_source.h"
 #include "titan/plan/architecture.h"
 #include "titan/plan/plan.h"
+#include "titan/stream/batch_stream.h"
 
 namespace titan {
 

@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include "titan/data/batch_stream.h"
 #include "titan/model/model.h"
 #include "titan/ops/context_parallel.h"
+#include "titan/stream/batch_stream.h"
 
 namespace titan {
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "titan/data/tokenizer.h"
 #include "titan/ops/key_value_cache.h"
 #include "titan/report/step_report.h"
+#include "titan/text/tokenizer.h"
 #include "titan/train/run.h"
 
 namespace titan {

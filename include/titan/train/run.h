@@ -8,12 +8,12 @@
 
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
-#include "titan/data/batch_stream.h"
 #include "titan/distributed/mesh_groups.h"
 #include "titan/job/learning_rate.h"
 #include "titan/model/model.h"
 #include "titan/optimize/optimizer.h"
 #include "titan/parallel/assembly.h"
+#include "titan/stream/batch_stream.h"
 #include "titan/train/batch.h"
 #include "titan/train/device.h"
 #include "titan/train/run_state.h"

@@ -11,7 +11,6 @@
 #include "titan/checkpoint/load.h"
 #include "titan/checkpoint/training_state.h"
 #include "titan/config/job_config.h"
-#include "titan/data/chunk_stream.h"
 #include "titan/job/learning_rate.h"
 #include "titan/model/model.h"
 #include "titan/model/state_dict_adapter.h"
@@ -19,6 +18,7 @@
 #include "titan/optimize/spike_guard.h"
 #include "titan/parallel/assembly.h"
 #include "titan/plan/plan.h"
+#include "titan/stream/chunk_stream.h"
 
 namespace titan {
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "titan/data/batch_stream.h"
 #include "titan/job/parameter_groups.h"
 #include "titan/ops/parameter.h"
 #include "titan/plan/plan.h"
+#include "titan/stream/batch_stream.h"
 
 namespace titan {
 

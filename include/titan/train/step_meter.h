@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "titan/data/chunk_stream.h"
 #include "titan/distributed/communicator.h"
 #include "titan/report/step_report.h"
+#include "titan/stream/chunk_stream.h"
 #include "titan/train/device.h"
 
 namespace titan {

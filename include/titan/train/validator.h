@@ -9,9 +9,9 @@
 
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
-#include "titan/data/batch_stream.h"
 #include "titan/parallel/executor.h"
 #include "titan/report/step_report.h"
+#include "titan/stream/batch_stream.h"
 #include "titan/train/device.h"
 
 namespace titan {

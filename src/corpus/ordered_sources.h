@@ -1,0 +1,109 @@
+// A random permutation of 0 … size−1 in constant memory: element `index` in epoch `epoch` is a pure function of (seed,
+// epoch, index). A Feistel network on the next even number of bits, with cycle walking: it is applied again until the
+// result is below `size` (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "titan/corpus/document_source.h"
+
+namespace titan {
+
+class Permutation {
+ public:
+  Permutation(uint64_t seed, uint64_t epoch, uint64_t size);
+
+  /// A bijection on [0, size).
+  uint64_t operator()(uint64_t index) const {
+    do index = mix(index);
+    while (index >= size_);
+    return index;
+  }
+
+ private:
+  static constexpr int kRounds = 6;
+
+  uint64_t mix(uint64_t value) const;
+
+  uint64_t size_;
+  int half_ = 1;  // bits of each half
+  std::array<uint64_t, kRounds> keys_{};
+};
+
+// Sources that return another source's documents in another order, or a subset of them.
+
+/// Forwards the inner source's counters, notices and description.
+class SourceAround : public DocumentSource {
+ public:
+  explicit SourceAround(std::unique_ptr<DocumentSource> inner) : inner_(std::move(inner)) {}
+
+  std::string reading() const override { return inner_->reading(); }
+  void check_tokenizer(const Tokenizer& tokenizer) const override { inner_->check_tokenizer(tokenizer); }
+  CorpusFiles file_sizes() const override { return inner_->file_sizes(); }
+
+ protected:
+  /// Copies the inner source's counters and notices; call after every use of it.
+  void take_over();
+
+  std::unique_ptr<DocumentSource> inner_;
+};
+
+/// A new order in every pass. The position is one integer: pass · documents + index in the pass.
+class ShuffledSource : public SourceAround {
+ public:
+  /// Throws Error(bad_data) if the documents have no random access.
+  ShuffledSource(std::unique_ptr<DocumentSource> inner, uint64_t seed);
+
+  bool next(Document& document) override;
+  void seek(const SourcePosition& start) override;
+  void begin_pass(int64_t epoch) override;
+  std::string description() const override;
+  uint64_t fingerprint() const override;
+  std::string order() const override;
+
+ private:
+  uint64_t seed_;
+  int64_t documents_;
+  int64_t next_ = 0, pass_end_ = 0;
+  Permutation order_;  // of the pass of next_
+};
+
+/// One rank's part of a streamed dataset in torchtitan's split, for files that do not divide evenly: records rank, rank
+/// + ranks, rank + 2 · ranks, …
+class StridedSource : public SourceAround {
+ public:
+  StridedSource(std::unique_ptr<DocumentSource> inner, int64_t ranks, int64_t rank)
+      : SourceAround(std::move(inner)), ranks_(ranks), rank_(rank) {}
+
+  bool next(Document& document) override;
+  void seek(const SourcePosition& start) override { inner_->seek(start); }
+  std::string description() const override;
+  uint64_t fingerprint() const override;
+  std::string order() const override;
+
+ private:
+  int64_t ranks_, rank_;
+};
+
+/// One rank's part of an in-memory dataset in torchtitan's split: consecutive documents; each of the first (documents
+/// mod ranks) ranks has one more than the others.
+class BlockSource : public SourceAround {
+ public:
+  /// Throws Error(bad_data) if the documents have no random access, or are fewer than the ranks.
+  BlockSource(std::unique_ptr<DocumentSource> inner, int64_t ranks, int64_t rank);
+
+  bool next(Document& document) override;
+  void seek(const SourcePosition& start) override;
+  std::string description() const override;
+  uint64_t fingerprint() const override;
+  std::string order() const override;
+
+ private:
+  int64_t ranks_, rank_;
+  int64_t begin_ = 0, end_ = 0, next_ = 0;
+};
+
+}  // namespace titan

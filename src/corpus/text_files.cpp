@@ -1,0 +1,371 @@
+#include "text_files.h"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <numeric>
+
+#include "file_reader.h"
+#include "json_array.h"
+#include "titan/base/error.h"
+#include "titan/base/philox.h"
+#include "titan/base/text.h"
+#include "titan/text/utf8.h"
+
+namespace titan {
+namespace {
+
+/// Length of the first section of `text`, at most `bound` < text.size() bytes, that becomes a document.
+size_t section_length(std::string_view text, size_t bound) {
+  std::string_view head = text.substr(0, bound);
+  for (std::string_view mark : {"\n\n", "\n"}) {
+    size_t at = head.rfind(mark);
+    if (at != head.npos && at >= bound / 2) return at + mark.size();
+  }
+  size_t length = bound;
+  for (int back = 0; back < 3 && length > 1 && (static_cast<unsigned char>(text[length]) & 0xC0) == 0x80; ++back)
+    --length;
+  return length;
+}
+
+/// A line without a record; a line that is too long is not blank.
+bool is_blank(const std::optional<std::string_view>& line) {
+  return line && line->find_first_not_of(" \t\r\n") == line->npos;
+}
+
+/// Rejects UTF-16 by its byte order mark, instead of reading it as garbage. Skips UTF-8's mark, which is not part of
+/// the text.
+std::unique_ptr<BufferedFile> open_file(const std::filesystem::path& path, int64_t byte) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  auto file = std::make_unique<BufferedFile>(path, byte);
+  if (byte > 0) return file;
+  if (packing_of(path) != Packing::none) refuse_text_kind(kind_of(file->peek(kKindBytes)), path);
+  const std::string_view head = file->peek(kMark.size());
+  if (head.starts_with(kMark)) file->consume(kMark.size());
+  if (head.starts_with("\xFF\xFE") || head.starts_with("\xFE\xFF")) {
+    throw Error(
+        ExitCode::bad_data,
+        fmt::format("{}: this is UTF-16 text (it begins with its byte-order mark), and UTF-8 is read. Convert the "
+                    "file: iconv -f UTF-16 -t UTF-8 OLD > NEW.",
+                    path.string()));
+  }
+  return file;
+}
+
+/// The number of the line that begins at `byte`.
+int64_t line_at(const std::filesystem::path& path, int64_t byte) {
+  BufferedFile file(path, 0);
+  int64_t line = 1;
+  while (file.offset() < byte) {
+    std::string_view bytes = file.peek(1);
+    bytes = bytes.substr(0, static_cast<size_t>(byte - file.offset()));
+    if (bytes.empty()) break;
+    line += std::count(bytes.begin(), bytes.end(), '\n');
+    file.consume(bytes.size());
+  }
+  return line;
+}
+
+}  // namespace
+
+TextFileSource::TextFileSource(const std::string& path, std::string text_field, BadRecord bad_record,
+                               size_t largest_document)
+    : TextFileSource(path, find_text_files(path), RecordRules{std::move(text_field)}, bad_record, largest_document) {}
+
+TextFileSource::TextFileSource(std::string path, TextFiles found, RecordRules rules, BadRecord bad_record,
+                               size_t largest_document)
+    : path_(std::move(path)), rules_(std::move(rules)), bad_record_(bad_record), largest_document_(largest_document) {
+  files_ = std::move(found.files);
+  for (std::string& text : found.notices) notice(std::move(text));
+  if (found.left_out > 0) {
+    notice(fmt::format(
+        "corpus {}: {} left out, such as {}", path_,
+        found.left_out == 1 ? "1 file of another kind is" : fmt::format("{} files of other kinds are", found.left_out),
+        found.left_out_example));
+  }
+  for (const auto& file : files_) {
+    if (text_form(file) != TextForm::ids) continue;
+    throw Error(ExitCode::bad_data, fmt::format("corpus {}: {} holds ids already. Name the text that it was made from.",
+                                                path_, file.filename().string()));
+  }
+  for (const auto& file : files_) sizes_.push_back(static_cast<int64_t>(std::filesystem::file_size(file)));
+}
+
+TextFileSource::~TextFileSource() = default;
+
+RecordText read_text(RawDocument&& raw, const RecordRules& rules) {
+  if (raw.too_long) {
+    return {{}, fmt::format("this line is longer than {}", human_bytes(TextFileSource::kLongestLine)), 0};
+  }
+  if (!raw.problem.empty()) return {{}, std::move(raw.problem), 0};
+  if (rules.chat) return read_conversation(raw.bytes, *rules.chat, rules.ignored);
+  if (raw.form == TextForm::records) return read_record(raw.bytes, rules.text_field);
+  RecordText read{std::move(raw.bytes), {}, 0};
+  read.invalid_utf8 = repair_utf8(*read.text);
+  return read;
+}
+
+bool TextFileSource::next(Document& document) {
+  for (RawDocument raw; next_raw(raw);) {
+    if (take(std::move(raw), document)) return true;
+  }
+  return false;
+}
+
+bool TextFileSource::take(RawDocument&& raw, Document& document) {
+  document.start = raw.start;
+  document.tokens.reset();
+  RecordText read = read_text(std::move(raw), rules_);
+  if (!accept(document.start, read)) return false;
+  document.text = std::move(*read.text);
+  document.chat = std::move(read.chat);
+  return true;
+}
+
+bool TextFileSource::next_raw(RawDocument& raw) {
+  while (position_.file < static_cast<int64_t>(files_.size())) {
+    const auto& path = files_[static_cast<size_t>(position_.file)];
+    reading_file_ = position_.file;
+    if (!current_) open_current();
+    raw.form = text_form(path);
+    raw.too_long = false;
+    raw.problem.clear();
+    const bool found = raw.form == TextForm::whole ? next_section(raw)
+                       : is_array_                 ? next_element(raw)
+                                                   : next_record(raw);
+    if (found) {
+      ++position_.document;
+      return true;
+    }
+    current_.reset();
+    position_ = {position_.document, position_.file + 1, 0, 1};
+  }
+  return false;
+}
+
+void TextFileSource::open_current() {
+  const auto file = static_cast<size_t>(position_.file);
+  check_size(file);
+  current_ = open_file(files_[file], position_.byte);
+  is_array_ = text_form(files_[file]) == TextForm::records &&
+              begins_with_array(position_.byte == 0 ? *current_ : *open_file(files_[file], 0));
+  if (is_array_ && position_.byte == 0) position_.line += enter_array(*current_);
+}
+
+/// A file that shrank after the start is as bad as one that shrinks during reading. A file that grew is read in its new
+/// form; the next start detects it by the fingerprint.
+void TextFileSource::check_size(size_t file) const {
+  std::error_code gone;  // opening the file reports the error
+  const std::uintmax_t size = std::filesystem::file_size(files_[file], gone);
+  if (gone || size >= static_cast<std::uintmax_t>(sizes_[file])) return;
+  fail_reading(files_[file], fmt::format("the file shrank: it had {} bytes when the corpus was opened and now has {}. "
+                                         "Leave the corpus alone while it is read; put the file back and start again.",
+                                         with_thousands(sizes_[file]), with_thousands(static_cast<int64_t>(size))));
+}
+
+bool TextFileSource::next_section(RawDocument& raw) {
+  const std::string_view text = current_->peek(largest_document_ + 1);
+  if (text.empty()) return false;
+  const size_t length = text.size() <= largest_document_ ? text.size() : section_length(text, largest_document_);
+  raw.bytes = text.substr(0, length);
+  raw.start = position_;
+  current_->consume(length);
+  position_.byte = current_->offset();
+  position_.line += std::count(raw.bytes.begin(), raw.bytes.end(), '\n');
+  return true;
+}
+
+bool TextFileSource::next_record(RawDocument& raw) {
+  while (true) {
+    const std::optional<std::string_view> line = current_->peek_line(kLongestLine);
+    if (line && line->empty()) return false;
+    const bool blank = is_blank(line);
+    raw.start = position_;
+    raw.too_long = !line;
+    raw.bytes = line && !blank ? *line : std::string_view();
+    line ? current_->consume(line->size()) : current_->skip_line();
+    position_.byte = current_->offset();
+    ++position_.line;
+    if (!blank) return true;
+  }
+}
+
+bool TextFileSource::next_element(RawDocument& raw) {
+  int64_t lines_after = 0;
+  ArrayElement element = read_element(*current_, kLongestLine, lines_after);
+  if (element.state == ArrayElement::State::end) return false;
+  raw.start = {position_.document, position_.file, element.offset, position_.line + element.lines};
+  raw.too_long = element.state == ArrayElement::State::too_long;
+  raw.bytes = std::move(element.bytes);
+  raw.problem = std::move(element.problem);
+  position_.byte = current_->offset();
+  position_.line = raw.start.line + lines_after;
+  if (!raw.problem.empty()) {  // what follows in this file is no array
+    current_.reset();
+    position_ = {position_.document, position_.file + 1, 0, 1};
+  }
+  return true;
+}
+
+bool TextFileSource::accept(const SourcePosition& start, const RecordText& read) {
+  counters_.invalid_utf8 += read.invalid_utf8;
+  if (read.text) {
+    ++counters_.documents;
+    if (!read.unused.empty()) note_unused(start, read.unused);
+    return true;
+  }
+  const std::string place = place_of(start);
+  std::string what = read.problem;
+  const std::filesystem::path name = unpacked_name(files_[static_cast<size_t>(start.file)]);
+  if (what.find("not JSON") != what.npos && to_lower(name.extension().string()) == ".json") {
+    what += " (a .json file is read as one record per line, or as one array of records)";
+  }
+  if (bad_record_ == BadRecord::error) {
+    throw Error(
+        ExitCode::bad_data,
+        fmt::format("{}: {}. Mend or remove the line, {}or leave such records out with data.bad_record = \"skip\".",
+                    place, what, rules_.chat ? "" : "name another field with data.text_field, "));
+  }
+  if (counters_.bad_records == 0) notice(fmt::format("{}: {}; such records are skipped and counted", place, what));
+  ++counters_.bad_records;
+  return false;
+}
+
+std::string TextFileSource::place_of(const SourcePosition& start) const {
+  const std::filesystem::path& file = files_[static_cast<size_t>(start.file)];
+  return fmt::format("{}:{}", file.string(), start.line > 0 ? start.line : line_at(file, start.byte));
+}
+
+/// Reports each field once.
+void TextFileSource::note_unused(const SourcePosition& start, const std::vector<std::string>& fields) {
+  constexpr size_t kMost = 50;  // keys that are data, such as names, must not fill the memory
+  std::vector<std::string> fresh;
+  for (const std::string& field : fields) {
+    if (unused_.size() < kMost && unused_.insert(field).second) fresh.push_back(fmt::format("\"{}\"", field));
+  }
+  if (fresh.empty()) return;
+  notice(fmt::format(
+      "{}: this conversation has {}, which {} not used; if that is right, name {} in data.ignore_fields{}",
+      place_of(start), join(fresh, ", "), fresh.size() == 1 ? "is" : "are", fresh.size() == 1 ? "it" : "them",
+      unused_.size() == kMost ? " (more of such fields are not reported)" : ""));
+}
+
+std::optional<int64_t> TextFileSource::count_documents() {
+  if (documents_) return documents_;
+  const bool packed =
+      std::any_of(files_.begin(), files_.end(), [](const auto& file) { return packing_of(file) != Packing::none; });
+  if (packed) return std::nullopt;
+  begins_.resize(files_.size());
+  arrays_.resize(files_.size());
+  documents_ = 0;
+  for (size_t file = 0; file < files_.size(); ++file) {
+    find_documents(file);
+    first_.push_back(*documents_);
+    *documents_ += std::ssize(begins_[file]);
+  }
+  return documents_;
+}
+
+/// Finds where the documents of a file start.
+void TextFileSource::find_documents(size_t file) {
+  reading_file_ = static_cast<int64_t>(file);
+  const std::unique_ptr<BufferedFile> opened = open_file(files_[file], 0);
+  BufferedFile& bytes = *opened;
+  const bool whole = text_form(files_[file]) == TextForm::whole;
+  if (!whole && begins_with_array(bytes)) return find_elements(file, bytes);
+  while (true) {
+    const int64_t at = bytes.offset();
+    if (whole) {
+      const std::string_view text = bytes.peek(largest_document_ + 1);
+      if (text.empty()) return;
+      bytes.consume(text.size() <= largest_document_ ? text.size() : section_length(text, largest_document_));
+      begins_[file].push_back(at);
+      continue;
+    }
+    const std::optional<std::string_view> line = bytes.peek_line(kLongestLine);
+    if (line && line->empty()) return;
+    if (!is_blank(line)) begins_[file].push_back(at);
+    line ? bytes.consume(line->size()) : bytes.skip_line();
+  }
+}
+
+void TextFileSource::find_elements(size_t file, BufferedFile& bytes) {
+  arrays_[file] = true;
+  enter_array(bytes);
+  int64_t lines = 0;
+  while (true) {
+    const ArrayElement element = read_element(bytes, kLongestLine, lines);
+    if (element.state == ArrayElement::State::end) return;
+    begins_[file].push_back(element.offset);
+    if (!element.problem.empty()) return;
+  }
+}
+
+bool TextFileSource::read(int64_t index, Document& document) {
+  TITAN_CHECK(documents_ && index >= 0 && index < *documents_, index);
+  const auto file = static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), index) - first_.begin()) - 1;
+  const std::vector<int64_t>& begins = begins_[file];
+  const auto inside = static_cast<size_t>(index - first_[file]);
+  const int64_t begin = begins[inside];
+  const int64_t end = inside + 1 < begins.size() ? begins[inside + 1] : sizes_[file];
+  reading_file_ = static_cast<int64_t>(file);
+  RawDocument raw;
+  raw.form = text_form(files_[file]);
+  raw.start = {index, static_cast<int64_t>(file), begin, /*line=*/0};
+  if (arrays_[file]) {
+    BufferedFile bytes(files_[file], begin);
+    int64_t lines = 0;
+    ArrayElement element = read_element(bytes, kLongestLine, lines);
+    raw.too_long = element.state == ArrayElement::State::too_long;
+    raw.bytes = std::move(element.bytes);
+    raw.problem = std::move(element.problem);
+    return take(std::move(raw), document);
+  }
+  if (!random_ || random_file_ != file) random_ = std::make_unique<FileReader>(files_[file]);
+  random_file_ = file;
+  raw.too_long = raw.form == TextForm::records && end - begin > static_cast<int64_t>(kLongestLine);
+  if (!raw.too_long) {
+    random_->skip(begin - random_->offset());
+    raw.bytes.resize(static_cast<size_t>(end - begin));
+    if (random_->read(raw.bytes.data(), raw.bytes.size()) < raw.bytes.size()) {
+      fail_reading(files_[file], "the file shrank while it was read. Put it back and start again.");
+    }
+  }
+  return take(std::move(raw), document);
+}
+
+void TextFileSource::seek(const SourcePosition& start) {
+  if (start.file < 0 || start.file > static_cast<int64_t>(files_.size()) || start.byte < 0) {
+    throw Error(ExitCode::bad_data, fmt::format("corpus {}: the saved position (file {}, byte {}) is not in it", path_,
+                                                start.file, start.byte));
+  }
+  position_ = start;
+  current_.reset();
+}
+
+std::string TextFileSource::reading() const { return files_[static_cast<size_t>(reading_file_.load())].string(); }
+
+std::string TextFileSource::description() const {
+  if (files_.size() == 1) return files_[0].string();
+  return fmt::format("{} ({} files, {})", path_, files_.size(), human_bytes(static_cast<double>(file_bytes())));
+}
+
+CorpusFiles TextFileSource::file_sizes() const {
+  CorpusFiles all;
+  for (size_t i = 0; i < files_.size(); ++i) all.emplace_back(files_[i], sizes_[i]);
+  return all;
+}
+
+std::string TextFileSource::order() const {
+  if (rules_.chat) return "conversations";
+  return fmt::format("text (field {}, documents of up to {} bytes)", rules_.text_field, largest_document_);
+}
+
+int64_t TextFileSource::file_bytes() const { return std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0}); }
+
+uint64_t TextFileSource::fingerprint() const {
+  std::string facts = fmt::format("{}\n{}\n", rules_.chat ? "conversations" : rules_.text_field, largest_document_);
+  for (size_t i = 0; i < files_.size(); ++i) facts += fmt::format("{} {}\n", files_[i].filename().string(), sizes_[i]);
+  return name_key(facts);
+}
+
+}  // namespace titan

@@ -1,0 +1,280 @@
+#include "titan/corpus/token_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "titan/corpus/widen.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "file_reader.h"
+#include "titan/base/error.h"
+#include "titan/base/file_kind.h"
+#include "titan/base/text.h"
+
+#define XXH_INLINE_ALL
+
+#include "output_file.h"
+
+namespace titan {
+namespace {
+
+const std::string kMakeAgain = "Make it again with: titan_train data tokenize";
+constexpr std::string_view kLeaveAlone =
+    "Leave the corpus alone while a run reads it; put the file back and start again";
+
+}  // namespace
+
+std::filesystem::path index_path(const std::filesystem::path& bin) { return bin.string() + ".idx"; }
+
+TokenFileFacts facts_of(const Tokenizer& tokenizer) {
+  TokenFileFacts facts;
+  facts.vocabulary = tokenizer.vocabulary_size();
+  facts.token_bytes = facts.vocabulary <= 65536 ? 2 : 4;
+  facts.vocabulary_fingerprint = tokenizer.fingerprint();
+  facts.bos = tokenizer.bos_id();
+  facts.eos = tokenizer.eos_id();
+  facts.tokenizer = tokenizer.description();
+  return facts;
+}
+
+/// A whole file, memory-mapped read-only.
+class TokenFile::Map {
+ public:
+  explicit Map(const std::filesystem::path& path) {
+    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would block
+    if (descriptor_ < 0) fail_reading(path, fmt::format("{}. Check the file.", std::strerror(errno)));
+    const struct stat facts = facts_now();
+    if (!S_ISREG(facts.st_mode)) {
+      ::close(descriptor_);
+      fail_reading(path, "this is not a file but a pipe, a device or a folder. Name a file.");
+    }
+    size_ = static_cast<size_t>(facts.st_size);
+    changed_ = facts.st_mtim;
+    if (size_ == 0) return;
+    data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor_, 0);
+    if (data_ == MAP_FAILED) {
+      data_ = nullptr;
+      const int reason = errno;
+      ::close(descriptor_);
+      fail_reading(path, fmt::format("it cannot be mapped into memory: {}.", std::strerror(reason)));
+    }
+  }
+  ~Map() {
+    if (data_) ::munmap(data_, size_);
+    ::close(descriptor_);
+  }
+  Map(const Map&) = delete;
+  Map& operator=(const Map&) = delete;
+
+  const char* bytes() const { return static_cast<const char*>(data_); }
+  size_t size() const { return size_; }
+  /// The current size: reading beyond the end of a truncated file would kill the process (SIGBUS).
+  size_t size_now() const { return static_cast<size_t>(facts_now().st_size); }
+  bool is_unchanged() const {
+    const struct stat facts = facts_now();
+    return static_cast<size_t>(facts.st_size) == size_ && facts.st_mtim.tv_sec == changed_.tv_sec &&
+           facts.st_mtim.tv_nsec == changed_.tv_nsec;
+  }
+
+ private:
+  struct stat facts_now() const {
+    struct stat facts {};
+    if (::fstat(descriptor_, &facts) != 0) facts = {};
+    return facts;
+  }
+
+  timespec changed_ = {};
+  int descriptor_ = -1;
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+TokenFile::TokenFile(const std::filesystem::path& bin) : path_(bin) {
+  ids_ = std::make_unique<Map>(bin);
+  std::error_code ignored;
+  if (!std::filesystem::exists(index_path(bin), ignored)) fail_without_index();
+  index_ = std::make_unique<Map>(index_path(bin));
+  read_index();
+  check_ends();
+  checked_.resize(blocks_of(ids_->size(), kTokenBlock));
+}
+
+TokenFile::~TokenFile() = default;
+
+void TokenFile::fail(const std::string& what, const std::string& remedy) const {
+  throw Error(ExitCode::bad_data, fmt::format("token file {}: {}. {}.", path_.string(), what, remedy));
+}
+
+void TokenFile::fail_without_index() const {
+  refuse_kind(file_kind_at(path_), path_, ExitCode::bad_data);
+  std::filesystem::path theirs = path_;
+  theirs.replace_extension(".idx");
+  if (const FileKind kind = file_kind_at(theirs); kind == FileKind::megatron_index) {
+    fail(fmt::format("this is a corpus of Megatron-LM ({} begins with MMIDIDX)", theirs.filename().string()),
+         "Write its ids as JSON lines, as docs/data.md shows, and give these to titan_train data tokenize --ids");
+  }
+  fail(fmt::format("it has no index beside it ({})", index_path(path_).filename().string()),
+       "A .bin file comes from titan_train data tokenize, which writes the index last: give that command again, and "
+       "it resumes where it stopped. Ids of another program, such as nanoGPT's train.bin, are read as JSON lines "
+       "(docs/data.md)");
+}
+
+void TokenFile::read_index() {
+  const std::string name = index_path(path_).filename().string();
+  TokenIndexHeader header{};
+  const size_t size = index_->size();
+  if (size < sizeof header + sizeof(uint64_t)) fail(fmt::format("its index {} is cut off", name), kMakeAgain);
+  std::memcpy(&header, index_->bytes(), sizeof header);
+  if (std::memcmp(header.magic, TokenIndexHeader::kMagic, sizeof header.magic) != 0) {
+    refuse_kind(file_kind_at(index_path(path_)), index_path(path_), ExitCode::bad_data);
+    fail(fmt::format("its index {} is not an index of this program", name), kMakeAgain);
+  }
+  if (header.version != TokenIndexHeader::kVersion) {
+    fail(fmt::format("its index has version {}, and this program reads version {}", header.version,
+                     TokenIndexHeader::kVersion),
+         kMakeAgain);
+  }
+  const size_t body = size - sizeof(uint64_t);
+  uint64_t checksum = 0;
+  std::memcpy(&checksum, index_->bytes() + body, sizeof checksum);
+  if (XXH3_64bits(index_->bytes(), body) != checksum) {
+    fail(fmt::format("its index {} is damaged or cut off: its checksum is wrong", name), kMakeAgain);
+  }
+  // The checksum matches, so errors found from here on were made by the writer.
+  const bool sound = (header.token_bytes == 2 || header.token_bytes == 4) && header.block_bytes == kTokenBlock &&
+                     header.tokens <= (uint64_t{1} << 60) && header.documents <= header.tokens + 1 &&
+                     header.vocabulary <= (uint64_t{1} << 31);
+  const uint64_t blocks = sound ? blocks_of(header.tokens * header.token_bytes, kTokenBlock) : 0;
+  if (!sound || body != sizeof header + (blocks + header.documents) * sizeof(uint64_t)) {
+    fail(fmt::format("its index {} contradicts itself", name), kMakeAgain);
+  }
+  facts_.token_bytes = header.token_bytes;
+  facts_.vocabulary = static_cast<int64_t>(header.vocabulary);
+  facts_.vocabulary_fingerprint = header.vocabulary_fingerprint;
+  facts_.bos = header.bos;
+  facts_.eos = header.eos;
+  facts_.documents = static_cast<int64_t>(header.documents);
+  facts_.tokens = static_cast<int64_t>(header.tokens);
+  facts_.tokenizer.assign(header.tokenizer, ::strnlen(header.tokenizer, sizeof header.tokenizer));
+  block_hashes_ = reinterpret_cast<const uint64_t*>(index_->bytes() + sizeof header);
+  ends_ = block_hashes_ + blocks;
+}
+
+void TokenFile::check_ends() const {
+  const auto bytes = static_cast<size_t>(facts_.tokens * facts_.token_bytes);
+  if (ids_->size() != bytes) {
+    fail(fmt::format("it has {} bytes, and its index says {}", with_thousands(static_cast<int64_t>(ids_->size())),
+                     with_thousands(static_cast<int64_t>(bytes))),
+         "Get the whole file again, or make it again with: titan_train data tokenize");
+  }
+  const bool ascending = std::is_sorted(ends_, ends_ + facts_.documents);
+  const uint64_t last = facts_.documents > 0 ? ends_[facts_.documents - 1] : 0;
+  if (!ascending || last != static_cast<uint64_t>(facts_.tokens)) fail("its index contradicts itself", kMakeAgain);
+}
+
+TokenView TokenFile::document(int64_t index) {
+  TITAN_CHECK(index >= 0 && index < facts_.documents, index, facts_.documents);
+  const auto begin = index == 0 ? 0 : static_cast<int64_t>(ends_[index - 1]);
+  const auto end = static_cast<int64_t>(ends_[index]);
+  check_blocks(begin * facts_.token_bytes, end * facts_.token_bytes);
+  return {ids_->bytes() + begin * facts_.token_bytes, static_cast<size_t>(end - begin),
+          static_cast<size_t>(facts_.token_bytes), facts_.vocabulary, &path_};
+}
+
+void TokenFile::check_unchanged() {
+  const Clock::time_point now = Clock::now();
+  if (now - unchanged_seen_ < kCheckHolds) return;
+  if (ids_->size_now() < ids_->size()) {
+    fail(fmt::format("the file shrank while it was read: it had {} bytes and now has {}",
+                     with_thousands(static_cast<int64_t>(ids_->size())),
+                     with_thousands(static_cast<int64_t>(ids_->size_now()))),
+         std::string(kLeaveAlone));
+  }
+  if (!ids_->is_unchanged() || !index_->is_unchanged()) {
+    fail(fmt::format("{} was written to while it was read: its size or its time of change is another one",
+                     ids_->is_unchanged() ? "its index" : "the file"),
+         std::string(kLeaveAlone));
+  }
+  unchanged_seen_ = now;
+}
+
+void TokenFile::check_blocks(int64_t begin, int64_t end) {
+  check_unchanged();
+  const auto size = static_cast<int64_t>(ids_->size());
+  for (int64_t at = begin / kTokenBlock * kTokenBlock; at < end; at += kTokenBlock) {
+    const int64_t block = at / kTokenBlock;
+    if (checked_[static_cast<size_t>(block)]) continue;
+    const int64_t length = std::min(kTokenBlock, size - at);
+    if (XXH3_64bits(ids_->bytes() + at, static_cast<size_t>(length)) != block_hashes_[block]) {
+      fail(fmt::format("its bytes {} to {} are damaged: their checksum is wrong", with_thousands(at),
+                       with_thousands(at + length)),
+           "Get the file again, or make it again with: titan_train data tokenize");
+    }
+    checked_[static_cast<size_t>(block)] = true;
+  }
+}
+
+void write_token_index(const std::filesystem::path& bin, const TokenFileFacts& facts,
+                       const std::vector<uint64_t>& block_hashes, const std::filesystem::path& ends) {
+  TokenIndexHeader header{};
+  std::memcpy(header.magic, TokenIndexHeader::kMagic, sizeof header.magic);
+  header.version = TokenIndexHeader::kVersion;
+  header.token_bytes = static_cast<uint32_t>(facts.token_bytes);
+  header.vocabulary = static_cast<uint64_t>(facts.vocabulary);
+  header.vocabulary_fingerprint = facts.vocabulary_fingerprint;
+  header.bos = facts.bos;
+  header.eos = facts.eos;
+  header.documents = static_cast<uint64_t>(facts.documents);
+  header.tokens = static_cast<uint64_t>(facts.tokens);
+  header.block_bytes = kTokenBlock;
+  std::memcpy(header.tokenizer, facts.tokenizer.data(), std::min(facts.tokenizer.size(), sizeof header.tokenizer - 1));
+
+  const std::filesystem::path part = index_path(bin).string() + ".part";
+  {
+    OutputFile out(part, 0);
+    XXH3_state_t state;
+    XXH3_64bits_reset(&state);
+    auto put = [&](const void* data, size_t size) {
+      out.write(data, size);
+      XXH3_64bits_update(&state, data, size);
+    };
+    put(&header, sizeof header);
+    put(block_hashes.data(), block_hashes.size() * sizeof(uint64_t));
+    FileReader in(ends);
+    std::vector<char> piece(size_t{1} << 20);
+    for (size_t got; (got = in.read(piece.data(), piece.size())) > 0;) put(piece.data(), got);
+    const uint64_t checksum = XXH3_64bits_digest(&state);
+    out.write(&checksum, sizeof checksum);
+    out.sync();
+  }
+  rename_durably(part, index_path(bin));
+}
+
+void TokenView::append_to(std::vector<int32_t>& ids) const {
+  const size_t before = ids.size();
+  ids.resize(before + size);
+  if (width == 4) {
+    std::copy_n(static_cast<const int32_t*>(data), size, ids.data() + before);
+  } else {
+    widen(static_cast<const uint16_t*>(data), static_cast<int64_t>(size), ids.data() + before);
+  }
+  uint32_t highest = 0;  // of a negative id: more than any vocabulary
+  for (size_t i = before; i < ids.size(); ++i) highest = std::max(highest, static_cast<uint32_t>(ids[i]));
+  if (highest < vocabulary || size == 0) return;
+  throw Error(
+      ExitCode::bad_data,
+      fmt::format("token file {}: it holds the id {}, and its vocabulary has {} ids: the file was written to while "
+                  "it was read. {}.",
+                  file ? file->string() : "", highest, vocabulary, kLeaveAlone));
+}
+
+}  // namespace titan

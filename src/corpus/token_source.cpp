@@ -1,0 +1,155 @@
+#include "token_source.h"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <limits>
+#include <ostream>
+
+#include "titan/base/error.h"
+#include "titan/base/philox.h"
+#include "titan/base/text.h"
+#include "titan/corpus/vocabulary.h"
+
+namespace titan {
+
+TokenFileSource::TokenFileSource(std::string path, const std::vector<std::filesystem::path>& files)
+    : path_(std::move(path)) {
+  for (const std::filesystem::path& file : files) {
+    files_.push_back(std::make_unique<TokenFile>(file));
+    const TokenFileFacts &first = files_.front()->facts(), &facts = files_.back()->facts();
+    if (facts.vocabulary_fingerprint != first.vocabulary_fingerprint) {
+      throw Error(ExitCode::bad_data,
+                  fmt::format("corpus {}: {} holds ids of {}, and {} of {}. Name files of one tokenizer.", path_,
+                              files_.front()->path().filename().string(), first.tokenizer,
+                              files_.back()->path().filename().string(), facts.tokenizer));
+    }
+    first_.push_back(documents_);
+    documents_ += facts.documents;
+  }
+}
+
+TokenFileFacts TokenFileSource::facts() const {
+  TokenFileFacts all = files_.front()->facts();
+  all.documents = all.tokens = 0;
+  for (const auto& file : files_) {
+    all.documents += file->facts().documents;
+    all.tokens += file->facts().tokens;
+  }
+  return all;
+}
+
+bool TokenFileSource::next(Document& document) { return next_ < documents_ && read(next_++, document); }
+
+bool TokenFileSource::read(int64_t index, Document& document) {
+  TITAN_CHECK(index >= 0 && index < documents_, index, documents_);
+  const auto file = static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), index) - first_.begin()) - 1;
+  reading_ = file;
+  document.start = {};
+  document.start.document = index;
+  document.text.clear();
+  document.tokens = files_[file]->document(index - first_[file]);
+  ++counters_.documents;
+  return true;
+}
+
+void TokenFileSource::seek(const SourcePosition& start) {
+  if (start.document < 0 || start.document > documents_) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("corpus {}: the saved position (document {}) is not in it", path_, start.document));
+  }
+  next_ = start.document;
+}
+
+std::string TokenFileSource::reading() const { return files_[reading_.load()]->path().string(); }
+
+std::string TokenFileSource::description() const {
+  const TokenFileFacts all = facts();
+  return fmt::format("{} ({}{} documents, {} tokens)", files_.size() == 1 ? files_[0]->path().string() : path_,
+                     files_.size() == 1 ? "" : fmt::format("{} files, ", files_.size()), with_thousands(all.documents),
+                     with_thousands(all.tokens));
+}
+
+CorpusFiles TokenFileSource::file_sizes() const {
+  CorpusFiles all;
+  for (const auto& file : files_) all.emplace_back(file->path(), file->facts().tokens * file->facts().token_bytes);
+  return all;
+}
+
+uint64_t TokenFileSource::fingerprint() const {
+  std::string what = "bin\n";
+  for (const auto& file : files_) {
+    const TokenFileFacts& facts = file->facts();
+    what += fmt::format("{} {} {} {:x}\n", file->path().filename().string(), facts.documents, facts.tokens,
+                        facts.vocabulary_fingerprint);
+  }
+  return name_key(what);
+}
+
+void TokenFileSource::check_tokenizer(const Tokenizer& tokenizer) const {
+  const TokenFileFacts& facts = files_.front()->facts();
+  if (facts.vocabulary_fingerprint == tokenizer.fingerprint()) return;
+  throw Error(
+      ExitCode::bad_data,
+      fmt::format("corpus {}: {} holds ids of another vocabulary ({}, {} ids) than this run's tokenizer has ({}, "
+                  "{} ids). Name the tokenizer it was made with, or the .bin file itself, in model.tokenizer_path, or "
+                  "make it again with: titan_train data tokenize.",
+                  path_, files_.front()->path().string(), facts.tokenizer, facts.vocabulary, tokenizer.description(),
+                  tokenizer.vocabulary_size()));
+}
+
+std::shared_ptr<const Tokenizer> open_vocabulary(const std::filesystem::path& path) {
+  std::error_code unreadable;
+  const bool is_ids = text_form(path) == TextForm::ids && std::filesystem::is_regular_file(path, unreadable);
+  if (is_ids && std::filesystem::exists(index_path(path))) {
+    return std::make_shared<RecordedVocabulary>(TokenFile(path).facts());
+  }
+  return open_tokenizer(path);
+}
+
+std::shared_ptr<const Tokenizer> open_vocabulary(const std::filesystem::path& path, std::ostream& warnings) {
+  std::shared_ptr<const Tokenizer> tokenizer = open_vocabulary(path);
+  for (const std::string& notice : tokenizer->notices()) warnings << "warning: " << printable(notice) << '\n';
+  return tokenizer;
+}
+
+RecordedVocabulary::RecordedVocabulary(int64_t size, int32_t bos, int32_t eos, const std::string& maker) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (size < 1 || size > kMost) {
+    throw Error(
+        ExitCode::bad_config,
+        fmt::format("a vocabulary of {} ids {}: give the number of the tokenizer's ids with --vocab-size",
+                    with_thousands(size),
+                    size < 1 ? "is too small" : fmt::format("is too large, ids go up to {}", with_thousands(kMost))));
+  }
+  for (auto [option, id] : {std::pair("--bos", bos), std::pair("--eos", eos)}) {
+    if (id == kNoId || (id >= 0 && id < size)) continue;
+    throw Error(ExitCode::bad_config,
+                fmt::format("{} {} is not an id of a vocabulary of {}: its ids are 0 to {}. Correct "
+                            "it, or leave it out for a tokenizer without one",
+                            option, id, size, size - 1));
+  }
+  facts_.vocabulary = size;
+  facts_.bos = bos;
+  facts_.eos = eos;
+  facts_.tokenizer = fmt::format("Ids made elsewhere{}: #words {}, BOS ID {}, EOS ID {}",
+                                 maker.empty() ? "" : " (" + maker + ")", size, shown_id(bos), shown_id(eos));
+  facts_.vocabulary_fingerprint = name_key(fmt::format("ids\n{}\n{}\n{}\n{}", size, bos, eos, maker));
+}
+
+void RecordedVocabulary::encode_append(std::string_view, std::vector<int32_t>&) const {
+  throw Error(ExitCode::bad_data,
+              fmt::format("text cannot be encoded with the vocabulary of a .bin file ({}), which knows the ids but not "
+                          "how text becomes them. Name the tokenizer itself, or give ids.",
+                          facts_.tokenizer));
+}
+
+std::string RecordedVocabulary::decode(std::span<const int32_t> ids) const {
+  for (int32_t id : ids) {
+    if (id >= 0 && id < facts_.vocabulary) continue;
+    throw Error(ExitCode::bad_data,
+                fmt::format("token id {} is not in this vocabulary: its ids are 0 to {}", id, facts_.vocabulary - 1));
+  }
+  return fmt::format("{}", fmt::join(ids, " "));
+}
+
+}  // namespace titan

@@ -1,0 +1,53 @@
+#include "titan/corpus/train_tokenizer.h"
+
+#include <fmt/format.h>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "outputs.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+#include "titan/text/tokenizer_trainer.h"
+
+namespace titan {
+namespace {
+
+void refuse_outputs_in_corpus(const TokenizerTraining& training) {
+  if (training.dataset.path.empty()) return;
+  std::vector<NamedOutput> outputs{{training.output, "--output"}};
+  for (const char* name : kHuggingFaceFiles) {
+    if (!training.hugging_face.empty()) outputs.push_back({training.hugging_face / name, "--hugging-face"});
+  }
+  refuse_outputs_in_corpus(training.dataset.path, outputs);
+}
+
+}  // namespace
+
+void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
+  TokenizerTrainer trainer(training.vocabulary_size);
+  const auto source = open_dataset(training.dataset);
+  refuse_outputs_in_corpus(training);
+  const int64_t most = training.most_bytes.value_or(INT64_MAX);
+  Document document;
+  bool more = true;
+  while (trainer.text_bytes() < most && (more = source->next(document))) {
+    if (document.tokens) {
+      throw Error(ExitCode::bad_data,
+                  fmt::format("corpus {} holds ids, and a vocabulary is learned from text. Name the "
+                              "text that they were made from.",
+                              source->description()));
+    }
+    trainer.add(document.text);
+  }
+  const int64_t learned = trainer.write(training.output, training.hugging_face);
+  out << fmt::format("{}: {} tokens learned from {} of {} ({} different pieces), and 256 special tokens: {} in all\n",
+                     training.output.string(), with_thousands(learned),
+                     human_bytes(static_cast<double>(trainer.text_bytes())), source->description(),
+                     with_thousands(trainer.distinct_pieces()), with_thousands(training.vocabulary_size));
+  if (more) out << "no more text than that was read (--bytes)\n";
+  for (const std::string& notice : source->take_notices()) out << notice << '\n';
+  if (int64_t bad = source->counters().bad_records; bad > 0) out << fmt::format("{} bad records were left out\n", bad);
+}
+
+}  // namespace titan

@@ -1,0 +1,20 @@
+// What a chat template sees of a conversation: messages and other fields as Jinja's values. Owned by data.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "chat_jinja_value.h"
+#include "titan/text/chat.h"
+
+namespace titan::jinja {
+
+/// Bytes of a conversation, by which the budget of a run grows.
+size_t size_of(const std::vector<ChatMessage>& messages, const std::vector<ChatField>& variables);
+
+/// Defines `variables`, which replace names of the scope, and "messages", whose contents have the origins of
+/// TracedText. Throws TemplateError.
+void define_conversation(Heap& heap, Scope& scope, const std::vector<ChatMessage>& messages,
+                         const std::vector<ChatField>& variables);
+
+}  // namespace titan::jinja

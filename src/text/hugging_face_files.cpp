@@ -1,0 +1,416 @@
+// Reads the tokenizer of a Hugging Face folder: tokenizer.json, vocab.json with merges.txt, or a SentencePiece or
+// tiktoken model, and the configs beside it. transformers turns all of them into the form of a tokenizer.json; so does
+// this file.
+#include <fmt/format.h>
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "hugging_face_forms.h"
+#include "hugging_face_tokenizer.h"
+#include "pre_tokenizer.h"
+#include "sentencepiece_model.h"
+#include "tiktoken.h"
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/json.h"
+#include "titan/base/philox.h"
+#include "titan/text/utf8.h"
+#include "tokenizer_settings.h"
+
+namespace titan {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Class = TokenizerSettings::Class;
+
+/// Ids that a post-processor adds around a text.
+struct Frame {
+  std::vector<int32_t> before;
+  std::vector<int32_t> after;
+};
+
+/// A template is a list of special tokens around one $A.
+Frame read_template(const JsonNode& node) {
+  Frame frame;
+  int texts = 0;
+  const JsonNode items = node.at("single");
+  for (size_t i = 0; i < items.size(); ++i) {
+    const JsonNode item = items.at(i);
+    if (std::optional<JsonNode> sequence = item.find("Sequence")) {
+      if (sequence->text("id") != "A") sequence->fail("is not the text A. A template for one text has only that.");
+      ++texts;
+      continue;
+    }
+    const JsonNode ids = node.at("special_tokens").at(item.at("SpecialToken").text("id")).at("ids");
+    for (size_t k = 0; k < ids.size(); ++k) (texts == 0 ? frame.before : frame.after).push_back(token_id_in(ids.at(k)));
+  }
+  if (texts != 1) items.fail(fmt::format("holds the text A {} times. Give a template that holds it once.", texts));
+  return frame;
+}
+
+Frame read_post_processor(const JsonNode& node) {
+  const std::string type = node.text("type");
+  if (type == "ByteLevel") return {};  // changes only offsets, which are not used here
+  if (type == "TemplateProcessing") return read_template(node);
+  if (type == "BertProcessing" || type == "RobertaProcessing") {
+    return {{token_id_in(node.at("cls").at(1))}, {token_id_in(node.at("sep").at(1))}};
+  }
+  if (type != "Sequence") node.fail(fmt::format("is of type {}, which {}.", type, kTokenizeOffline));
+  Frame all;
+  const JsonNode processors = node.at("processors");
+  for (size_t i = 0; i < processors.size(); ++i) {
+    const Frame outer = read_post_processor(processors.at(i));
+    all.before.insert(all.before.begin(), outer.before.begin(), outer.before.end());
+    all.after.insert(all.after.end(), outer.after.begin(), outer.after.end());
+  }
+  return all;
+}
+
+/// The added tokens of a tokenizer.json, whose ids must agree with the vocabulary's.
+std::vector<AddedToken> read_added_tokens(const JsonNode& file, const HuggingFaceModel& model) {
+  std::vector<AddedToken> tokens;
+  std::optional<JsonNode> list = file.find("added_tokens");
+  for (size_t i = 0; list && i < list->size(); ++i) {
+    const JsonNode node = list->at(i);
+    AddedToken token = read_added_token(node);
+    token.id = token_id_in(node.at("id"));
+    const std::optional<int32_t> known = model.id_of(token.content);
+    const bool taken = token.id < model.size() && !model.token(token.id).empty() && known != token.id;
+    if ((known && *known != token.id) || taken) {
+      node.fail(fmt::format(
+          "gives \"{}\" the id {}, but the vocabulary {}. Make the two agree.", token.content, token.id,
+          known ? fmt::format("gives it {}", *known) : fmt::format("gives that to \"{}\"", model.token(token.id))));
+    }
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+/// The parts of a file of the form of a tokenizer.json around `model`.
+HuggingFaceParts parts_of(const JsonNode& file, HuggingFaceModel model, PreTokenizer pre_tokenizer,
+                          HuggingFaceNormalizer normalizer) {
+  HuggingFaceParts parts{.model = std::move(model),
+                         .pre_tokenizer = std::move(pre_tokenizer),
+                         .normalizer = std::move(normalizer),
+                         .decoder = HuggingFaceDecoder(file.find("decoder")),
+                         .added = {},
+                         .before = {},
+                         .after = {},
+                         .notices = {}};
+  Frame frame;
+  if (std::optional<JsonNode> processor = file.find("post_processor")) frame = read_post_processor(*processor);
+  parts.before = std::move(frame.before);
+  parts.after = std::move(frame.after);
+  return parts;
+}
+
+HuggingFaceParts parts_of(const JsonNode& file) {
+  // Read these two before the model: for an unsupported kind of tokenizer their errors say the most.
+  HuggingFaceNormalizer normalizer(file.find("normalizer"));
+  PreTokenizer pre_tokenizer(file.find("pre_tokenizer"));
+  const bool byte_level = pre_tokenizer.byte_level();
+  return parts_of(file, HuggingFaceModel(file.at("model"), byte_level), std::move(pre_tokenizer),
+                  std::move(normalizer));
+}
+
+/// Combines what the tokenizer's own file and the files beside it say, in transformers' order.
+class Assembly {
+ public:
+  Assembly(const fs::path& path, TokenizerSettings settings, HuggingFaceParts parts)
+      : path_(path),
+        settings_(std::move(settings)),
+        parts_(std::move(parts)),
+        names_(names_in(settings_)),
+        added_([this](const std::string& content) { return parts_.model.id_of(content); }, parts_.model.count()) {}
+
+  /// A token that the tokenizer's own file adds.
+  void put(AddedToken token) { added_.put(std::move(token)); }
+  /// The same, given its id here.
+  void add(AddedToken token) { added_.add(std::move(token)); }
+
+  /// `framed`: the tokenizer has a post-processor of its own. `own`: a hash of the tokenizer's own file.
+  HuggingFaceParts finish(bool framed, uint64_t own) {
+    const std::vector<AddedToken> before = added_.tokens();
+    add_listed();
+    add_named();
+    if (settings_.reader == Class::qwen2) add_again();
+    parts_.added = added_.tokens();
+    parts_.bos = id_of("bos_token");
+    parts_.eos = id_of("eos_token");
+    if (!framed) {
+      if (settings_.add_bos && parts_.bos != Tokenizer::kNoId) parts_.before = {parts_.bos};
+      if (settings_.add_eos && parts_.eos != Tokenizer::kNoId) parts_.after = {parts_.eos};
+    }
+    parts_.splits_special = settings_.split_special_tokens;
+    parts_.most_ids = parts_.model.size();
+    for (const AddedToken& token : parts_.added) parts_.most_ids = std::max(parts_.most_ids, token.id + 1);
+    for (const std::vector<int32_t>* ids : {&parts_.before, &parts_.after}) {
+      for (int32_t id : *ids) parts_.most_ids = std::max(parts_.most_ids, id + 1);
+    }
+    parts_.notices = std::move(settings_.notices);
+    std::string all = fmt::format("Hugging Face {} {}\n{}", parts_.bos, parts_.eos, own);
+    if (parts_.added != before || parts_.splits_special) all += described();
+    parts_.fingerprint = name_key(all);
+    return std::move(parts_);
+  }
+
+ private:
+  void add_listed() {
+    for (const auto& [id, token] : settings_.added) {
+      const AddedToken* known = added_.find(token.content);
+      AddedToken as_known = token;
+      if (known) as_known.id = known->id;
+      if (known && *known == as_known) continue;
+      if (known && settings_.lists_added && !said_flags_) {
+        said_flags_ = true;
+        notice(
+            fmt::format("tokenizer_config.json beside it gives the token \"{}\" other flags, which are used, as in "
+                        "transformers",
+                        token.content));
+      }
+      if (is_named(token)) as_known.make_special();
+      const int32_t given = added_.add(as_known);
+      if (given == id) continue;
+      notice(
+          fmt::format("the files beside it give the token \"{}\" the id {}; it has the id {} here, as in "
+                      "transformers",
+                      token.content, id, given));
+    }
+  }
+
+  void add_named() {
+    std::vector<AddedToken> wanted;
+    std::set<AddedToken> seen;
+    const auto want = [&](const AddedToken& token) {
+      if (seen.insert(token).second) wanted.push_back(token);
+    };
+    for (const TokenizerSettings::Named& named : settings_.named) {
+      if (!named.by_default && path_.extension() == ".json" && path_.filename() != "vocab.json") check_known(named);
+      want(named.token);
+    }
+    for (const AddedToken& token : settings_.extra) {
+      // A model's own piece is added even if it equals a named token, whose flags another name may have changed.
+      settings_.extra_of_model ? wanted.push_back(token) : want(token);
+    }
+    std::set<std::string> known;
+    for (const AddedToken& token : added_.tokens()) known.insert(token.content);
+    for (AddedToken token : wanted) {
+      if (token.content.empty() || known.contains(token.content)) continue;
+      if (is_named(token)) token.make_special();
+      const bool is_new = !added_.id_of(token.content);
+      const int32_t id = added_.add(token);
+      if (is_new)
+        notice(fmt::format("the special token \"{}\" gets the new id {}, as in transformers", token.content, id));
+    }
+  }
+
+  static std::unordered_set<std::string> names_in(const TokenizerSettings& settings) {
+    std::unordered_set<std::string> names;
+    for (const TokenizerSettings::Named& named : settings.named) names.insert(named.token.content);
+    return names;
+  }
+
+  bool is_named(const AddedToken& token) const { return names_.contains(token.content); }
+
+  /// A tokenizer.json is complete: a name that it lacks is a mistake.
+  void check_known(const TokenizerSettings::Named& named) const {
+    const bool begins_or_ends = named.key == "bos_token" || named.key == "eos_token";
+    if (!begins_or_ends || added_.id_of(named.token.content)) return;
+    refuse_tokenizer(path_,
+                     fmt::format("a file beside it names the {} \"{}\", which is not a token of the vocabulary",
+                                 named.key, named.token.content),
+                     "Correct the name, or set it to null for a tokenizer without one");
+  }
+
+  /// transformers' Qwen2Tokenizer adds its special tokens once more, without flags.
+  void add_again() {
+    const auto plain = [this](const std::string& content) {
+      AddedToken token;
+      token.content = content;
+      token.special = true;
+      token.normalized = false;
+      added_.add(std::move(token));
+    };
+    for (const TokenizerSettings::Named& named : settings_.named) plain(named.token.content);
+    for (const AddedToken& token : settings_.extra) plain(token.content);
+  }
+
+  int32_t id_of(const std::string& key) const {
+    const TokenizerSettings::Named* named = settings_.find(key);
+    if (!named) return Tokenizer::kNoId;
+    return added_.id_of(named->token.content).value_or(Tokenizer::kNoId);
+  }
+
+  void notice(const std::string& what) {
+    settings_.notices.push_back(fmt::format("tokenizer {}: {}", path_.string(), what));
+  }
+
+  std::string described() const {
+    std::string all = parts_.splits_special ? "\nsplits special tokens" : "";
+    for (const AddedToken& token : parts_.added) {
+      all += fmt::format("\n{} {} {}{}{}{}{}", token.id, token.content, token.single_word, token.lstrip, token.rstrip,
+                         token.normalized, token.special);
+    }
+    return all;
+  }
+
+  fs::path path_;
+  TokenizerSettings settings_;
+  HuggingFaceParts parts_;
+  std::unordered_set<std::string> names_;  // contents of the named tokens
+  AddedVocabulary added_;
+  bool said_flags_ = false;
+};
+
+HuggingFaceParts read_vocabulary_and_merges(const fs::path& vocabulary) {
+  const fs::path merges = vocabulary.parent_path() / "merges.txt";
+  if (!fs::exists(merges)) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("tokenizer {}: there is no merges.txt beside it. Add the file, if this is a byte-level BPE "
+                            "tokenizer. A word-level tokenizer {}.",
+                            vocabulary.string(), kTokenizeOffline));
+  }
+  TokenizerSettings settings = read_tokenizer_settings(vocabulary.parent_path(), std::nullopt);
+  if (settings.reader == Class::llama || settings.reader == Class::other) {
+    refuse_tokenizer(vocabulary, fmt::format("the class {} is not read here from a vocab.json", settings.class_name));
+  }
+  const json form = form_of(settings.reader, settings);
+  const JsonNode file(form, vocabulary);
+  HuggingFaceParts parts =
+      parts_of(file, HuggingFaceModel(vocabulary, merges), PreTokenizer(file.find("pre_tokenizer")),
+               HuggingFaceNormalizer(file.find("normalizer")));
+  const uint64_t own = name_key(fmt::format("{}\n{}\n{}", name_key(read_file(vocabulary, ExitCode::bad_data)),
+                                            name_key(read_file(merges, ExitCode::bad_data)), form.dump()));
+  return Assembly(vocabulary, std::move(settings), std::move(parts)).finish(/*framed=*/false, own);
+}
+
+/// Special tokens of a SentencePiece model, which transformers adds unless the configs name others.
+void add_pieces(const fs::path& path, const SentencePieceModel& source, TokenizerSettings& settings) {
+  if (settings.names_extra && !settings.former_extra) return;
+  if (!settings.extra.empty()) {
+    settings.notices.push_back(fmt::format(
+        "tokenizer {}: additional_special_tokens of special_tokens_map.json beside it are not used; transformers reads "
+        "it so, too",
+        path.string()));
+    settings.extra.clear();
+  }
+  settings.extra_of_model = true;
+  for (const SentencePiece& piece : source.pieces) {
+    const bool control = piece.type == SentencePiece::Type::control;
+    // The generic form matches user-defined pieces itself.
+    const bool is_user_defined = piece.type == SentencePiece::Type::user_defined && settings.reader == Class::llama;
+    if (!control && !is_user_defined) continue;
+    AddedToken token;
+    token.content = piece.text;
+    token.special = control;
+    token.normalized = false;
+    settings.extra.push_back(std::move(token));
+  }
+}
+
+void refuse_code(const fs::path& path, const TokenizerSettings& settings) {
+  if (!settings.needs_code) return;
+  refuse_tokenizer(path,
+                   fmt::format("tokenizer_config.json beside it names Python code of its own (auto_map, class {})",
+                               settings.class_name));
+}
+
+}  // namespace
+
+HuggingFaceParts read_hugging_face_tokenizer(const fs::path& path) {
+  if (path.filename() == "vocab.json") return read_vocabulary_and_merges(path);
+  json contents = read_json_file(path);
+  const JsonNode file(contents, path);
+  for (const char* key : {"truncation", "padding"}) {
+    if (std::optional<JsonNode> field = file.find(key)) field->fail("is set: texts would be changed. Set it to null.");
+  }
+  TokenizerSettings settings = read_tokenizer_settings(path.parent_path(), file);
+  uint64_t own = name_key(read_file(path, ExitCode::bad_data));
+  if (settings.reader == Class::other) {
+    settings.notices.push_back(fmt::format(
+        "tokenizer {}: the class {} is not known here; the file is read as it is, without rules of the class",
+        path.string(), settings.class_name));
+  }
+  const bool rebuilt = settings.reader != Class::backend && settings.reader != Class::other;
+  if (rebuilt && file.at("model").find("merges")) {
+    const json form = form_of(settings.reader, settings);
+    json model = contents["model"];
+    set_model_flags(settings.reader, model);
+    for (const char* key : {"normalizer", "pre_tokenizer", "decoder"}) contents[key] = form.value(key, json());
+    contents["model"] = std::move(model);
+    own = name_key(fmt::format("{}\n{}", own, form.dump()));
+  }
+  HuggingFaceParts parts = parts_of(file);
+  std::vector<AddedToken> tokens = read_added_tokens(file, parts.model);
+  const bool framed = file.find("post_processor").has_value();
+  Assembly assembly(path, std::move(settings), std::move(parts));
+  if (!rebuilt) {
+    for (AddedToken& token : tokens) assembly.put(std::move(token));
+  }
+  return assembly.finish(framed, own);
+}
+
+std::optional<HuggingFaceParts> read_with_settings(const fs::path& path, const SentencePieceModel& model) {
+  TokenizerSettings settings = read_tokenizer_settings(path.parent_path(), std::nullopt);
+  if (!settings.any) return std::nullopt;
+  refuse_code(path, settings);
+  if (settings.reader != Class::llama && settings.reader != Class::backend) {
+    refuse_tokenizer(path,
+                     fmt::format("the class {} is not read here from a SentencePiece model", settings.class_name));
+  }
+  json form;
+  if (settings.reader == Class::llama) {
+    form = llama_form_of(model, settings);
+  } else {
+    form = generic_form_of(path, model, settings);
+    if (model.add_dummy_prefix) {  // the text after an added token gets a space of its own
+      for (auto& [id, token] : settings.added) token.normalized = false;
+    }
+    if (model.has_bos) settings.add_default("bos_token", model.bos_piece);
+    if (model.has_eos) settings.add_default("eos_token", model.eos_piece);
+    if (model.unknown_id >= 0) {
+      settings.add_default("unk_token", model.pieces[static_cast<size_t>(model.unknown_id)].text);
+    }
+  }
+  add_pieces(path, model, settings);
+  const uint64_t own = name_key(fmt::format("{}\n{}", model.fingerprint, form["pre_tokenizer"].dump()));
+  return Assembly(path, std::move(settings), parts_of(JsonNode(form, path))).finish(/*framed=*/false, own);
+}
+
+std::optional<HuggingFaceParts> read_with_settings(const fs::path& path, const std::vector<std::string>& tokens) {
+  TokenizerSettings settings = read_tokenizer_settings(path.parent_path(), std::nullopt);
+  if (!settings.any) return std::nullopt;
+  refuse_code(path, settings);
+  if (settings.reader != Class::backend && settings.reader != Class::llama) {
+    refuse_tokenizer(path, fmt::format("the class {} is not read here from a tiktoken file", settings.class_name));
+  }
+  settings.reader = Class::backend;
+  for (std::string& notice : check_is_llama3(path, tokens)) settings.notices.push_back(std::move(notice));
+  json form = byte_level_form(PieceSplitter::Rule::llama3, /*add_prefix_space=*/false);
+  json vocabulary = json::object();
+  for (size_t rank = 0; rank < tokens.size(); ++rank) vocabulary[to_byte_alphabet(tokens[rank])] = rank;
+  form["model"] = {
+      {"type", "BPE"}, {"ignore_merges", true}, {"vocab", std::move(vocabulary)}, {"merges", tiktoken_merges(tokens)}};
+  Assembly assembly(path, settings, parts_of(JsonNode(form, path)));
+  const auto count = static_cast<int32_t>(tokens.size());
+  int32_t last = settings.added.empty() ? -1 : settings.added.back().first;
+  auto listed = settings.added.begin();         // by id
+  for (int32_t id = count; id <= last; ++id) {  // ids without a name get one
+    while (listed->first < id) ++listed;
+    AddedToken token;
+    token.content = listed->first != id ? fmt::format("<|reserved_token_{}|>", id) : listed->second.content;
+    token.special = true;
+    token.normalized = false;
+    assembly.add(std::move(token));
+  }
+  if (!settings.former_extra) {
+    for (const AddedToken& token : settings.extra) assembly.add(token);
+  }
+  return assembly.finish(/*framed=*/false, tiktoken_fingerprint(tokens));
+}
+
+}  // namespace titan
