@@ -18,6 +18,28 @@ size_t common_characters(std::string_view decoded, std::string_view text) {
   return same;
 }
 
+constexpr std::string_view kByteLevelSpace = "\u0120";
+
+/// Number of spaces that `name` begins (ends) with, as a byte-level vocabulary writes them.
+size_t spaces_before(std::string_view name) {
+  size_t count = 0;
+  for (; name.starts_with(kByteLevelSpace); ++count) name.remove_prefix(kByteLevelSpace.size());
+  return count;
+}
+size_t spaces_after(std::string_view name) {
+  size_t count = 0;
+  for (; name.ends_with(kByteLevelSpace); ++count) name.remove_suffix(kByteLevelSpace.size());
+  return count;
+}
+
+/// As `tokenizers` trims offsets: by the spaces of the token, whatever the text has there.
+void trim_spaces(std::string_view name, bool keeps_first, TokenSpan& span) {
+  size_t before = spaces_before(name);
+  if (keeps_first && before > 0) --before;
+  span.begin = std::min(span.begin + before, span.end);
+  span.end = std::max(span.end - std::min(spaces_after(name), span.end), span.begin);
+}
+
 }  // namespace
 
 bool append_token_starts(const Tokenizer& tokenizer, std::string_view text, std::span<const int32_t> ids, size_t offset,
@@ -47,19 +69,35 @@ bool append_token_starts(const Tokenizer& tokenizer, std::string_view text, std:
   return at == text.size();
 }
 
-void set_marked(std::string_view text, std::span<const jinja::Rendered::Mark> marks, std::span<const TokenStart> starts,
+std::vector<TokenSpan> token_spans(const Tokenizer& tokenizer, std::string_view text, std::span<const int32_t> ids,
+                                   std::span<const TokenStart> starts) {
+  using enum Tokenizer::TrimmedSpaces;
+  const Tokenizer::TrimmedSpaces trimmed = tokenizer.trimmed_spaces();
+  std::vector<TokenSpan> spans;
+  spans.reserve(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    TokenSpan span{starts[i].at, text.size()};
+    if (i + 1 < starts.size()) {
+      const auto& [at, in_character] = starts[i + 1];
+      span.end = at + (in_character ? utf8_length(static_cast<unsigned char>(text[at])) : 0);
+    }
+    if (trimmed != none) {
+      const bool keeps_first = trimmed == all_but_the_first && span.begin == 0;
+      trim_spaces(tokenizer.token_name(ids[i]), keeps_first, span);
+    }
+    spans.push_back(span);
+  }
+  return spans;
+}
+
+void set_marked(std::string_view text, std::span<const jinja::Rendered::Mark> marks, std::span<const TokenSpan> spans,
                 std::span<uint8_t> counts) {
   // As `transformers`: one pass over ids and marks, which marks that are not in order (of macros) rely on.
-  const auto end_of = [&](size_t i) {
-    if (i + 1 == starts.size()) return text.size();
-    const auto& [at, in_character] = starts[i + 1];
-    return at + (in_character ? utf8_length(static_cast<unsigned char>(text[at])) : 0);
-  };
   size_t id = 0;
   for (const auto& [begin, characters] : marks) {
     const size_t end = advance_characters(text, begin, static_cast<int64_t>(characters));
-    for (; id < starts.size() && starts[id].at < end; ++id) {
-      if (end_of(id) > begin) counts[id] = 1;
+    for (; id < spans.size() && spans[id].begin < end; ++id) {
+      if (spans[id].end > begin) counts[id] = 1;
     }
   }
 }

@@ -1,5 +1,5 @@
 // The label mask of a template with {% generation %} marks: that of `transformers` (return_assistant_tokens_mask),
-// which maps characters to ids. Owned by data.
+// which maps characters to ids.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,18 @@ struct TokenStart {
 bool append_token_starts(const Tokenizer& tokenizer, std::string_view text, std::span<const int32_t> ids, size_t offset,
                          std::vector<TokenStart>& starts);
 
-/// Sets the ids that hold a part of what the marks cover; `starts` are those of all ids of the text.
-void set_marked(std::string_view text, std::span<const jinja::Rendered::Mark> marks, std::span<const TokenStart> starts,
+/// Where an id's part of a text begins and ends.
+struct TokenSpan {
+  size_t begin;
+  size_t end;
+};
+
+/// The spans of all ids of `text`, which begin at `starts`, as the tokenizer's Python package gives them.
+std::vector<TokenSpan> token_spans(const Tokenizer& tokenizer, std::string_view text, std::span<const int32_t> ids,
+                                   std::span<const TokenStart> starts);
+
+/// Sets the ids whose spans overlap with what the marks cover.
+void set_marked(std::string_view text, std::span<const jinja::Rendered::Mark> marks, std::span<const TokenSpan> spans,
                 std::span<uint8_t> counts);
 
 }  // namespace titan

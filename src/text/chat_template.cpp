@@ -335,7 +335,7 @@ void ChatTemplate::Form::encode_text(const Written& written, size_t begin, size_
 void ChatTemplate::Form::count_marked(const Written& written, const std::vector<TokenStart>& starts,
                                       EncodedChat& chat) const {
   std::fill(chat.counts.begin(), chat.counts.end(), uint8_t{0});
-  set_marked(written.text, written.marks, starts, chat.counts);
+  set_marked(written.text, written.marks, token_spans(*tokenizer, written.text, chat.ids, starts), chat.counts);
   for (const auto& [begin, end, is_label] : written.decided) {
     for (size_t i = 0; i < starts.size(); ++i) {
       if (starts[i].at >= begin && starts[i].at < end) chat.counts[i] = is_label ? 1 : 0;

@@ -27,11 +27,18 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Class = TokenizerSettings::Class;
 
-/// Ids that a post-processor adds around a text.
+/// Ids that a post-processor adds around a text, and the spaces that it trims from ids' spans.
 struct Frame {
   std::vector<int32_t> before;
   std::vector<int32_t> after;
+  Tokenizer::TrimmedSpaces trimmed = Tokenizer::TrimmedSpaces::none;
 };
+
+Tokenizer::TrimmedSpaces read_trimmed(const JsonNode& node) {
+  using enum Tokenizer::TrimmedSpaces;
+  if (!node.flag("trim_offsets", true)) return none;
+  return node.flag("add_prefix_space", true) ? all_but_the_first : all;
+}
 
 /// A template is a list of special tokens around one $A.
 Frame read_template(const JsonNode& node) {
@@ -54,10 +61,12 @@ Frame read_template(const JsonNode& node) {
 
 Frame read_post_processor(const JsonNode& node) {
   const std::string type = node.text("type");
-  if (type == "ByteLevel") return {};  // changes only offsets, which are not used here
+  if (type == "ByteLevel") return {{}, {}, read_trimmed(node)};
   if (type == "TemplateProcessing") return read_template(node);
   if (type == "BertProcessing" || type == "RobertaProcessing") {
-    return {{token_id_in(node.at("cls").at(1))}, {token_id_in(node.at("sep").at(1))}};
+    Frame frame{{token_id_in(node.at("cls").at(1))}, {token_id_in(node.at("sep").at(1))}};
+    if (type == "RobertaProcessing") frame.trimmed = read_trimmed(node);
+    return frame;
   }
   if (type != "Sequence") node.fail(fmt::format("is of type {}, which {}.", type, kTokenizeOffline));
   Frame all;
@@ -66,6 +75,7 @@ Frame read_post_processor(const JsonNode& node) {
     const Frame outer = read_post_processor(processors.at(i));
     all.before.insert(all.before.begin(), outer.before.begin(), outer.before.end());
     all.after.insert(all.after.end(), outer.after.begin(), outer.after.end());
+    if (outer.trimmed != Tokenizer::TrimmedSpaces::none) all.trimmed = outer.trimmed;
   }
   return all;
 }
@@ -105,6 +115,7 @@ HuggingFaceParts parts_of(const JsonNode& file, HuggingFaceModel model, PreToken
   if (std::optional<JsonNode> processor = file.find("post_processor")) frame = read_post_processor(*processor);
   parts.before = std::move(frame.before);
   parts.after = std::move(frame.after);
+  parts.trimmed = frame.trimmed;
   return parts;
 }
 

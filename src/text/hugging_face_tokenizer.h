@@ -132,6 +132,7 @@ struct HuggingFaceParts {
   std::vector<AddedToken> added;
   std::vector<int32_t> before;  ///< ids that the post-processor prepends
   std::vector<int32_t> after;   ///< ids that the post-processor appends
+  Tokenizer::TrimmedSpaces trimmed = Tokenizer::TrimmedSpaces::none;
   int32_t bos = Tokenizer::kNoId;
   int32_t eos = Tokenizer::kNoId;
   int32_t most_ids = 0;              ///< one more than the highest id of all files
@@ -164,6 +165,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   /// As spelled in the file; empty for an unused id.
   std::string token_name(int32_t id) const override;
   int64_t vocabulary_size() const override { return parts_.most_ids; }
+  TrimmedSpaces trimmed_spaces() const override { return parts_.trimmed; }
   int32_t bos_id() const override { return parts_.bos; }
   bool adds_bos() const override;
   int32_t eos_id() const override { return parts_.eos; }

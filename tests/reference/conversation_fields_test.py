@@ -124,6 +124,32 @@ class Fields(unittest.TestCase):
             expected.append(tokenizer.decode(marked))
         self.assertEqual([labels for _, labels in self.peek([{"messages": talk} for talk in talks])], expected)
 
+    def test_spaces_that_the_tokenizer_trims_from_offsets_do_not_count(self):
+        texts = ("two and ", " seven", "many  ", "  less two ", " ", "nine less", "?")
+        talks = [[user("How"), answer(text)] for text in texts]
+        bare = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{{ ' and seven' }}{% endfor %}"
+        kinds = [
+            {"type": "ByteLevel", "add_prefix_space": add, "trim_offsets": trim, "use_regex": True}
+            for add in (False, True) for trim in (False, True)
+        ]
+        roberta = {"type": "RobertaProcessing", "sep": [SPECIAL[1], 1], "cls": [SPECIAL[0], 0]}
+        kinds += [{**roberta, "trim_offsets": trim, "add_prefix_space": add} for trim, add in ((True, True), (False, True))]
+        kinds.append({"type": "Sequence", "processors": [kinds[1]]})
+        for template in (MARKS, bare):
+            tokenizer = self.learn(template)
+            file = self.folder / "tokenizer.json"
+            for kind in kinds:
+                with self.subTest(kind=kind, template=template):
+                    file.write_text(json.dumps({**json.loads(file.read_text()), "post_processor": kind}))
+                    tokenizer = PreTrainedTokenizerFast.from_pretrained(self.folder)
+                    expected = []
+                    for talk in talks:
+                        made = tokenizer.apply_chat_template(talk, tokenize=True, return_assistant_tokens_mask=True)
+                        marked = [id for id, counts in zip(made["input_ids"], made["assistant_masks"]) if counts]
+                        expected.append(tokenizer.decode(marked))
+                    records = [{"messages": talk} for talk in talks]
+                    self.assertEqual([labels for _, labels in self.peek(records)], expected)
+
     def test_forms_are_the_messages_that_they_say(self):
         tokenizer = self.learn(FIELDS)
         says = [{"role": "system", "content": "s"}, user("q"), answer("a")]
