@@ -249,15 +249,33 @@ class ConversationReader {
     read.content =
         text_of(take_content(message, content), fmt::format("the \"{}\" of {}", content, place), &read.parts);
     read.is_label = label_of(message, place, read.role == "assistant");
+    // transformers drops fields that are null: many templates would print them as "None".
+    for (auto field = message.begin(); field != message.end();)
+      field = field->is_null() ? message.erase(field) : ++field;
+    const Json reasoning = add_reasoning(message);
     for (const auto& [name, value] : message.items()) {
       if (!chat_.mentions(name)) {
-        note_unused(name, value, "messages[].");
+        const bool has_other_name = !reasoning.is_null() && value == reasoning;
+        if (!has_other_name) note_unused(name, value, "messages[].");
       } else if (is_odd_number(value)) {
         refuse(fmt::format("the \"{}\" of {} is NaN, infinite or beyond double precision", name, place));
       } else {
         read.fields.push_back({name, value.dump()});
       }
     }
+  }
+
+  /// As transformers, gives the reasoning of a message the names that templates read. Returns it; null: there is none.
+  Json add_reasoning(Json& message) const {
+    if (!chat_.mentions("reasoning_content") && !chat_.mentions("thinking")) return {};
+    for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+      if (!message.contains(name)) continue;
+      const Json reasoning = message[name];
+      message["reasoning_content"] = reasoning;
+      if (!message.contains("thinking")) message["thinking"] = reasoning;
+      return reasoning;
+    }
+    return {};
   }
 
   /// The content, after a look at the keys of its parts.

@@ -86,10 +86,25 @@ const HubConfiguration& chosen(const fs::path& folder, const std::vector<HubConf
                            join(names, ", "), found == all.end() ? "none" : "several"));
 }
 
+/// Whether the names of the files tell the split for training from others: by words for several splits, or as shards.
+bool names_tell_splits(const std::vector<std::string>& sorted) {
+  try {
+    const HubPatterns patterns = default_hub_patterns("", sorted);
+    const auto train =
+        std::find_if(patterns.begin(), patterns.end(), [](const auto& one) { return one.first == "train"; });
+    if (train == patterns.end()) return false;
+    return patterns.size() > 1 || train->second.front().find("-of-") != std::string::npos;
+  } catch (const std::invalid_argument&) {
+    return false;
+  }
+}
+
 /// The files of the split for training as `datasets` finds them, and how they were found.
 class HubChoice {
  public:
-  HubChoice(const fs::path& folder, std::vector<std::string> sorted) : folder_(folder), sorted_(std::move(sorted)) {}
+  /// `is_described`: the folder says that it is a data set of the hub.
+  HubChoice(const fs::path& folder, std::vector<std::string> sorted, bool is_described)
+      : folder_(folder), sorted_(std::move(sorted)), is_described_(is_described) {}
 
   std::vector<std::string> read(const std::vector<HubConfiguration>& configurations) {
     const HubConfiguration* named = configurations.empty() ? nullptr : &chosen(folder_, configurations);
@@ -164,6 +179,12 @@ class HubChoice {
     }
     const TextForm form = text_form(path);
     if (form == TextForm::records && reader == "json") return;
+    if (form == TextForm::whole && reader == "text" && is_described_) {
+      fail(folder_,
+           fmt::format("{}: datasets makes each line of a text of the hub a record, and here a text file is one "
+                       "document; name the files with a glob if they are meant so",
+                       path));
+    }
     if (form == TextForm::whole && reader == "text") return;
     const FileKind kind = file_kind_at(folder_ / path);
     const bool is_of_another_reader = form != TextForm::none && kind == FileKind::other;
@@ -176,6 +197,7 @@ class HubChoice {
 
   const fs::path& folder_;
   std::vector<std::string> sorted_;
+  bool is_described_;
   std::string base_, how_;
 };
 
@@ -197,24 +219,27 @@ bool choose_hub_files(const fs::path& folder, TextFiles& found, const std::vecto
   const bool described = std::any_of(others.begin(), others.end(), [](const fs::path& file) {
     return file.filename() == "dataset_infos.json" || file.filename() == "dataset_info.json";
   });
-  if (!described && !card) return false;
-  if (fs::exists(folder / ".huggingface.yaml", ignored)) {
-    fail(folder, ".huggingface.yaml describes this data set, and it is not read here; name the files with a glob");
-  }
   std::vector<std::string> all;
   for (const std::vector<fs::path>& files : {found.files, others}) {
     for (const fs::path& file : files) all.push_back(file.lexically_relative(folder).string());
   }
   std::sort(all.begin(), all.end());  // as text: the order of fsspec
-  HubChoice choice(folder, std::move(all));
+  const bool is_described = described || card;
+  if (!is_described && !names_tell_splits(all)) return false;
+  if (fs::exists(folder / ".huggingface.yaml", ignored)) {
+    fail(folder, ".huggingface.yaml describes this data set, and it is not read here; name the files with a glob");
+  }
+  HubChoice choice(folder, std::move(all), is_described);
   const std::vector<std::string> read = choice.read(card.value_or(std::vector<HubConfiguration>()));
   const size_t before = found.files.size();
   const bool all_are_read = read.size() == before;
   found.files.clear();
   for (const std::string& path : read) found.files.push_back(folder / path);
   if (all_are_read && (!card || card->empty())) return true;
-  found.notices.push_back(fmt::format("corpus {}: this is a data set of the hub; {} is read ({} of {} files)",
-                                      folder.string(), choice.how(), read.size(), std::max(before, read.size())));
+  found.notices.push_back(
+      fmt::format("corpus {}: {}; {} is read ({} of {} files)", folder.string(),
+                  is_described ? "this is a data set of the hub" : "the names of its files tell splits, as to datasets",
+                  choice.how(), read.size(), std::max(before, read.size())));
   return true;
 }
 

@@ -93,15 +93,15 @@ std::vector<std::string> chat_template_names() { return {"auto", "llama3", "llam
 struct ChatTemplate::Form {
   Form(const ChatTemplateSource& source, std::shared_ptr<const Tokenizer> of, bool all)
       : name(source.name), jinja(source.text), special(tokens_of(*of)), tokenizer(std::move(of)), all_count(all) {
-    const int32_t bos = tokenizer->bos_id(), eos = tokenizer->eos_id();
-    if (bos != Tokenizer::kNoId) names["bos_token"] = tokenizer->token_name(bos);
-    if (eos != Tokenizer::kNoId) names["eos_token"] = tokenizer->token_name(eos);
+    for (auto& [name, token] : tokenizer->named_tokens()) names[name] = token;
   }
 
   jinja::Rendered run(const Messages& messages, bool generate, const Variables& variables = {}) const {
     return jinja.write(messages, generate, names, variables);
   }
-  void find_whether_parts_are_read();
+  void find_how_contents_are_read();
+  bool writes_parts(const std::string& role) const;
+  ChatMessage sample(const std::string& role, const std::string& content) const;
   std::vector<std::string> split_tokens(bool ends_in_token) const;
   std::string problem_of(const Messages& messages, bool generate, const Variables& variables,
                          const jinja::TemplateError& error) const;
@@ -123,7 +123,8 @@ struct ChatTemplate::Form {
   AddedTokenFinder special;
   std::shared_ptr<const Tokenizer> tokenizer;
   bool all_count;
-  bool reads_parts = false;  // whether it takes a content that is a list of parts
+  std::set<std::string> read_as_parts = {};  // roles whose content may be a list of parts
+  bool takes_texts = true;                   // whether a content may be a text
   std::map<std::string, std::string> names = {};
   std::string prompt_end = {};  // what a prompt writes after the user's content
   std::string turn_end = {};    // label text after the content of the assistant
@@ -140,7 +141,9 @@ ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<c
   };
   try {
     form_ = std::make_unique<Form>(source, tokenizer, options.all_count);
-    const ChatMessage system{"system", "rule"}, user{"user", "question"}, assistant{"assistant", "answer"};
+    form_->find_how_contents_are_read();
+    const ChatMessage system = form_->sample("system", "rule"), user = form_->sample("user", "question"),
+                      assistant = form_->sample("assistant", "answer");
     for (const Messages& sample : {Messages{user, assistant}, {system, user, assistant, user, assistant}}) {
       try {
         form_->run(sample, false);
@@ -148,7 +151,6 @@ ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<c
         if (!error.raised) throw;
       }
     }
-    form_->find_whether_parts_are_read();
     const Written whole = form_->write({user, assistant}, false), prompt = form_->write({user}, true);
     for (const Written* each : {&whole, &prompt}) {
       if (!each->problem.empty()) fail(each->problem);
@@ -183,23 +185,46 @@ ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<c
 ChatTemplate::~ChatTemplate() = default;
 
 /// `transformers` passes a list of parts to every template, and one that does not loop over them prints the list or
-/// fails. Such a template gets the text of the parts.
-void ChatTemplate::Form::find_whether_parts_are_read() {
-  try {
-    const std::string as_text = run({{"user", "question"}, {"assistant", "answer"}}, false).output.text;
-    const Messages parts{{"user", "question", {"question"}}, {"assistant", "answer", {"answer"}}};
-    reads_parts = run(parts, false).output.text == as_text;
-  } catch (const jinja::TemplateError&) {
-    reads_parts = false;
+/// fails. Such a template gets the text of the parts. There are templates that read nothing but parts.
+void ChatTemplate::Form::find_how_contents_are_read() {
+  for (const char* role : {"system", "user", "assistant"}) {
+    if (writes_parts(role)) read_as_parts.insert(role);
   }
+  if (!read_as_parts.contains("user") || !read_as_parts.contains("assistant")) return;
+  try {
+    takes_texts = cut(run({{"user", "question"}, {"assistant", "answer"}}, false), {false, false}).extents[0].found;
+  } catch (const jinja::TemplateError& error) {
+    takes_texts = error.raised;
+  }
+}
+
+bool ChatTemplate::Form::writes_parts(const std::string& role) const {
+  Messages messages{{"system", "rule"}, {"user", "question"}, {"assistant", "answer"}};
+  if (role != "system") messages.erase(messages.begin());
+  for (ChatMessage& message : messages) {
+    if (message.role == role) message.parts = {message.content};
+  }
+  try {
+    return run(messages, false).output.text.find("{'type': 'text'") == std::string::npos;  // as Python prints a list
+  } catch (const jinja::TemplateError&) {
+    return false;
+  }
+}
+
+/// A message in a form that the template reads.
+ChatMessage ChatTemplate::Form::sample(const std::string& role, const std::string& content) const {
+  ChatMessage message{role, content};
+  if (!takes_texts) message.parts = {content};
+  return message;
 }
 
 /// The control tokens that a conversation with and without a system message is written with and that are not one id.
 std::vector<std::string> ChatTemplate::Form::split_tokens(bool ends_in_token) const {
-  const ChatMessage system{"system", "rule"}, user{"user", "question"}, assistant{"assistant", "answer"};
+  const ChatMessage system = sample("system", "rule"), user = sample("user", "question"),
+                    assistant = sample("assistant", "answer");
   std::vector<Written> samples;
-  for (const Messages& sample : {Messages{user, assistant}, {user, assistant, user}, {system, user, assistant}}) {
-    Written written = write(sample, /*generate=*/sample.back().role == "user");
+  for (const Messages& each : {Messages{user, assistant}, {user, assistant, user}, {system, user, assistant}}) {
+    Written written = write(each, /*generate=*/each.back().role == "user");
     if (written.problem.empty()) samples.push_back(std::move(written));
   }
   std::vector<std::string_view> texts;
@@ -235,7 +260,7 @@ Written ChatTemplate::Form::write(Messages messages, bool generate, const Variab
   std::vector<bool> blank;
   for (ChatMessage& message : messages) {
     repair_utf8(message.content);
-    if (!reads_parts) message.parts.clear();
+    if (!read_as_parts.contains(message.role)) message.parts.clear();
     marked.push_back(message);
     blank.push_back(strip_characters(message.content).empty());
     if (blank.back()) (message.parts.empty() ? marked.back().content : marked.back().parts.back()) += kStandIn;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -61,23 +62,55 @@ constexpr const char* kLlama3Turns = R"(
 {%- if add_generation_prompt -%}{{- head('assistant') -}}{%- endif -%}
 )";
 
+using NamedSources = std::map<std::string, ChatTemplateSource>;
+
+/// The templates in files of their own.
+NamedSources files_in(const fs::path& folder) {
+  NamedSources found;
+  const auto add = [&](const std::string& name, const fs::path& file) {
+    found[name] = {file.string(), read_text_file(file, ExitCode::bad_data)};
+  };
+  const fs::path own = folder / "chat_template.jinja", more = folder / "additional_chat_templates";
+  if (fs::is_regular_file(own)) add("default", own);
+  if (!fs::is_directory(more)) return found;
+  for (const fs::directory_entry& file : fs::directory_iterator(more)) {
+    if (file.path().extension() == ".jinja") add(file.path().stem().string(), file.path());
+  }
+  return found;
+}
+
+/// Those in tokenizer_config.json: one text, or several by name.
+NamedSources templates_in(const fs::path& config) {
+  if (!fs::is_regular_file(config)) return {};
+  const nlohmann::json json = read_json_file(config);
+  const std::optional<JsonNode> field = JsonNode(json, config).find("chat_template");
+  if (!field) return {};
+  NamedSources found;
+  if (field->value().is_object()) {
+    for (const auto& [name, unused] : field->value().items()) found[name] = {config.string(), field->text(name)};
+  } else if (field->value().is_array()) {
+    for (size_t i = 0; i < field->size(); ++i) {
+      found[field->at(i).text("name")] = {config.string(), field->at(i).text("template")};
+    }
+  } else {
+    found["default"] = {config.string(), field->text()};
+  }
+  return found;
+}
+
 /// The template in a tokenizer's folder.
 std::optional<ChatTemplateSource> source_in(const fs::path& tokenizer) {
   const fs::path folder = fs::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path();
-  const fs::path file = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
-  if (fs::is_regular_file(file)) {
-    return ChatTemplateSource{file.string(), read_text_file(file, ExitCode::bad_data)};
-  }
-  if (!fs::is_regular_file(config)) return std::nullopt;
-  const nlohmann::json json = read_json_file(config);
-  const std::optional<JsonNode> field = JsonNode(json, config).find("chat_template");
-  if (!field) return std::nullopt;
-  if (!field->value().is_array()) return ChatTemplateSource{config.string(), field->text()};
-  for (size_t i = 0; i < field->size(); ++i) {  // several templates, by name
-    if (field->at(i).text("name") == "default")
-      return ChatTemplateSource{config.string(), field->at(i).text("template")};
-  }
-  return std::nullopt;
+  NamedSources found = files_in(folder);
+  if (found.empty()) found = templates_in(folder / "tokenizer_config.json");
+  if (found.empty()) return std::nullopt;
+  if (const auto one = found.find("default"); one != found.end()) return one->second;
+  std::vector<std::string> names;
+  for (const auto& [name, source] : found) names.push_back(name);
+  refuse_source(
+      fmt::format("tokenizer {}: it has the chat templates {} and none of the name default. Write the one that "
+                  "is meant to chat_template.jinja in its folder, or set data.chat_template to one of {}.",
+                  tokenizer.string(), join(names, ", "), chat_template_alternatives()));
 }
 
 std::string literal(const std::string& text) {

@@ -110,6 +110,7 @@ HuggingFaceParts parts_of(const JsonNode& file, HuggingFaceModel model, PreToken
                          .added = {},
                          .before = {},
                          .after = {},
+                         .named = {},
                          .notices = {}};
   Frame frame;
   if (std::optional<JsonNode> processor = file.find("post_processor")) frame = read_post_processor(*processor);
@@ -161,6 +162,10 @@ class Assembly {
     for (const AddedToken& token : parts_.added) parts_.most_ids = std::max(parts_.most_ids, token.id + 1);
     for (const std::vector<int32_t>* ids : {&parts_.before, &parts_.after}) {
       for (int32_t id : *ids) parts_.most_ids = std::max(parts_.most_ids, id + 1);
+    }
+    for (const TokenizerSettings::Named& named : settings_.named) {
+      const bool is_here = added_.id_of(named.token.content).has_value();
+      if (is_here) parts_.named.emplace_back(named.key, named.token.content);
     }
     parts_.notices = std::move(settings_.notices);
     std::string all = fmt::format("Hugging Face {} {}\n{}", parts_.bos, parts_.eos, own);
@@ -336,9 +341,7 @@ HuggingFaceParts read_hugging_face_tokenizer(const fs::path& path) {
   if (path.filename() == "vocab.json") return read_vocabulary_and_merges(path);
   json contents = read_json_file(path);
   const JsonNode file(contents, path);
-  for (const char* key : {"truncation", "padding"}) {
-    if (std::optional<JsonNode> field = file.find(key)) field->fail("is set: texts would be changed. Set it to null.");
-  }
+  // "truncation" and "padding" do not count: transformers sets both anew for each call.
   TokenizerSettings settings = read_tokenizer_settings(path.parent_path(), file);
   uint64_t own = name_key(read_file(path, ExitCode::bad_data));
   if (settings.reader == Class::other) {

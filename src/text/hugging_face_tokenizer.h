@@ -135,9 +135,10 @@ struct HuggingFaceParts {
   Tokenizer::TrimmedSpaces trimmed = Tokenizer::TrimmedSpaces::none;
   int32_t bos = Tokenizer::kNoId;
   int32_t eos = Tokenizer::kNoId;
-  int32_t most_ids = 0;              ///< one more than the highest id of all files
-  bool splits_special = false;       ///< special tokens are not matched in a text
-  std::vector<std::string> notices;  ///< what the files disagree about
+  std::vector<std::pair<std::string, std::string>> named;  ///< special tokens by name: "pad_token"
+  int32_t most_ids = 0;                                    ///< one more than the highest id of all files
+  bool splits_special = false;                             ///< special tokens are not matched in a text
+  std::vector<std::string> notices;                        ///< what the files disagree about
   uint64_t fingerprint = 0;
 };
 
@@ -165,6 +166,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   /// As spelled in the file; empty for an unused id.
   std::string token_name(int32_t id) const override;
   int64_t vocabulary_size() const override { return parts_.most_ids; }
+  std::vector<std::pair<std::string, std::string>> named_tokens() const override { return parts_.named; }
   TrimmedSpaces trimmed_spaces() const override { return parts_.trimmed; }
   int32_t bos_id() const override { return parts_.bos; }
   bool adds_bos() const override;

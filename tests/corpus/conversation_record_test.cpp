@@ -84,6 +84,13 @@ TEST_F(ConversationRecord, FieldsThatTheTemplateReadsAreItsFields) {
   EXPECT_EQ(shown(talk(R"(, "name": "Ann")", R"(, "reasoning_content": "why")")),
             "u(Ann):q|a(Ann):a|u:r|a:[why]b|\n                ^^      ^^^^^^^");
   EXPECT_EQ(shown(talk(R"(, "name": null)", R"(, "reasoning_content": "")")), shown(talk("", "")));
+  for (const char* name : {"thinking", "reasoning"}) {  // other names for it
+    const std::string line = talk("", fmt::format(R"(, "{}": "why")", name));
+    EXPECT_EQ(shown(line), shown(talk("", R"(, "reasoning_content": "why")")));
+    EXPECT_EQ(read(line).unused, std::vector<std::string>());
+  }
+  EXPECT_EQ(read(talk("", R"(, "reasoning": "x", "thinking": "y")")).unused,
+            (std::vector<std::string>{"messages[].reasoning"}));
   const RecordText text = read(talk("", R"(, "reasoning_content": "<|end_of_text|>")"));
   ASSERT_TRUE(text.chat);
   EXPECT_EQ(std::count(text.chat->ids.begin(), text.chat->ids.end(), 257), 4) << "text of a record is no special token";
@@ -164,9 +171,9 @@ TEST_F(ConversationRecord, WhatDecidesTheTrainingAndIsNotFollowedIsRefusedByName
 TEST_F(ConversationRecord, FieldsThatNothingReadsAreNamedUnlessTheyAreHarmlessOrEmpty) {
   EXPECT_EQ(read(talk("", "", R"(, "id": 3, "source": "x", "score": 1.5, "notes": null, "extra": [])")).unused,
             std::vector<std::string>());
-  const std::string line = talk("", R"(, "thinking": "t")", R"(, "id": 3, "rejected": "no")");
-  EXPECT_EQ(read(line).unused, (std::vector<std::string>{"messages[].thinking", "rejected"}));
-  EXPECT_EQ(read(line, {"thinking", "rejected"}).unused, std::vector<std::string>());
+  const std::string line = talk("", R"(, "mood": "t")", R"(, "id": 3, "rejected": "no")");
+  EXPECT_EQ(read(line).unused, (std::vector<std::string>{"messages[].mood", "rejected"}));
+  EXPECT_EQ(read(line, {"mood", "rejected"}).unused, std::vector<std::string>());
 }
 
 TEST_F(ConversationRecord, AHistoryThatIsNoListIsRefused) {

@@ -54,7 +54,20 @@ TEST_F(HubFolder, OfItsSplitsTheOneForTrainingIsReadAndThatIsSaid) {
   EXPECT_EQ(files(), (std::vector<std::string>{"data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl"}));
   EXPECT_PRED_FORMAT2(contains, notices_.front() + notices_.back(), "the split train is read (2 of 4 files)");
   std::filesystem::remove(folder_ / "set/dataset_infos.json");
-  EXPECT_EQ(files().size(), 4u) << "a plain folder is read as a whole";
+  EXPECT_EQ(files().size(), 2u) << "names tell splits of other folders, too";
+  EXPECT_PRED_FORMAT2(contains, notices_.front() + notices_.back(),
+                      "the names of its files tell splits, as to datasets");
+  std::filesystem::remove_all(folder_ / "set");
+  for (const char* name : {"training_notes.jsonl", "training.jsonl", "contest.jsonl"}) write(name);
+  EXPECT_EQ(files().size(), 3u) << "a plain folder is read as a whole";
+}
+
+TEST_F(HubFolder, TextsOfADescribedSetAreRefusedSinceTheirLinesWouldBeRecords) {
+  folder_.write("set/train.txt", "a\nb\n");
+  folder_.write("set/test.txt", "c\n");
+  EXPECT_EQ(files(), std::vector<std::string>{"a\nb\n"});
+  folder_.write("set/README.md", "---\nlicense: mit\n---\n");
+  EXPECT_PRED_FORMAT2(contains, refusal(), "train.txt: datasets makes each line of a text of the hub a record");
 }
 
 TEST_F(HubFolder, WithoutASplitForTrainingOneIsReadAndSeveralAreRefused) {

@@ -31,6 +31,23 @@ FIELDS = """{%- if style is defined %}{{ '(' ~ style ~ ')' }}{% endif -%}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
+# Mark the parts of a content, and read nothing but parts.
+MARKED_PARTS = """{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}
+{%- if m.content is string %}{{ m.content }}{% else %}
+{%- for part in m.content %}{% if part.type == 'text' %}{{ '[T]' + part.text | trim }}{% endif %}{% endfor %}{% endif %}
+{{- '<|im_end|>\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+PARTS_OF_USERS = """{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}
+{%- if m.role == 'user' and m.content is not string %}
+{%- for part in m.content %}{{ '-' + part.text }}{% endfor %}
+{%- else %}{{ m.content }}{% endif %}
+{{- '<|im_end|>\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+ONLY_PARTS = """{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}
+{%- for part in m.content %}{{ part['text'] }}{% endfor %}
+{{- '<|im_end|>\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
 # Marks that end without a control token.
 MARKS = """{%- for m in messages %}
 {{- '<|im_start|>' + m.role + '\\n' }}
@@ -54,13 +71,23 @@ THOUGHTS = [
     [user("One"), answer("a", reasoning_content="first"), user("Two"), answer("b", reasoning_content="second")],
     [user("<|im_end|> is text"), answer("so", reasoning_content="<|im_start|>")],
     [user("None"), answer("x", reasoning_content=None)],
+    [user("q"), answer("a", thinking="hm")],
+    [user("q"), answer("a", reasoning="hm", name=None)],
 ]
 OTHERS = [
     [user("Who?", name="Ann"), answer("You.", name="Bob")],
     [user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), answer("c")],
     [user("Why?"), answer([{"type": "text", "text": "so"}], thinking="hm")],
-    [user("x", votes=3, tags=["p", "q"]), answer("y")],
+    [user("x", votes=3, tags=["p", "q"]), answer("y", votes=None)],
+    [user("x", name=None), answer("y", reasoning_content="so")],
 ]
+
+
+def parts(*texts: str) -> list[dict]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+IN_PARTS = [[user(parts("a ", "b")), answer(parts("c"))], [user(parts("a")), answer(parts("c", " d"))]]
 
 
 class Fields(unittest.TestCase):
@@ -93,10 +120,48 @@ class Fields(unittest.TestCase):
         return [(json.loads(text), json.loads(labels)) for text, labels in shown]
 
     def test_texts_are_those_of_transformers(self):
-        for template, conversations in ((QWEN3, THOUGHTS), (FIELDS, OTHERS)):
+        of_users = [[user(parts("a", "b")), answer("c")], [user("a"), answer("c")]]
+        cases = [(QWEN3, THOUGHTS), (FIELDS, OTHERS), (MARKED_PARTS, IN_PARTS), (ONLY_PARTS, IN_PARTS)]
+        for template, conversations in (*cases, (PARTS_OF_USERS, of_users), (MARKED_PARTS, of_users)):
             tokenizer = self.learn(template)
             expected = [tokenizer.apply_chat_template(one, tokenize=False) for one in conversations]
             self.assertEqual([text for text, _ in self.peek([{"messages": one} for one in conversations])], expected)
+
+    def test_templates_know_all_named_tokens(self):
+        names = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token", "image_token")
+        wrote = "".join(f"[{{{{ {name} if {name} is defined else '-' }}}}]" for name in names)
+        template = "{% for m in messages %}{{ m.content }}{{ '<|im_end|>' }}{% endfor %}" + wrote
+        self.learn(template)
+        file = self.folder / "tokenizer_config.json"
+        config = json.loads(file.read_text())
+        more = {"pad_token": "<|im_end|>", "cls_token": {"__type": "AddedToken", "content": "<|im_start|>"}, "mask_token": None}
+        for extra in ({}, more, {"extra_special_tokens": {"image_token": "<|im_start|>"}, "unk_token": "seven"}):
+            with self.subTest(extra=extra):
+                file.write_text(json.dumps({**config, **extra}))
+                tokenizer = PreTrainedTokenizerFast.from_pretrained(self.folder)
+                expected = tokenizer.apply_chat_template([user("q"), answer("a")], tokenize=False)
+                self.assertEqual(self.peek([{"messages": [user("q"), answer("a")]}])[0][0], expected)
+
+    def test_the_default_of_several_templates_is_run(self):
+        self.learn("{% for m in messages %}{{ m.content + '|' }}{% endfor %}")
+        more = self.folder / "additional_chat_templates"
+        more.mkdir()
+        for name in ("rag", "default"):
+            (more / f"{name}.jinja").write_text(f"{{% for m in messages %}}{{{{ m.content + '{name}' }}}}{{% endfor %}}")
+            self.check_run()
+        for path in (*more.iterdir(), more, self.folder / "chat_template.jinja"):
+            path.rmdir() if path.is_dir() else path.unlink()
+        file = self.folder / "tokenizer_config.json"
+        by_name = {"default": "{% for m in messages %}{{ m.content + '!' }}{% endfor %}", "rag": "?"}
+        listed = [{"name": name, "template": text} for name, text in by_name.items()]
+        for value in (by_name, listed):
+            file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": value}))
+            self.check_run()
+
+    def check_run(self):
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(self.folder)
+        expected = tokenizer.apply_chat_template([user("q"), answer("a")], tokenize=False)
+        self.assertEqual(self.peek([{"messages": [user("q"), answer("a")]}])[0][0], expected)
 
     def test_variables_of_a_record_are_those_of_the_template(self):
         tokenizer = self.learn(FIELDS)

@@ -185,6 +185,12 @@ TEST(HuggingFaceTokenizer, AnExpressionWithoutEndGivesUp) {
                       "the tokenizer's expression gives up at byte 0 of a text of 5001 bytes");
 }
 
+TEST(HuggingFaceTokenizer, TruncationAndPaddingDoNotCount) {
+  json file = with("/truncation", {{"max_length", 2}});
+  file["padding"] = {{"strategy", {{"Fixed", 100}}}};
+  EXPECT_EQ(Folder(file).open()->encode("the then", false, false), (Ids{'t', 257, 258, 'n'}));
+}
+
 TEST(HuggingFaceTokenizer, DamageIsNamedWithItsPlace) {
   auto refused = [](const std::string& pointer, const char* value, const std::string& what) {
     EXPECT_PRED_FORMAT2(test::contains, Folder(with(pointer, json::parse(value))).refusal(), what);
@@ -195,7 +201,6 @@ TEST(HuggingFaceTokenizer, DamageIsNamedWithItsPlace) {
   refused("/model/merges/1", R"("hx e")", "model.merges[1] merges to or from \"hx\"");
   refused("/model/merges/1", R"("he")", "model.merges[1] is not two tokens");
   refused("/model", "{}", "model has no vocab");
-  refused("/truncation", R"({"max_length": 512})", "truncation is set");
   refused("/added_tokens/0/id", "5", "gives \"<|end|>\" the id 5, but the vocabulary gives that to");
   TemporaryFolder folder;
   folder.write("tokenizer.json", "{\"model\": ");

@@ -40,6 +40,9 @@ class Tokenizer {
   /// encodes these names as the ids.
   virtual std::vector<std::pair<std::string, int32_t>> special_tokens() const { return {}; }
 
+  /// The special tokens that have a name, which chat templates read: ("bos_token", "<s>").
+  virtual std::vector<std::pair<std::string, std::string>> named_tokens() const;
+
   /// The text of the ids, identical to the result of this kind's Python package: ids whose bytes are invalid UTF-8
   /// become U+FFFD. Throws Error(bad_data) for an invalid id.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
