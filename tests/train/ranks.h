@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "support/layout_row.h"
 #include "support/replayed_work.h"
 #include "support/tensors.h"
 #include "titan/optimize/optimizer.h"
@@ -19,50 +20,6 @@
 #include "titan/train/step_runner.h"
 
 namespace titan {
-
-/// One row of layouts.tsv.
-struct LayoutRow {
-  int64_t replicate = 1, shard = 1, context = 1, tensor = 1;
-  std::string layout = "single";
-  int64_t accumulation = 1;
-  bool unequal_masks = false;
-  std::string reshard = "default";
-  bool offload = false;
-  std::string recompute = "none";
-  bool tied = false;
-  bool async_tensor = false;
-  bool sockets = false;  // between ranks, in place of the memory they share
-  ElementType compute = ElementType::float32;
-  ElementType reduce = ElementType::float32;
-  ElementType master = ElementType::float32, state = ElementType::float32;
-  uint64_t rounding_seed = 0;
-  bool host_activations = false, host_moments = false;
-  std::vector<std::string> keep_fp32;
-  std::optional<Float8Request> float8;
-  std::string frozen;  // expression of the names of parameters that are not trained; empty: all are
-  bool loss_parallel = true;
-  double max_norm = 1.0;
-  bool step_in_backward = false;  // gradients are gone when the step is over, and are not handed out
-  bool graphs = false;            // blocks are recorded and replayed
-  bool fused = false;             // the fused kernels, compiled for the host
-  Rotation rotation = Rotation::all_gather;
-  LoadBalance balance = LoadBalance::head_tail;
-  bool documents = false;     // several in every sample, which do not see each other
-  int64_t length = 64;        // of a sample
-  int64_t global_batch = 16;  // samples of a step; every layout's ranks and microbatches divide it
-  ModelRequest::Sizes sizes{
-      .dim = 64, .n_layers = 4, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16, .vocab_size = 203};
-
-  int64_t pipeline = 1;           // ranks of it
-  std::string schedule = "1F1B";  // a name, or the text of a CSV file
-  int64_t stages_per_rank = 1;
-  int64_t microbatches = 4;  // of the pipeline, in each accumulated microbatch
-
-  int64_t world() const { return pipeline * replicate * shard * context * tensor; }
-  std::string name() const;
-};
-
-std::vector<LayoutRow> layout_rows();
 
 /// What one rank saw; gradients are whole, from step 1.
 struct RankResult {
@@ -90,9 +47,6 @@ struct Fault {
   std::function<void(int64_t rank, MeshGroups& groups)> groups;
   std::function<void(int64_t rank, Parameter& parameter)> reduced_gradient;
 };
-
-/// The plan of one of the row's ranks.
-Plan plan_of(const LayoutRow& row, int64_t rank);
 
 /// Trains the row's model for `steps` steps on all ranks of the row; the results by rank.
 std::vector<RankResult> train_ranks(const LayoutRow& row, int64_t steps, const Fault& fault = {});

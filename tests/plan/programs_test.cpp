@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "ranks.h"
+#include "support/layout_row.h"
 #include "titan/plan/program.h"
 #include "titan/schedule/families.h"
 
