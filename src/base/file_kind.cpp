@@ -28,6 +28,7 @@ constexpr std::array kMagics{
     Magic{"version https://git-lfs.github.com/spec/"sv, FileKind::lfs_pointer},
     Magic{"version https://hawser.github.com/spec/"sv, FileKind::lfs_pointer},
     Magic{"# xet version"sv, FileKind::lfs_pointer},
+    Magic{"/annex/objects/"sv, FileKind::annex_pointer},
     Magic{"\x1F\x8B"sv, FileKind::gzip},
     Magic{"\x28\xB5\x2F\xFD"sv, FileKind::zstd},
     Magic{"\xFD"
@@ -96,6 +97,11 @@ bool is_arrow_stream(std::string_view head) {
   return length > 0 && length % 8 == 0 && table < length && table % 4 == 0;
 }
 
+/// Parallel packers begin with a frame that readers skip.
+bool is_skippable_zstd(std::string_view head) {
+  return head.size() >= 8 && (little_endian(head) & 0xFFFFFFF0) == 0x184D2A50;
+}
+
 /// Packed with xz's former format: properties, the size of the dictionary (a power of two, or half more), and of the
 /// data, which may be unknown.
 bool is_lzma(std::string_view head) {
@@ -139,7 +145,13 @@ bool is_safetensors(std::string_view head) {
 FileKind kind_of_text(std::string_view head) {
   std::string_view text = head;
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
-  text.remove_prefix(std::min(text.size(), text.find_first_not_of(" \t\r\n")));
+  const auto skip_space = [&text] { text.remove_prefix(std::min(text.size(), text.find_first_not_of(" \t\r\n"))); };
+  skip_space();
+  while (text.starts_with("<!--")) {
+    text.remove_prefix(std::min(text.size(), text.find("-->")));
+    text.remove_prefix(std::min<size_t>(text.size(), 3));
+    skip_space();
+  }
   const std::string lower = to_lower(text.substr(0, 256));
   for (const char* tag : {"<!doctype html", "<html", "<head>", "<body"}) {
     if (lower.starts_with(tag)) return FileKind::html;
@@ -165,6 +177,8 @@ Words words_of(FileKind kind) {
       return {};
     case FileKind::lfs_pointer:
       return {"a Git LFS pointer, not the file itself", "fetch the file with git lfs pull, or download it"};
+    case FileKind::annex_pointer:
+      return {"a pointer of git-annex, not the file itself", "fetch the file with git annex get"};
     case FileKind::gzip:
       return {"gzip data", "unpack it with gunzip, or, if it is a corpus, give it a name that ends in .gz"};
     case FileKind::zstd:
@@ -243,7 +257,8 @@ Words words_of(FileKind kind) {
 
 FileKind kind_of(std::string_view head) {
   for (const Magic& magic : kMagics) {
-    if (!head.starts_with(magic.bytes) || (magic.bytes.size() < 7 && !has_control_character(head))) continue;
+    const bool may_begin_text = magic.bytes.size() < 7 && magic.kind != FileKind::pdf;
+    if (!head.starts_with(magic.bytes) || (may_begin_text && !has_control_character(head))) continue;
     if (magic.kind == FileKind::bzip2 && head.substr(4, 6) != "1AY&SY"sv) continue;
     if (magic.kind != FileKind::zip) return magic.kind;
     return has_zip_entry(head, "data.pkl") ? FileKind::torch_zip
@@ -251,6 +266,7 @@ FileKind kind_of(std::string_view head) {
                                            : FileKind::zip;
   }
   if (is_arrow_stream(head)) return FileKind::arrow;
+  if (is_skippable_zstd(head)) return FileKind::zstd;
   if (is_lzma(head)) return FileKind::lzma;
   if (is_pickle(head)) return FileKind::pickle;
   if (is_safetensors(head)) return FileKind::safetensors;

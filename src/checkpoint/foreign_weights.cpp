@@ -140,6 +140,14 @@ ForeignModel named_as_in(ForeignModel model, const TensorSource& source) {
     copies[theirs] = its_original;
   }
   model.copies = std::move(copies);
+  // Of a tied weight, a file may hold the second name alone: safetensors' save_model keeps one.
+  for (const auto& [copy, original] : std::map(model.copies)) {
+    if (source.tensors().contains(original) || !source.tensors().contains(copy)) continue;
+    for (ForeignTensor& tensor : model.tensors) {
+      if (tensor.name == original) tensor.name = copy;
+    }
+    model.copies.erase(copy);
+  }
   return model;
 }
 

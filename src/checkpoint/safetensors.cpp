@@ -98,6 +98,15 @@ class HeaderReader {
     throw DamageError(fmt::format("{}: {}; the file is damaged or not safetensors", file_.path().string(), what));
   }
 
+  [[noreturn]] void refuse_type(const std::string& tensor, const std::string& type) const {
+    constexpr std::string_view kUnread = " BOOL I8 I16 U16 U32 U64 F8_E5M2 F8_E8M0 F4 F6_E2M3 F6_E3M2 C64 ";
+    if (kUnread.find(fmt::format(" {} ", type)) == kUnread.npos) {
+      fail(fmt::format("tensor {} has the unknown type {}", tensor, type));
+    }
+    throw DamageError(
+        fmt::format("{}: tensor {} is of type {}, which is not read here", file_.path().string(), tensor, type));
+  }
+
   Json parse() {
     uint64_t length = 0;
     const auto size = static_cast<uint64_t>(file_.size());
@@ -129,7 +138,7 @@ class HeaderReader {
     if (!complete) fail(fmt::format("the header's entry for tensor {} cannot be read", name));
     const auto type_name = value["dtype"].get<std::string>();
     const std::optional<at::ScalarType> type = type_named(type_name);
-    if (!type) fail(fmt::format("tensor {} has the unknown type {}", name, type_name));
+    if (!type) refuse_type(name, type_name);
     SafetensorsEntry found{{name, *type, numbers(name, value["shape"])}, 0, 0};
     const std::vector<int64_t> offsets = numbers(name, value["data_offsets"]);
     const int64_t data = file_.size() - begin_;
@@ -216,6 +225,14 @@ StoredElements elements_of(const SafetensorsEntry& entry) {
   return {entry.tensor.type, entry.tensor.shape, std::move(strides), entry.offset, entry.offset, entry.bytes};
 }
 
+/// Whether a file holds the model's weights in a form that is not read beside safetensors.
+bool is_other_set(const std::string& name) {
+  for (const char* whole : {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack"}) {
+    if (name == whole) return true;
+  }
+  return name.ends_with(".gguf") || (name.starts_with("consolidated.") && name != "consolidated.json");
+}
+
 [[noreturn]] void fail_without_files(const std::filesystem::path& folder, const std::vector<StorageEntry>& entries) {
   const bool has_pickles = std::any_of(entries.begin(), entries.end(),
                                        [](const StorageEntry& entry) { return entry.name.ends_with(".bin"); });
@@ -243,11 +260,24 @@ SafetensorsFolder::SafetensorsFolder(Storage& storage, std::filesystem::path fol
   // An export of ours says itself which files it has.
   const bool reads_index =
       has(kSafetensorsIndex) && (!has_both || (manifest_ && !manifest_->files.contains(kSafetensorsFile)));
+  if (has("adapter_config.json")) {
+    throw Error(
+        ExitCode::storage,
+        fmt::format("{} holds an adapter of PEFT (adapter_config.json), which transformers adds to the weights and "
+                    "which is not read here: merge it (merge_and_unload, then save_pretrained), or move its "
+                    "files away to take the weights without it",
+                    folder_.string()));
+  }
   if (has_both) {
     const char* const read = reads_index ? kSafetensorsIndex : kSafetensorsFile;
     const char* const left = reads_index ? kSafetensorsFile : kSafetensorsIndex;
     note_ = fmt::format("{} holds two sets of weights, {} and {}: the first is read{}", folder_.string(), read, left,
                         reads_index ? "" : ", as transformers does");
+  }
+  for (const StorageEntry& entry : entries) {
+    if (!note_.empty() || !is_other_set(entry.name)) continue;
+    note_ = fmt::format("{} holds two sets of weights, {} and {}: the first is read, as transformers does",
+                        folder_.string(), reads_index ? kSafetensorsIndex : kSafetensorsFile, entry.name);
   }
   if (reads_index) {
     check_index(storage_.read_all(folder_ / kSafetensorsIndex));

@@ -161,7 +161,8 @@ class HuggingFaceConfig {
 
   void refuse_others() {
     const Json& activation = json_["hidden_act"];
-    if (activation != Json("silu")) refuse(fmt::format("hidden_act is {}, and here it is silu", json_text(activation)));
+    if (activation != Json("silu") && activation != Json("swish"))
+      refuse(fmt::format("hidden_act is {}, and here it is silu", json_text(activation)));
     for (const char* key : {"attention_bias", "mlp_bias"}) {
       const Json bias = json_.value(key, Json(false));
       if (bias != Json(false)) refuse(fmt::format("{} is {}, and here it is false", key, json_text(bias)));
@@ -171,8 +172,16 @@ class HuggingFaceConfig {
     }
     const Json layers = json_.value("per_layer_config", Json());
     if (!layers.empty()) refuse("per_layer_config: all layers here are alike");
+    if (const Json causal = json_.value("is_causal", Json(true)); causal == Json(false)) {
+      refuse("is_causal is false, and here no token attends to later ones");
+    }
     const Json types = json_.value("layer_types", Json());
-    if (!architecture_of(json_)->has_layer_types || !types.is_array()) return;
+    if (!types.is_array()) return;
+    if (const Json& count = json_["num_hidden_layers"]; count.is_number() && count != Json(types.size())) {
+      return refuse(
+          fmt::format("layer_types names {} layers, and num_hidden_layers is {}", types.size(), json_text(count)),
+          "make the two agree");
+    }
     const bool slides = sliding_window(json_).is_number();
     for (const Json& type : types) {
       if (type == Json("full_attention") || (slides && type == Json("sliding_attention"))) continue;
@@ -247,6 +256,16 @@ class HuggingFaceConfig {
     }
     const bool names_weights = settings_.level("checkpoint.initial_load_path") >= settings_.level(kKey);
     if (names_weights) return;
+    if (has_file(folder_, {"adapter_config.json"})) {
+      problems_.push_back(settings_.origins().problem(
+          kKey,
+          fmt::format(
+              "model.from_hf: {} holds an adapter of PEFT (adapter_config.json), which transformers adds to the "
+              "weights and which is not read here",
+              folder_.string()),
+          "merge it (merge_and_unload, then save_pretrained), or move its files away to take the weights without it"));
+      return;
+    }
     if (find_ending(folder_, {".safetensors"}).empty()) {
       const std::string other = find_ending(folder_, {".bin", ".pth", ".pt", ".gguf", ".h5", ".msgpack"});
       if (other.empty()) return;
@@ -270,7 +289,7 @@ class HuggingFaceConfig {
     }
     give("checkpoint.initial_load_path", folder_.string());
     give("checkpoint.initial_load_in_hf", true);
-    if (json_.contains("quantization_config")) give("checkpoint.initial_load_in_hf_quantized", true);
+    if (!json_.value("quantization_config", Json()).is_null()) give("checkpoint.initial_load_in_hf_quantized", true);
   }
 
   Settings& settings_;

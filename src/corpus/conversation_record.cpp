@@ -230,7 +230,8 @@ class ConversationReader {
     if (!list.is_array()) refuse(fmt::format("the field \"{}\" of this record is not a list of messages", field));
     for (Json& message : list) {
       add_message(std::move(message));
-      if (is_label) read_.messages.back().is_label = is_label;
+      std::optional<bool>& own = read_.messages.back().is_label;
+      if (!own) own = is_label;
     }
   }
 

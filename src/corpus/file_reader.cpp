@@ -206,6 +206,7 @@ class GzipReader : public ByteReader {
   bool refill() {
     stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
     stream_.avail_in = static_cast<uInt>(file_->read(input_.data(), input_.size()));
+    if (begin_.empty()) begin_.assign(input_.data(), std::min<size_t>(stream_.avail_in, 2));
     return stream_.avail_in > 0;
   }
 
@@ -214,12 +215,17 @@ class GzipReader : public ByteReader {
                        with_thousands(unpacked_));
   }
   [[noreturn]] void fail_damaged(const std::string& what) const {
+    if (begin_.size() == 2 && begin_[0] != '\x1F' && begin_[1] != '\x8B') {
+      fail_reading(file_->path(),
+                   "this is not valid gzip data, although its name says so. If it is text, take .gz off its name.");
+    }
     fail_reading(file_->path(),
                  fmt::format("this is not valid gzip data: {} ({}). Get the file again, or remove it.", what, place()));
   }
 
   std::unique_ptr<FileReader> file_;
   std::vector<char> input_;
+  std::string begin_;  // the file's first two bytes
   z_stream stream_{};
   bool in_member_ = false;
   int64_t unpacked_members_ = 0;

@@ -14,6 +14,8 @@
 namespace titan {
 namespace {
 
+using namespace std::string_view_literals;
+
 /// Length of the first section of `text`, at most `bound` < text.size() bytes, that becomes a document.
 size_t section_length(std::string_view text, size_t bound) {
   std::string_view head = text.substr(0, bound);
@@ -32,22 +34,23 @@ bool is_blank(const std::optional<std::string_view>& line) {
   return line && line->find_first_not_of(" \t\r\n") == line->npos;
 }
 
-/// Rejects UTF-16 by its byte order mark, instead of reading it as garbage. Skips UTF-8's mark, which is not part of
-/// the text.
+/// Rejects UTF-16 and UTF-32 by their byte order mark, instead of reading it as garbage. Skips UTF-8's mark, which is
+/// not part of the text.
 std::unique_ptr<BufferedFile> open_file(const std::filesystem::path& path, int64_t byte) {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
   auto file = std::make_unique<BufferedFile>(path, byte);
   if (byte > 0) return file;
   if (packing_of(path) != Packing::none) refuse_text_kind(kind_of(file->peek(kKindBytes)), path);
-  const std::string_view head = file->peek(kMark.size());
-  if (head.starts_with(kMark)) file->consume(kMark.size());
-  if (head.starts_with("\xFF\xFE") || head.starts_with("\xFE\xFF")) {
+  const std::string_view head = file->peek(4);
+  const bool is_utf32 = head.starts_with("\xFF\xFE\0\0"sv) || head.starts_with("\0\0\xFE\xFF"sv);
+  if (is_utf32 || head.starts_with("\xFF\xFE") || head.starts_with("\xFE\xFF")) {
     throw Error(
         ExitCode::bad_data,
-        fmt::format("{}: this is UTF-16 text (it begins with its byte-order mark), and UTF-8 is read. Convert the "
-                    "file: iconv -f UTF-16 -t UTF-8 OLD > NEW.",
-                    path.string()));
+        fmt::format("{0}: this is {1} text (it begins with its byte-order mark), and UTF-8 is read. Convert the "
+                    "file: iconv -f {1} -t UTF-8 OLD > NEW.",
+                    path.string(), is_utf32 ? "UTF-32" : "UTF-16"));
   }
+  if (head.starts_with(kMark)) file->consume(kMark.size());
   return file;
 }
 

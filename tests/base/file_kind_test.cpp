@@ -22,7 +22,11 @@ TEST(FileKind, IsKnownByTheFirstBytes) {
   const std::string tar = "folder/name"s + std::string(246, '\0') + "ustar\0"s + std::string(300, '\0');
   const std::vector<std::pair<std::string, FileKind>> files{
       {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n", FileKind::lfs_pointer},
+      {"/annex/objects/SHA256E-s3--00.jsonl\n", FileKind::annex_pointer},
       {"\x1F\x8B\x08\0"s, FileKind::gzip},
+      {"\x50\x2A\x4D\x18\x04\0\0\0"s, FileKind::zstd},
+      {"%PDF-1.7\n%\xE2\xE3\n1 0 obj\n", FileKind::pdf},
+      {"<!-- saved -->\n<!-- twice --><html>", FileKind::html},
       {"\x28\xB5\x2F\xFD\x04"s, FileKind::zstd},
       {"\xFD"s + "7zXZ\0\0"s, FileKind::xz},
       {"BZh91AY&SY\x01"s, FileKind::bzip2},

@@ -106,6 +106,18 @@ TEST(Fit, TheNamesOfABaseModelLackItsPrefix) {
   EXPECT_EQ(fit_of(named_as_in(model, both), both).unexpected, std::vector<std::string>{"their.w"});
 }
 
+TEST(Fit, OfATiedWeightTheSecondNameAloneIsEnough) {
+  ForeignModel model = small_model();
+  auto tensors = their_tensors();
+  tensors["their.copy"] = tensors.at("their.w");
+  tensors.erase("their.w");
+  MemorySource source(tensors);
+  model = named_as_in(model, source);
+  EXPECT_TRUE(check_fit(model, source).complete());
+  EXPECT_TRUE(std::any_of(model.tensors.begin(), model.tensors.end(),
+                          [](const ForeignTensor& tensor) { return tensor.name == "their.copy"; }));
+}
+
 TEST(Fit, AnotherShapeAndWholeNumbersAreNoWeights) {
   auto tensors = their_tensors();
   tensors["their.w"] = at::zeros({8, kWeightColumns});
@@ -182,6 +194,8 @@ TEST(Export, IsReadBackBitForBitAndVerified) {
   ASSERT_TRUE(outcome.committed) << outcome.problem;
   EXPECT_TRUE(is_whole(storage));
   EXPECT_TRUE(SafetensorsFolder(storage, "out/model").verified());
+  storage.write_all("out/model/adapter_config.json", "{}");
+  EXPECT_THROW(SafetensorsFolder(storage, "out/model"), Error) << "the adapter would not be read";
   EXPECT_EQ(storage.list("out").size(), 1u);
 }
 

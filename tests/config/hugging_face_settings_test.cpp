@@ -79,6 +79,12 @@ TEST_F(HuggingFaceSettings, WhatTransformersReadsOtherwiseIsRefused) {
   EXPECT_TRUE(
       contains(refused("llama", {{"per_layer_config", {{"1", {{"num_key_value_heads", 1}}}}}}), "per_layer_config"));
   EXPECT_TRUE(contains(refused("qwen2", {{"layer_types", {"sliding_attention"}}}), "layer_types names"));
+  EXPECT_TRUE(contains(refused("llama", {{"num_hidden_layers", 1}, {"layer_types", {"sliding_attention"}}}),
+                       "layer_types names \"sliding_attention\""));
+  EXPECT_TRUE(contains(refused("qwen3", {{"num_hidden_layers", 2}, {"layer_types", {"full_attention"}}}),
+                       "layer_types names 1 layers, and num_hidden_layers is 2"));
+  EXPECT_TRUE(contains(refused("qwen3", {{"is_causal", false}}), "is_causal is false"));
+  EXPECT_EQ(refused("llama", {{"hidden_act", "swish"}, {"quantization_config", nullptr}}), "");
   EXPECT_TRUE(contains(refused("llama", {{"tie_word_embeddings", 1}}), "tie_word_embeddings is 1"));
   EXPECT_TRUE(contains(refused("llama", {{"architectures", {"Qwen2ForCausalLM"}}}),
                        "its model_type is \"llama\" and its architectures name Qwen2ForCausalLM"));

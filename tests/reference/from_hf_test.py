@@ -293,6 +293,20 @@ class FromHuggingFaceTest(unittest.TestCase):
         self.assertEqual(done.returncode, 64)
         self.assertIn("are in pytorch_model.bin, and safetensors are read", done.stderr)
 
+    def test_an_adapter_beside_the_weights_is_named(self):
+        model = self.folder / "model"
+        make("llama").save_pretrained(model)
+        (model / "adapter_config.json").write_text("{}")
+        self.assertIn("holds an adapter of PEFT", self.titan("convert", "verify", "model", code=64))
+        self.assertIn("holds an adapter of PEFT", self.titan("plan", DEBUG_CONFIG, "--model.from_hf=model", code=64))
+
+    def test_a_second_set_of_weights_is_named(self):
+        model = self.folder / "model"
+        make("llama").save_pretrained(model)
+        (model / "pytorch_model.bin").write_bytes(b"")
+        said = self.titan(DEBUG_CONFIG, *self.flags(model), "--training.steps=1")
+        self.assertIn("holds two sets of weights, model.safetensors and pytorch_model.bin: the first is read", said)
+
     def titan(self, *words: object, code: int = 0) -> str:
         done = subprocess.run([binary(), *map(str, words)], cwd=self.folder, text=True, capture_output=True, check=False)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)

@@ -16,6 +16,7 @@ namespace titan {
 enum class FileKind {
   other,  ///< none of the kinds below
   lfs_pointer,
+  annex_pointer,
   gzip,
   zstd,
   xz,
