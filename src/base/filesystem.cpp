@@ -133,11 +133,12 @@ std::string read_file(const std::filesystem::path& path, ExitCode code, size_t m
   if (::fstat(file.value, &status) != 0) fail(code, "read", path, errno);
   if (S_ISDIR(status.st_mode)) fail(code, "read", path, EISDIR);
   if (S_ISCHR(status.st_mode)) most = std::min(most, kMostOfADevice);
-  std::string bytes(std::min(static_cast<size_t>(status.st_size), most), '\0');
+  const auto size = static_cast<size_t>(status.st_size);
+  std::string bytes(size > most ? 0 : size, '\0');
   size_t filled = 0;
   bool awaits_writer = S_ISFIFO(status.st_mode);
   for (;;) {
-    if (filled > most) {
+    if (filled > most || size > most) {
       throw Error(code, fmt::format("cannot read {}: it has more than {}", path.string(),
                                     human_bytes(static_cast<double>(most))));
     }

@@ -13,6 +13,7 @@
 
 #include "pre_tokenizer.h"
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/philox.h"
 #include "titan/text/utf8.h"
@@ -32,7 +33,7 @@ class Reader {
   explicit Reader(const std::filesystem::path& path) : path_(path) {}
 
   SentencePieceModel read() {
-    const std::string bytes = read_file(path_, ExitCode::bad_data);
+    const std::string bytes = read_file(path_, ExitCode::bad_data, kLongestTextFile);
     if (bytes.empty()) fail("the tokenizer file is empty");
     model_.fingerprint = name_key(bytes);
     for_each(bytes, "the model", [&](const Field& field) {

@@ -12,6 +12,7 @@
 #include "byte_pair_encoder.h"
 #include "pre_tokenizer.h"
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/philox.h"
 #include "titan/base/text.h"
@@ -216,7 +217,7 @@ class TiktokenReader {
 }  // namespace
 
 std::vector<std::string> read_tiktoken_file(const std::filesystem::path& path) {
-  std::string bytes = read_file(path, ExitCode::bad_data);
+  std::string bytes = read_file(path, ExitCode::bad_data, kLongestTextFile);
   TiktokenReader reader(path);
   int64_t line_number = 0;
   for (std::string_view rest = bytes; !rest.empty();) {

@@ -111,6 +111,17 @@ TEST(Tokenizer, AFolderWithATiktokenModelIsOpened) {
   EXPECT_EQ(open_tokenizer(folder.string())->name(), "tiktoken");
 }
 
+TEST(Tokenizer, AFileThatIsTooLongForAnyIsNotRead) {
+  const TemporaryFolder folder;
+  for (const auto& [name, begin] :
+       {std::pair("tokenizer.json", "{"), {"a.model", "YQ== 0\n"}, {"b.model", "\n\x07\n\1a"}}) {
+    const std::string path = folder.write(name, begin);
+    std::filesystem::resize_file(path, uint64_t{1} << 40);  // without blocks on the disk
+    EXPECT_PRED_FORMAT2(test::contains, test::message_of(ExitCode::bad_data, [&] { open_tokenizer(path); }),
+                        "has more than 1.00 GiB");
+  }
+}
+
 TEST(Tokenizer, TheTestModelBesideTheCheckoutIsReadAsSpecified) {
   if (!std::filesystem::exists(kShared / "test_tiktoken.model")) GTEST_SKIP() << kShared << " is not there";
   auto tokenizer = open_tokenizer(kShared / "test_tiktoken.model");

@@ -70,8 +70,11 @@ inline constexpr std::initializer_list<FileKind> kKindsOfText{FileKind::html, Fi
 void refuse_kind(FileKind kind, const std::filesystem::path& path, ExitCode code,
                  std::initializer_list<FileKind> expected = {});
 
+/// No tokenizer, template or description of a model is longer.
+inline constexpr size_t kLongestTextFile = size_t{1} << 30;
+
 /// read_file for a file that a user names: refuses other kinds than `expected`.
-std::string read_text_file(const std::filesystem::path& path, ExitCode code, size_t most = SIZE_MAX,
+std::string read_text_file(const std::filesystem::path& path, ExitCode code, size_t most = kLongestTextFile,
                            std::initializer_list<FileKind> expected = {});
 
 }  // namespace titan
