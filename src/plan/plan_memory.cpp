@@ -1,10 +1,10 @@
 // The memory of a step and of a validation, by purpose.
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <set>
 
 #include "plan_parts.h"
+#include "rank_machine.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -42,34 +42,6 @@ int64_t scatter_padding(const WeightGroupPlan& group, int64_t shards) {
   return numel * size_of(group.reduce);
 }
 
-/// The peak of both together in a step.
-int64_t padding_bytes(const Plan& plan, std::span<const RepeatedProgram> step) {
-  const int64_t shards = plan.request.shards();
-  std::map<int, int64_t> gathers, scatters;  // started and not waited for: bytes by group
-  int64_t live = 0, peak = 0;
-  auto begin = [&](std::map<int, int64_t>& under_way, int group, int64_t bytes) {
-    under_way[group] = bytes;
-    peak = std::max(peak, live += bytes);
-  };
-  auto end = [&](std::map<int, int64_t>& under_way, int group) {
-    const auto found = under_way.find(group);
-    if (found == under_way.end()) return;
-    live -= found->second;
-    under_way.erase(found);
-  };
-  for (const auto& [program, times] : step) {
-    for (const Action& action : program.actions) {
-      if (action.group < 0) continue;
-      const WeightGroupPlan& group = plan.groups[static_cast<size_t>(action.group)];
-      if (action.kind == ActionKind::unshard) begin(gathers, action.group, gather_padding(group, shards));
-      if (action.kind == ActionKind::wait_unshard) end(gathers, action.group);
-      if (action.kind == ActionKind::reduce_scatter) begin(scatters, action.group, scatter_padding(group, shards));
-      if (action.kind == ActionKind::wait_reduce) end(scatters, action.group);
-    }
-  }
-  return peak;
-}
-
 /// Elements of the largest gradient of a group.
 int64_t largest_gradient(const Plan& plan) {
   int64_t most = 0;
@@ -77,11 +49,11 @@ int64_t largest_gradient(const Plan& plan) {
   return most;
 }
 
-/// Bytes of activations during a step: saved tensors of all microbatches between forward and backward, hidden states in
-/// transit between stages, and the unit that runs.
-class ActivationWalk {
+/// Adds up what a rank holds during a step: saved tensors between forward and backward, hidden states in transit
+/// between stages, padding of collectives in flight, and the unit that runs.
+class HeldBytes : public RankObserver {
  public:
-  explicit ActivationWalk(const Plan& plan) : plan_(plan) {}
+  explicit HeldBytes(const Plan& plan) : plan_(plan), shards_(plan.request.shards()) {}
 
   struct Peak {
     int64_t kept = 0;     // by all units
@@ -90,62 +62,80 @@ class ActivationWalk {
     int64_t bytes() const { return kept + working; }
   };
 
-  void run(const Action& whole) {
-    for (const Action& action : leaves(whole)) step(action);
-  }
   const Peak& peak() const { return peak_; }
   int64_t host_peak() const { return host_peak_; }
+  int64_t padding_peak() const { return padding_peak_; }
   /// True if everything kept or sent has been used.
-  bool is_balanced() const { return kept_ == 0 && on_their_way_ == 0 && on_host_ == 0; }
+  bool is_balanced() const { return kept_ == 0 && on_host_ == 0; }
 
- private:
-  void step(const Action& action) {
-    using enum ActionKind;
-    const int64_t message = plan_.hidden_rows * plan_.hidden_width * size_of(plan_.request.compute);
-    if (is_transfer(action.kind)) on_their_way_ += is_send(action.kind) ? -message : message;
-    if (action.kind == weight_gradient) kept_ -= stage_bytes(action.stage);
-    if (action.kind != forward && action.kind != backward) return;
-    const UnitPlan& unit = plan_.units[static_cast<size_t>(action.unit)];
-    const bool is_forward = action.kind == forward;
-    const bool is_first = unit.is_stages_first, is_last = is_stages_last(static_cast<size_t>(action.unit));
-    // A message from another stage is now the unit's input (hidden states) or its output's gradient.
-    if (is_forward ? is_first && unit.chain_index > 0 : is_last && !unit.is_models_last) on_their_way_ -= message;
-    if (is_forward) {
-      note(unit.forward_peak, action);
-      change(unit, unit.saved_bytes);
-      if (is_last && !unit.is_models_last) on_their_way_ += message;
-    } else {
-      note(unit.backward_peak - (unit.offloaded ? 0 : unit.saved_bytes), action);
-      change(unit, -unit.saved_bytes);
-      if (plan_.request.splits_backward()) kept_ += unit.trace->deferred_bytes(unit.policy);
-      if (is_first && unit.chain_index > 0) on_their_way_ += message;
+  void changed(const Token& token, bool held) override {
+    using enum Thing;
+    const int64_t sign = held ? 1 : -1;
+    switch (token.thing) {
+      case saved:
+        (plan_.units[token.of].offloaded ? on_host_ : kept_) += sign * plan_.units[token.of].saved_bytes;
+        host_peak_ = std::max(host_peak_, on_host_);
+        return;
+      case deferred:
+        kept_ += sign * plan_.units[token.of].trace->deferred_bytes(plan_.units[token.of].policy);
+        return;
+      case receive:
+      case output:
+      case input_gradient:
+        kept_ += sign * message_bytes();
+        return;
+      case input:  // within a stage, units count their input and output themselves
+        if (plan_.units[token.of].is_stages_first) kept_ += sign * message_bytes();
+        return;
+      case output_gradient:
+        if (is_stages_last(token.of)) kept_ += sign * message_bytes();
+        return;
+      case gather:
+        return pad(sign * gather_padding(plan_.groups[token.of], shards_));
+      case scatter:
+        return pad(sign * scatter_padding(plan_.groups[token.of], shards_));
+      default:
+        return;
     }
   }
 
-  void change(const UnitPlan& unit, int64_t bytes) {
-    (unit.offloaded ? on_host_ : kept_) += bytes;
-    host_peak_ = std::max(host_peak_, on_host_);
-  }
-  void note(int64_t working, const Action& action) {
-    const Peak now{kept_ + on_their_way_, working, &action};
+  void works(const Action& action, Work work) override {
+    if (action.unit < 0) return;
+    const UnitPlan& unit = plan_.units[static_cast<size_t>(action.unit)];
+    // What backward reads is in kept_, unless it was fetched from the host.
+    const int64_t working =
+        work == Work::forward ? unit.forward_peak : unit.backward_peak - (unit.offloaded ? 0 : unit.saved_bytes);
+    const Peak now{kept_, working, &action};
     if (now.bytes() > peak_.bytes()) peak_ = now;
   }
+
+ private:
+  int64_t message_bytes() const { return plan_.hidden_rows * plan_.hidden_width * size_of(plan_.request.compute); }
   bool is_stages_last(size_t unit) const {
     return std::any_of(plan_.stages.begin(), plan_.stages.end(),
                        [&](const StagePlan& stage) { return stage.last == unit + 1; });
   }
-  int64_t stage_bytes(int number) const {
-    const StagePlan& stage = stage_numbered(plan_, number);
-    int64_t bytes = 0;
-    for (size_t u = stage.first; u < stage.last; ++u)
-      bytes += plan_.units[u].trace->deferred_bytes(plan_.units[u].policy);
-    return bytes;
+  void pad(int64_t bytes) {
+    padding_ += bytes;
+    padding_peak_ = std::max(padding_peak_, padding_);
   }
 
   const Plan& plan_;
-  int64_t kept_ = 0, on_their_way_ = 0, on_host_ = 0, host_peak_ = 0;
+  const int64_t shards_;
+  int64_t kept_ = 0, on_host_ = 0, host_peak_ = 0, padding_ = 0, padding_peak_ = 0;
   Peak peak_;
 };
+
+HeldBytes held_during(const Plan& plan, std::span<const RepeatedProgram> step) {
+  HeldBytes held(plan);
+  RankMachine rank(plan, step.front().program.entry);
+  for (const auto& [program, times] : step) {
+    rank.begin_program();
+    for (const Action& action : program.actions) rank.run(action, &held);
+  }
+  TITAN_CHECK(held.is_balanced(), plan.request.place.rank);
+  return held;
+}
 
 /// Offloaded activations on the device: those of one unit being copied to the host or read, and of one being fetched.
 int64_t offloaded_activations(const Plan& plan) {
@@ -177,7 +167,7 @@ void add(std::vector<MemoryPurpose>& table, const char* name, int64_t bytes, boo
 bool gradients_pass(const Plan& plan) { return plan.request.step_in_backward && !plan.gathers_weights(); }
 
 /// Memory that is held all the time.
-std::vector<MemoryPurpose> persistent_memory(const Plan& plan, std::span<const RepeatedProgram> step) {
+std::vector<MemoryPurpose> persistent_memory(const Plan& plan, const HeldBytes& held) {
   const PlanRequest& request = plan.request;
   int64_t owned = 0, trained = 0;
   for (const WeightGroupPlan& group : plan.groups) {
@@ -193,24 +183,18 @@ std::vector<MemoryPurpose> persistent_memory(const Plan& plan, std::span<const R
   if (!gradients_pass(plan)) add(table, "gradients", trained * size_of(ElementType::float32), request.cpu_offload);
   add(table, "optimizer state", trained * request.optimizer_moments * size_of(request.optimizer_state),
       request.cpu_offload || request.offload_optimizer);
-  if (request.shards() > 1) add(table, "padding of uneven shards", padding_bytes(plan, step));
+  if (request.shards() > 1) add(table, "padding of uneven shards", held.padding_peak());
   add(table, "peer memory, hidden states", plan.peer_bytes());
   return table;
 }
 
 /// Memory that forward and backward of a step's microbatches add.
-std::vector<MemoryPurpose> microbatch_memory(Plan& plan, std::span<const RepeatedProgram> step) {
-  ActivationWalk walk(plan);
-  for (const auto& [program, times] : step) {
-    for (const Action& action : program.actions) walk.run(action);
-  }
-  TITAN_CHECK(walk.is_balanced(), plan.request.place.rank);
-  if (walk.peak().at) plan.peak = to_line(plan, *walk.peak().at);
+std::vector<MemoryPurpose> microbatch_memory(const Plan& plan, const HeldBytes& held) {
   std::vector<MemoryPurpose> table;
-  add(table, "activations kept", walk.peak().kept);
-  add(table, "activations on the host", walk.host_peak(), /*on_host=*/true);
+  add(table, "activations kept", held.peak().kept);
+  add(table, "activations on the host", held.host_peak(), /*on_host=*/true);
   add(table, "activations being copied", offloaded_activations(plan));
-  add(table, "the unit that runs", walk.peak().working);
+  add(table, "the unit that runs", held.peak().working);
   return table;
 }
 
@@ -250,8 +234,10 @@ void add_offload_traffic(Plan& plan) {
 }
 
 void add_memory(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step) {
-  const std::vector<MemoryPurpose> persistent = persistent_memory(plan, step);
-  const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, step);
+  const HeldBytes held = held_during(plan, step);
+  if (held.peak().at) plan.peak = to_line(plan, *held.peak().at);
+  const std::vector<MemoryPurpose> persistent = persistent_memory(plan, held);
+  const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, held);
   plan.memory = persistent;
   if (gradients_pass(plan)) add(plan.memory, "gradients", largest_gradient(plan) * size_of(ElementType::float32));
   if (plan.request.offload_optimizer) add(plan.memory, "optimizer state on the device", offloaded_moments(plan));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "plan_parts.h"
+#include "rank_machine.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/schedule/table.h"
@@ -27,17 +28,17 @@ std::optional<size_t> unit_after(const Plan& plan, std::span<const Action> actio
   return plan.units[stage.last - 1].weights_in_backward ? std::optional(stage.last - 1) : std::nullopt;
 }
 
-/// Builds one program from front to end and tracks the weight state at that point.
+/// Builds one program from front to end. The rank machine knows the weight state at that point.
 class Expansion {
  public:
   Expansion(const Plan& plan, const WeightState& entry, ProgramKind kind)
-      : plan_(plan), replicates_(plan.request.replicates()), state_(entry) {
+      : plan_(plan), replicates_(plan.request.replicates()), rank_(plan, entry, RankMachine::Tracks::weight_state) {
     program_.entry = entry;
     program_.kind = kind;
   }
 
   Program finish() {
-    program_.exit = std::move(state_);
+    program_.exit = rank_.state();
     return std::move(program_);
   }
 
@@ -89,18 +90,9 @@ class Expansion {
       add({.kind = before_change});  // overlaps with gradients that are being copied to the host
       if (request.cpu_offload) add({.kind = wait_host});
       add({.kind = step});
-      for (size_t g = 0; g < plan_.groups.size(); ++g) {
-        if (group(g).is_trained()) masters_changed(g);
-      }
     }
-    if (plan_.precomputes_scales()) {
-      add({.kind = scale});
-      for (size_t g = 0; g < plan_.groups.size(); ++g) {
-        if (group(g).is_trained() && group(g).gathers_float8) state_.scaled[g] = true;
-      }
-    }
+    if (plan_.precomputes_scales()) add({.kind = scale});
     add({.kind = zero_gradient});
-    state_.open.assign(plan_.groups.size(), false);
   }
 
   /// One batch through the stages, one after the other.
@@ -129,7 +121,10 @@ class Expansion {
  private:
   const WeightGroupPlan& group(size_t g) const { return plan_.groups[g]; }
 
-  void add(Action action) { program_.actions.push_back(std::move(action)); }
+  void add(Action action) {
+    rank_.run(action);
+    program_.actions.push_back(std::move(action));
+  }
   void add_group(ActionKind kind, size_t g, std::optional<size_t> slot = std::nullopt) {
     add({.kind = kind, .group = static_cast<int>(g), .slot = slot ? static_cast<int>(*slot) : -1});
   }
@@ -210,15 +205,10 @@ class Expansion {
     const bool sharded = plan_.gathers_weights();
     for (size_t g : plan_.units[u].groups) {
       const size_t slot = group(g).weight_slot;
-      if (sharded && state_.held[slot] == static_cast<int>(g)) continue;
-      if (!state_.fresh[g]) {
-        if (!sharded || plan_.copies_weights(group(g))) add_group(refresh, g);
-        state_.fresh[g] = true;
-        if (!sharded || group(g).gathers_float8) state_.scaled[g] = true;
-      }
-      if (!sharded) continue;
-      add_group(unshard, g, slot);
-      state_.held[slot] = static_cast<int>(g);
+      if (sharded && rank_.group_in(slot) == static_cast<int>(g)) continue;
+      const bool copies = !sharded || plan_.copies_weights(group(g));
+      if (copies && !rank_.has(Thing::copies, g)) add_group(refresh, g);
+      if (sharded) add_group(unshard, g, slot);
     }
   }
 
@@ -238,9 +228,7 @@ class Expansion {
     if (!plan_.gathers_weights()) return;
     for (size_t g : plan_.units[u].groups) {
       add_group(wait_unshard, g, group(g).weight_slot);
-      if (group(g).scaled_weights() == 0 || state_.scaled[g]) continue;
-      add_group(scale, g);
-      state_.scaled[g] = true;
+      if (group(g).scaled_weights() > 0 && !rank_.has(Thing::scales, g)) add_group(scale, g);
     }
   }
 
@@ -249,17 +237,11 @@ class Expansion {
     for (size_t g : plan_.units[u].groups) add_group(reshard, g, group(g).weight_slot);
   }
 
-  void masters_changed(size_t g) {
-    state_.fresh[g] = state_.scaled[g] = false;
-    std::replace(state_.held.begin(), state_.held.end(), static_cast<int>(g), -1);
-  }
-
   // ---- gradients
 
   void open_gradients(size_t u) {
     for (size_t g : plan_.units[u].groups) {
-      if (state_.open[g] || !group(g).is_trained()) continue;
-      state_.open[g] = true;
+      if (rank_.has(Thing::gradient, g) || !group(g).is_trained()) continue;
       plan_.gathers_weights() ? add_group(open_gradient, g, group(g).gradient_slot) : add_group(open_gradient, g);
     }
   }
@@ -326,14 +308,12 @@ class Expansion {
     if (!std::exchange(changes_, true)) add({.kind = before_change});
     if (host) add({.kind = wait_host, .group = static_cast<int>(g)});
     add_group(step, g);
-    masters_changed(g);
     add_group(zero_gradient, g);
-    state_.open[g] = false;
   }
 
   const Plan& plan_;
   const bool replicates_;
-  WeightState state_;
+  RankMachine rank_;
   Program program_;
   std::set<std::pair<size_t, int>> fetched_;  // unit and microbatch
   std::optional<size_t> scattering_;          // the group whose reduction was started last
