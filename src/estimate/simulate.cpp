@@ -3,37 +3,38 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
+#include <deque>
 #include <set>
 
 #include "cost_model.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/plan/program.h"
+#include "titan/schedule/mesh_engine.h"
 
 namespace titan {
 namespace {
 
-EventKind kind_of(ActionKind kind) {
-  using enum ActionKind;
-  switch (kind) {
-    case forward:
+EventKind kind_of(Work work) {
+  switch (work) {
+    case Work::forward:
       return EventKind::forward;
-    case backward:
+    case Work::backward:
       return EventKind::backward;
-    case weight_gradient:
+    case Work::weight_gradients:
       return EventKind::weight_gradient;
-    case close_gradient:
-    case squares:
-    case step:
-    case refresh:
-      return EventKind::optimizer;
-    default:
+    case Work::none:
       return EventKind::waiting;
+    default:
+      return EventKind::optimizer;
   }
 }
 
-/// Runs the programs of one pipeline rank in simulated time.
+/// When each message of this pass arrives at its receiver; shared by all ranks.
+using Arrivals = std::map<std::tuple<size_t, bool, int, int>, double>;
+
+/// Runs the programs of one pipeline rank in simulated time. Other ranks of its collectives are assumed to be where it
+/// is.
 class RankClock {
  public:
   RankClock(const Plan& plan, const Hardware& hardware, bool keep_events)
@@ -48,24 +49,36 @@ class RankClock {
     }
   }
 
-  bool ended() const { return program_ == runs_.size(); }
-
-  /// When each message of this pass arrives at its receiver; shared by all ranks.
-  using Arrivals = std::map<std::tuple<size_t, bool, int, int>, double>;
-
-  /// Runs one instruction; false if it waits for a message that was not sent yet.
-  bool advance(Arrivals& arrivals) {
-    const Action& action = runs_[program_].program->actions[next_];
-    if (next_ == 0) began_ = clock_, seconds_before_ = result.seconds;
-    for (const Action& part : leaves(action)) {
-      const double begin = clock_;
-      if (!run(part, arrivals)) return false;
-      note(part, kind_of(part.kind), kComputeTrack, begin, clock_);
+  std::vector<const Action*> actions() const {
+    std::vector<const Action*> all;
+    for (const ProgramRun& run : runs_) {
+      for (const Action& action : run.program->actions) all.push_back(&action);
     }
-    if (++next_ < runs_[program_].program->actions.size()) return true;
+    return all;
+  }
+
+  /// Starts or waits for something; false if it waits for a message that was not sent yet.
+  bool apply(const Effect& effect, const Action& action, Arrivals& arrivals) {
+    const double begin = clock_;
+    if (effect.does == Does::posts) post(effect.thing, action, arrivals);
+    if (effect.does == Does::waits && !wait(effect.thing, action, arrivals)) return false;
+    if (effect.does == Does::acquires && effect.thing == Thing::gradient) fresh_gradients_.insert(index(action));
+    note(action, EventKind::waiting, kComputeTrack, begin, clock_);
+    return true;
+  }
+
+  void work(const Action& action, Work work) {
+    const double begin = clock_;
+    compute(action, work);
+    note(action, kind_of(work), kComputeTrack, begin, clock_);
+  }
+
+  /// An instruction has ended.
+  void end_action() {
+    if (++next_ < runs_[program_].program->actions.size()) return;
     repeat(static_cast<double>(runs_[program_].more));
     ++program_, next_ = 0;
-    return true;
+    began_ = clock_, seconds_before_ = result.seconds;
   }
 
   double end() const {
@@ -77,86 +90,75 @@ class RankClock {
   SimulatedRank result;
 
  private:
-  bool run(const Action& action, Arrivals& arrivals) {
-    using enum ActionKind;
-    switch (action.kind) {
-      case forward:
-        compute(action, {UnitTrace::Phase::forward});
+  void compute(const Action& action, Work work) {
+    switch (work) {
+      case Work::forward:
+        spend_phases(action, {UnitTrace::Phase::forward});
         if (unit_of(action).gradients_in_forward) add_to_gradients(unit_of(action));
-        return true;
-      case backward:
-        compute(action, {UnitTrace::Phase::replay, UnitTrace::Phase::backward});
+        return;
+      case Work::backward:
+        spend_phases(action, {UnitTrace::Phase::replay, UnitTrace::Phase::backward});
         if (!unit_of(action).gradients_in_forward && !plan_.request.splits_backward()) {
           add_to_gradients(unit_of(action));
         }
-        return true;
-      case weight_gradient:
+        return;
+      case Work::weight_gradients:
         for (const UnitPlan& unit : plan_.units) {
           if (unit.stage == action.stage) spend_weight_gradients(unit);
         }
-        return true;
-      case open_gradient:
-        fresh_gradients_.insert(index(action));
-        return true;
-      case unshard:
-      case reduce_scatter:
-      case all_reduce:
-        start(action);
-        return true;
-      case wait_unshard:
-      case wait_reduce:
-        wait_for(pending_[{action.kind == wait_unshard, action.group}]);
-        return true;
-      case offload:
-        wait_for(offloading_);  // its memory is free from here
-        offloading_ = copy(action, kToHost, saved_bytes(action));
-        return true;
-      case fetch:
-        wait_for(offloading_);
-        fetched_[{action.unit, action.microbatch}] = copy(action, kToDevice, saved_bytes(action));
-        return true;
-      case wait_fetch:
-        wait_for(fetched_[{action.unit, action.microbatch}]);
-        return true;
-      case to_host:
-        copy(action, kToHost, 4 * stepped(action));
-        return true;
-      case wait_host:
-        wait(busy_[kToHost], waiting_for(kToHost));
-        return true;
-      case send_forward:
-      case send_backward: {
-        arrivals[key_of(carried_by(action))] = send(action);
-        return true;
-      }
-      case wait_forward:
-      case wait_backward: {
-        const auto found = arrivals.find(key_of(carried_by(action)));
-        if (found == arrivals.end()) return false;
-        wait(found->second, kWaitForStages);
-        return true;
-      }
-      case close_gradient:
-        if (action.group >= 0 && plan_.groups[index(action)].narrows_gradient()) {
+        return;
+      case Work::narrowing:
+        if (plan_.groups[index(action)].narrows_gradient()) {
           move(6.0 * static_cast<double>(plan_.groups[index(action)].trained_numel()), "gradients");
         }
-        return true;
-      case squares:
-        move(4.0 * stepped(action), "gradient norm");
-        return true;
-      case step:
-        optimize(action);
-        return true;
-      case refresh:
-        if (!plan_.copies_weights(plan_.groups[index(action)])) return true;
-        move_where_weights_are(
+        return;
+      case Work::squares:
+        return move(4.0 * stepped(action), "gradient norm");
+      case Work::optimizer:
+        return optimize(action);
+      case Work::copies:
+        if (!plan_.copies_weights(plan_.groups[index(action)])) return;
+        return move_where_weights_are(
             static_cast<double>((size_of(plan_.request.master) + 2) * plan_.groups[index(action)].shard_numel),
             "compute copies");
-        return true;
-      default:
-        blocking(action);
-        return true;
+      case Work::none:
+        return;
     }
+  }
+
+  void post(Thing thing, const Action& action, Arrivals& arrivals) {
+    switch (thing) {
+      case Thing::send:
+        arrivals[key_of(carried_by(action))] = send(action);
+        return;
+      case Thing::receive:  // costs nothing
+        return;
+      case Thing::offload:
+      case Thing::fetch:
+        started_[key_of(thing, action)] =
+            copy(action, thing == Thing::offload ? kToHost : kToDevice, saved_bytes(action));
+        return;
+      case Thing::host_copy:
+        copy(action, kToHost, 4 * stepped(action));
+        return;
+      case Thing::call:
+        return call(action);
+      default:
+        started_[key_of(thing, action)] = start(thing, action);
+    }
+  }
+
+  bool wait(Thing thing, const Action& action, const Arrivals& arrivals) {
+    if (thing == Thing::receive) {
+      const auto found = arrivals.find(key_of(carried_by(action)));
+      if (found == arrivals.end()) return false;
+      wait_until(found->second, kWaitForStages);
+    } else if (thing == Thing::host_copy) {  // of all groups
+      wait_until(busy_[kToHost], waiting_for(kToHost));
+    } else if (const auto found = started_.find(key_of(thing, action)); found != started_.end()) {
+      wait_for(found->second);
+    }
+    return true;
   }
 
   /// Adds `times` more repetitions of the program that has just run.
@@ -170,9 +172,7 @@ class RankClock {
     for (auto& [purpose, seconds] : result.seconds) seconds += times * (seconds - seconds_before_[purpose]);
     clock_ += longer;
     for (auto& [track, busy] : busy_) busy += longer;
-    for (auto& [group, started] : pending_) started.end += longer;
-    for (auto& [unit, started] : fetched_) started.end += longer;
-    offloading_.end += longer;
+    for (auto& [key, started] : started_) started.end += longer;
   }
 
   static size_t index(const Action& action) { return static_cast<size_t>(action.group); }
@@ -199,13 +199,19 @@ class RankClock {
     plan_.request.cpu_offload ? spend(bytes / hardware_.host_memory_rate, purpose + " on the host")
                               : move(bytes, purpose);
   }
-  void wait(double until, const std::string& purpose) {
+  void wait_until(double until, const std::string& purpose) {
     if (until > clock_) spend(until - clock_, purpose);
   }
   void note(const Action& action, EventKind kind, const std::string& track, double begin, double end) {
     if (keep_events_ && end > begin) result.events.push_back({to_line(plan_, action), track, kind, begin, end});
   }
 
+  /// What was started: a thing of a group, or of a unit and microbatch.
+  using Key = std::tuple<Thing, int, int>;
+  static Key key_of(Thing thing, const Action& action) {
+    if (thing == Thing::offload) return {thing, 0, 0};  // one at a time
+    return action.unit >= 0 ? Key{thing, action.unit, action.microbatch} : Key{thing, action.group, 0};
+  }
   struct Started {
     double end = 0;
     std::string track;
@@ -215,10 +221,9 @@ class RankClock {
 
   /// Collectives of one communicator run sequentially, concurrently with computation; shards on the host are copied to
   /// the device first.
-  void start(const Action& action) {
-    const bool gathers = action.kind == ActionKind::unshard;
+  Started start(Thing thing, const Action& action) {
     Started started{clock_, ""};
-    if (gathers && plan_.request.cpu_offload) {
+    if (thing == Thing::gather && plan_.request.cpu_offload) {
       started = copy(action, kToDevice, static_cast<double>(plan_.groups[index(action)].gathered_shard_bytes()));
     }
     for (const Exchange& exchange : exchanges_of(plan_, action)) {
@@ -230,7 +235,7 @@ class RankClock {
       started = {begin + seconds, communicator};
       note(action, EventKind::communication, communicator, begin, begin + seconds);
     }
-    pending_[{gathers, action.group}] = started;
+    return started;
   }
   /// Copies in one direction between host and device run sequentially, concurrently with everything else.
   Started copy(const Action& action, const char* direction, double bytes) {
@@ -240,7 +245,7 @@ class RankClock {
     return {end, direction};
   }
   void wait_for(const Started& started) {
-    if (!started.track.empty()) wait(started.end, waiting_for(started.track));
+    if (!started.track.empty()) wait_until(started.end, waiting_for(started.track));
   }
   /// Runs where the weights are. Offloaded moments are copied to the device and back concurrently.
   void optimize(const Action& action) {
@@ -254,9 +259,10 @@ class RankClock {
     wait_for(in);
     wait_for(out);
   }
-  void blocking(const Action& action) {
+  /// A collective that is waited for at once. Those of REFRESH, a few amaxes, are not counted.
+  void call(const Action& action) {
+    if (rule_of(action_rules(), action.kind).work != Work::none) return;
     for (const Exchange& exchange : exchanges_of(plan_, action)) {
-      if (exchange.communicator == group_names::kPipeline) continue;
       const double seconds = costs_.collective_seconds(exchange.communicator, exchange.kind, exchange.traffic);
       note(action, EventKind::communication, std::string(exchange.communicator), clock_, clock_ + seconds);
       spend(seconds, waiting_for(exchange.communicator));
@@ -290,7 +296,7 @@ class RankClock {
     }
   }
 
-  void compute(const Action& action, std::initializer_list<UnitTrace::Phase> phases) {
+  void spend_phases(const Action& action, std::initializer_list<UnitTrace::Phase> phases) {
     const UnitPlan& unit = unit_of(action);
     for (const UnitTrace::Phase phase : phases) {
       for (const auto& [purpose, seconds] : costs_.phase_seconds(unit, phase)) spend(seconds, purpose);
@@ -313,11 +319,27 @@ class RankClock {
   Seconds seconds_before_;
   size_t program_ = 0, next_ = 0;
   double clock_ = 0;
-  std::map<std::string, double> busy_;               // track → when its last call ends
-  std::map<std::pair<bool, int>, Started> pending_;  // by weight group: unshards (true) and reductions
-  std::map<std::pair<int, int>, Started> fetched_;   // by unit and microbatch
-  std::set<size_t> fresh_gradients_;                 // weight groups whose next gradient overwrites
-  Started offloading_;
+  std::map<std::string, double> busy_;  // track → when its last call ends
+  std::map<Key, Started> started_;
+  std::set<size_t> fresh_gradients_;  // weight groups whose next gradient overwrites
+};
+
+/// The clocks of all pipeline ranks.
+struct Clocks : public Mesh {
+  Clocks(const std::vector<Plan>& plans, const Hardware& hardware, bool keep_events) {
+    for (const Plan& plan : plans) ranks.emplace_back(plan, hardware, keep_events);
+  }
+  bool apply(size_t rank, const Effect& effect, const Action& action) override {
+    return ranks[rank].apply(effect, action, arrivals);
+  }
+  void works(size_t rank, const Action& action, Work work) override { ranks[rank].work(action, work); }
+  bool ends(size_t rank, const Action&) override {
+    ranks[rank].end_action();
+    return true;
+  }
+
+  std::deque<RankClock> ranks;
+  Arrivals arrivals;
 };
 
 }  // namespace
@@ -328,21 +350,15 @@ SimulatedStep simulate_step(const std::vector<Plan>& plans, const Hardware& hard
         ExitCode::bad_config,
         fmt::format("{} has no float8: name a newer GPU, or leave out what converts layers to float8", hardware.name));
   }
-  std::vector<std::unique_ptr<RankClock>> clocks;
-  for (const Plan& plan : plans) clocks.push_back(std::make_unique<RankClock>(plan, hardware, keep_events));
-  RankClock::Arrivals arrivals;
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (auto& clock : clocks) {
-      while (!clock->ended() && clock->advance(arrivals)) moved = true;
-    }
-  }
+  Clocks clocks(plans, hardware, keep_events);
+  MeshEngine engine(clocks);
+  for (const RankClock& clock : clocks.ranks) engine.add_rank(clock.actions());
+  TITAN_CHECK(engine.run().empty() && "the programs of a plan end");
   SimulatedStep step;
-  for (auto& clock : clocks) {
-    TITAN_CHECK(clock->ended() && "the programs of a plan end", clock->result.rank);
-    step.seconds = std::max(step.seconds, clock->end());
+  for (RankClock& clock : clocks.ranks) {
+    step.seconds = std::max(step.seconds, clock.end());
+    step.ranks.push_back(std::move(clock.result));
   }
-  for (auto& clock : clocks) step.ranks.push_back(std::move(clock->result));
   return step;
 }
 

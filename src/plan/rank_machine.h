@@ -85,7 +85,8 @@ class RankMachine {
   std::vector<Token> found_;
 };
 
-/// program_problem by other rules than action_rules().
+/// The proofs by other rules than action_rules().
 std::string program_problem(const Plan& plan, std::span<const Program> programs, const RuleTable& rules);
+std::string mesh_problem(std::span<const RankPrograms> ranks, const RuleTable& rules);
 
 }  // namespace titan
