@@ -196,22 +196,11 @@ PipelinePart pipeline_part(const PipelinePlan& pipeline, const ModelDescription&
   part.microbatches = pipeline.microbatches;
   const ScheduleTable lowered = lower(pipeline.compute, {.sharded = false});
   part.actions = lowered[static_cast<size_t>(rank)];
-  for (const std::vector<Action>& row : pipeline.compute) {
-    for (const Action& action : row) part.splits_backward |= action.kind == ActionKind::weight_gradient;
-  }
+  part.splits_backward = facts_of(pipeline.compute).splits_backward;
   return part;
 }
 
-int64_t planned_live(const PipelinePart& part) {
-  int64_t live = 0, most = 0;
-  for (const Action& merged : part.actions) {
-    for (const Action& action : leaves(merged)) {
-      if (action.kind == ActionKind::forward) most = std::max(most, ++live);
-      if (action.kind == ActionKind::backward || action.kind == ActionKind::weight_gradient) --live;
-    }
-  }
-  return most;
-}
+int64_t planned_live(const PipelinePart& part) { return most_held(part.actions, Thing::saved); }
 
 std::optional<std::pair<int64_t, int64_t>> tied_ranks_of(const PlanRequest& request, const ModelDescription& model) {
   if (!request.pipeline) return std::nullopt;

@@ -7,6 +7,7 @@
 
 #include "plan_parts.h"
 #include "titan/base/text.h"
+#include "titan/schedule/rules.h"
 
 namespace titan {
 namespace {
@@ -118,10 +119,11 @@ GroupTraffic programs_traffic(const Plan& plan, std::string_view communicator, s
 void add_offload(Plan& plan, std::span<const RepeatedProgram> step) {
   for (const auto& [program, times] : step) {
     for (const Action& action : program.actions) {
-      if (action.kind == ActionKind::unshard && plan.request.cpu_offload) {
+      const auto posts = [&](Thing thing) { return has_effect(action_rules(), action.kind, Does::posts, thing); };
+      if (posts(Thing::gather) && plan.request.cpu_offload) {
         plan.to_device_bytes += times * plan.groups[static_cast<size_t>(action.group)].gathered_shard_bytes();
       }
-      if (action.kind == ActionKind::to_host) {
+      if (posts(Thing::host_copy)) {
         plan.to_host_bytes += plan.groups[static_cast<size_t>(action.group)].trained_shard_numel() * kFloat32;
       }
     }

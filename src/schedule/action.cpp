@@ -9,6 +9,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/schedule/rules.h"
 
 namespace titan {
 namespace {
@@ -180,23 +181,24 @@ std::optional<Action> parse_action(std::string_view word) {
   return text.starts_with('(') ? parse_merged(text) : parse_single(text);
 }
 
-bool makes_gradient(ActionKind kind) { return kind == ActionKind::backward || kind == ActionKind::input_gradient; }
+bool makes_gradient(ActionKind kind) { return has_effect(action_rules(), kind, Does::acquires, Thing::input_gradient); }
 
-bool finishes(ActionKind kind) { return kind == ActionKind::backward || kind == ActionKind::weight_gradient; }
+bool finishes(ActionKind kind) {
+  return has_effect(action_rules(), kind, Does::releases, Thing::saved) ||
+         has_effect(action_rules(), kind, Does::drops, Thing::saved);
+}
 
 std::optional<StageMessage> made_by(const Action& action, int stages) {
-  if (action.kind == ActionKind::forward && action.stage + 1 < stages) {
-    return StageMessage{false, action.stage, action.microbatch};
-  }
+  const bool makes_output = has_effect(action_rules(), action.kind, Does::acquires, Thing::output);
+  if (makes_output && action.stage + 1 < stages) return StageMessage{false, action.stage, action.microbatch};
   if (makes_gradient(action.kind) && action.stage > 0) return StageMessage{true, action.stage, action.microbatch};
   return std::nullopt;
 }
 
 std::optional<StageMessage> needed_by(const Action& action, int stages) {
-  if (action.kind == ActionKind::forward && action.stage > 0) {
-    return StageMessage{false, action.stage - 1, action.microbatch};
-  }
-  if (makes_gradient(action.kind) && action.stage + 1 < stages) {
+  const auto takes = [&](Thing thing) { return has_effect(action_rules(), action.kind, Does::releases, thing); };
+  if (takes(Thing::input) && action.stage > 0) return StageMessage{false, action.stage - 1, action.microbatch};
+  if (takes(Thing::output_gradient) && action.stage + 1 < stages) {
     return StageMessage{true, action.stage + 1, action.microbatch};
   }
   return std::nullopt;

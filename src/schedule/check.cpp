@@ -1,5 +1,3 @@
-#include "titan/schedule/table.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,22 +5,26 @@
 #include <set>
 #include <tuple>
 
+#include "other_rules.h"
 #include "titan/base/text.h"
 
 namespace titan {
 namespace {
 
 constexpr size_t kMostProblems = 20;
+constexpr ActionKind kComputeKinds[] = {ActionKind::forward, ActionKind::backward, ActionKind::input_gradient,
+                                        ActionKind::weight_gradient};
 
 struct Place {
   int rank = 0;
   int position = 0;
 };
 
-/// Records the position of every action of a table; each rule is a function.
+/// Records the position of every action of a table and compares it with those of the actions that the rules put before
+/// it.
 class Checker {
  public:
-  Checker(const ScheduleTable& table, TableFacts facts) : table_(table), facts_(std::move(facts)) {}
+  Checker(const ScheduleTable& table, const RuleTable& rules) : table_(table), rules_(rules), facts_(facts_of(table)) {}
 
   std::vector<std::string> problems(const ExpectedPipeline& expected) {
     check_size(expected);
@@ -36,7 +38,7 @@ class Checker {
     if (facts_.has_transfers) check_message_order();
     if (facts_.has_weights) check_weights();
     if (facts_.has_reductions) check_reductions();
-    if (problems_.empty()) problems_ = deadlocks(table_);
+    if (problems_.empty()) problems_ = deadlocks(table_, rules_);
     return std::move(problems_);
   }
 
@@ -60,6 +62,15 @@ class Checker {
     add(fmt::format("rank {}, action {} ({}): {}", place.rank, place.position + 1, to_string(action), what));
   }
 
+  bool does(const Action& action, Does what, Thing thing) const { return has_effect(rules_, action.kind, what, thing); }
+  /// The actions of a stage and microbatch that make the thing.
+  std::vector<Action> makers(Thing thing, int stage, int microbatch) const {
+    std::vector<Action> all;
+    for (const ActionKind kind : kComputeKinds) {
+      if (has_effect(rules_, kind, Does::acquires, thing)) all.push_back({kind, stage, microbatch});
+    }
+    return all;
+  }
   const Place* find(ActionKind kind, int stage, int microbatch) const {
     auto found = places_.find({kind, stage, microbatch});
     return found == places_.end() ? nullptr : &found->second;
@@ -67,9 +78,9 @@ class Checker {
   const Place* find(const Action& action) const { return find(action.kind, action.stage, action.microbatch); }
   /// The action of the table that produces the message.
   std::optional<Action> find_maker(const StageMessage& message) const {
-    for (const ActionKind kind : {ActionKind::forward, ActionKind::backward, ActionKind::input_gradient}) {
-      const Action maker{kind, message.stage, message.microbatch};
-      if (makes_gradient(kind) == message.backward && find(maker) != nullptr) return maker;
+    const Thing thing = message.backward ? Thing::input_gradient : Thing::output;
+    for (const Action& maker : makers(thing, message.stage, message.microbatch)) {
+      if (find(maker) != nullptr) return maker;
     }
     return std::nullopt;
   }
@@ -137,9 +148,9 @@ class Checker {
       const Place* found = find(earlier);
       if (found != nullptr && !before(found, place)) add(action, place, to_string(earlier) + " must come before it");
     };
-    if (makes_gradient(action.kind)) require({ActionKind::forward, action.stage, action.microbatch});
-    if (action.kind == ActionKind::weight_gradient) {
-      require({ActionKind::input_gradient, action.stage, action.microbatch});
+    for (const Thing thing : {Thing::saved, Thing::deferred}) {
+      if (!does(action, Does::needs, thing) && !does(action, Does::releases, thing)) continue;
+      for (const Action& maker : makers(thing, action.stage, action.microbatch)) require(maker);
     }
     const std::optional<StageMessage> needed = needed_by(action, facts_.stages);
     if (!needed) return;
@@ -201,14 +212,15 @@ class Checker {
     visit([&](const Action& action, const Place& place) {
       if (place.rank != rank) there.clear();
       rank = place.rank;
+      const bool gathers = does(action, Does::posts, Thing::gather);
+      const bool releases = does(action, Does::releases, Thing::weights);
       const bool has = there.count(action.stage) > 0;
-      if (action.kind == ActionKind::unshard && has) add(action, place, "the stage's weights are already gathered");
-      if (action.kind == ActionKind::unshard) there.insert(action.stage);
-      if (action.kind != ActionKind::unshard && !has &&
-          (is_compute(action.kind) || action.kind == ActionKind::reshard)) {
+      if (gathers && has) add(action, place, "the stage's weights are already gathered");
+      if (gathers) there.insert(action.stage);
+      if (!has && (releases || does(action, Does::needs, Thing::weights))) {
         add(action, place, "the stage's weights are not gathered");
       }
-      if (action.kind == ActionKind::reshard) there.erase(action.stage);
+      if (releases) there.erase(action.stage);
       const bool last = place.position + 1 == std::ssize(table_[static_cast<size_t>(rank)]);
       if (last && !there.empty()) add(action, place, fmt::format("{}RESHARD is missing at the end", *there.begin()));
     });
@@ -217,10 +229,11 @@ class Checker {
   void check_reductions() {
     std::map<int, std::pair<Action, Place>> reductions;
     visit([&](const Action& action, const Place& place) {
-      if (action.kind == ActionKind::reduce_grad && !reductions.insert({action.stage, {action, place}}).second) {
+      const bool reduces = does(action, Does::posts, Thing::scatter);
+      if (reduces && !reductions.insert({action.stage, {action, place}}).second) {
         add(action, place, "a stage's gradients are reduced once");
       }
-      if (!finishes(action.kind)) return;
+      if (!does(action, Does::releases, Thing::saved) && !does(action, Does::drops, Thing::saved)) return;
       auto reduced = reductions.find(action.stage);
       if (reduced != reductions.end()) {
         add(reduced->second.first, reduced->second.second, to_string(action) + " must come before it");
@@ -232,6 +245,7 @@ class Checker {
   }
 
   const ScheduleTable& table_;
+  const RuleTable& rules_;
   TableFacts facts_;
   std::map<std::tuple<ActionKind, int, int>, Place> places_;
   std::vector<std::string> problems_;
@@ -240,6 +254,9 @@ class Checker {
 }  // namespace
 
 TableFacts facts_of(const ScheduleTable& table) {
+  const auto does = [](const Action& action, Does what, Thing thing) {
+    return has_effect(action_rules(), action.kind, what, thing);
+  };
   TableFacts facts;
   facts.ranks = static_cast<int>(table.size());
   std::map<int, std::map<int, int>> computed;  // stage → rank → number of its actions there
@@ -247,9 +264,9 @@ TableFacts facts_of(const ScheduleTable& table) {
     for (const Action& action : table[static_cast<size_t>(rank)]) {
       for (const Action& leaf : leaves(action)) {
         facts.has_transfers |= is_transfer(leaf.kind);
-        facts.has_weights |= leaf.kind == ActionKind::unshard || leaf.kind == ActionKind::reshard;
-        facts.has_reductions |= leaf.kind == ActionKind::reduce_grad;
-        facts.splits_backward |= leaf.kind == ActionKind::weight_gradient;
+        facts.has_weights |= does(leaf, Does::posts, Thing::gather) || does(leaf, Does::releases, Thing::weights);
+        facts.has_reductions |= does(leaf, Does::posts, Thing::scatter);
+        facts.splits_backward |= does(leaf, Does::releases, Thing::deferred);
         facts.stages = std::max(facts.stages, leaf.stage + 1);
         facts.microbatches = std::max(facts.microbatches, leaf.microbatch + 1);
         if (is_compute(leaf.kind)) ++computed[leaf.stage][rank];
@@ -265,8 +282,13 @@ TableFacts facts_of(const ScheduleTable& table) {
   return facts;
 }
 
+std::vector<std::string> table_problems(const ScheduleTable& table, const ExpectedPipeline& expected,
+                                        const RuleTable& rules) {
+  return Checker(table, rules).problems(expected);
+}
+
 std::vector<std::string> table_problems(const ScheduleTable& table, const ExpectedPipeline& expected) {
-  return Checker(table, facts_of(table)).problems(expected);
+  return table_problems(table, expected, action_rules());
 }
 
 }  // namespace titan

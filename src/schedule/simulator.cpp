@@ -7,8 +7,9 @@
 #include <tuple>
 #include <utility>
 
+#include "other_rules.h"
 #include "titan/base/error.h"
-#include "titan/schedule/table.h"
+#include "titan/schedule/mesh_engine.h"
 
 namespace titan {
 namespace {
@@ -71,23 +72,22 @@ class Arrivals {
 
 /// One rank's clock, and work that overlaps with its compute.
 struct RankState {
-  size_t next = 0;
-  bool posted = false;  // the next action's transfers are posted
+  double begin = 0;  // of the current action, as far as its inputs are known
   double clock = 0;
   double gathers_end = 0;
   double reductions_end = 0;
   std::map<int, double> weights;  // stage → when its gather ends
-  int live = 0;
-  int deferred = 0;
 };
 
-class Simulator {
+/// The ranks of a pipeline, each stage as one unit.
+class Pipeline : public Mesh {
  public:
   /// `blocking`: a transfer ends when the other side has also posted it.
-  Simulator(const ScheduleTable& table, const ActionTimes& times, bool blocking = false)
+  Pipeline(const ScheduleTable& table, const ActionTimes& times, bool blocking, const RuleTable& rules)
       : table_(table),
         times_(times),
         blocking_(blocking),
+        rules_(rules),
         facts_(facts_of(table)),
         arrivals_(facts_, times.transfer),
         states_(table.size()) {
@@ -95,10 +95,12 @@ class Simulator {
     result_.spans.resize(table.size());
   }
 
-  Simulation run() {
-    advance_all();
+  Simulation simulate() {
+    for (const MeshEngine::Blocked& blocked : run())
+      TITAN_CHECK(false && "the table ends", blocked.rank, blocked.position);
     for (size_t rank = 0; rank < table_.size(); ++rank) {
-      TITAN_CHECK(states_[rank].next == table_[rank].size(), rank, states_[rank].next);
+      result_.ranks[rank].peak_live = most_held(table_[rank], Thing::saved, rules_);
+      result_.ranks[rank].peak_deferred = most_held(table_[rank], Thing::deferred, rules_);
       result_.time = std::max({result_.time, states_[rank].clock, states_[rank].reductions_end});
     }
     return std::move(result_);
@@ -106,122 +108,104 @@ class Simulator {
 
   /// What each rank that does not finish waits for.
   std::vector<std::string> stuck() {
-    advance_all();
     std::vector<std::string> ranks;
-    for (size_t rank = 0; rank < table_.size(); ++rank) {
-      if (states_[rank].next == table_[rank].size()) continue;
-      const Action& action = table_[rank][states_[rank].next];
-      ranks.push_back(fmt::format("deadlock: rank {}, action {} ({}) waits for {}", rank, states_[rank].next + 1,
-                                  to_string(action), awaited(action)));
+    for (const MeshEngine::Blocked& blocked : run()) {
+      ranks.push_back(fmt::format("deadlock: rank {}, action {} ({}) waits for {}", blocked.rank, blocked.position + 1,
+                                  to_string(*blocked.whole), awaited(blocked)));
     }
     return ranks;
   }
 
- private:
-  void advance_all() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t rank = 0; rank < table_.size(); ++rank) {
-        while (advance(rank)) moved = true;
-      }
+  bool apply(size_t rank, const Effect& effect, const Action& action) override {
+    RankState& state = states_[rank];
+    switch (effect.does) {
+      case Does::releases:
+        return effect.thing == Thing::saved || effect.thing == Thing::deferred || receives(state, action);
+      case Does::needs:
+        if (effect.thing == Thing::weights) state.begin = std::max(state.begin, gathered(state, action.stage));
+        return true;
+      case Does::acquires:
+        if (effect.thing != Thing::output && effect.thing != Thing::input_gradient) return true;
+        if (const std::optional<StageMessage> made = made_by(action, facts_.stages)) arrivals_.made(*made, state.clock);
+        return true;
+      case Does::posts:
+        post(state, effect.thing, action);
+        return true;
+      default:
+        return true;
     }
   }
 
-  bool advance(size_t rank) {
-    RankState& state = states_[rank];
-    if (state.next == table_[rank].size()) return false;
-    const Action& action = table_[rank][state.next];
-    if (blocking_ && !std::exchange(state.posted, true)) {
-      bool transfers = false;
-      for (const Action& leaf : leaves(action)) {
-        if (is_transfer(leaf.kind)) arrivals_.posted(carried_by(leaf), state.clock), transfers = true;
-      }
-      if (transfers) return true;
-    }
-    const std::optional<double> begin = earliest(state, action);
-    if (!begin) return false;
-    state.posted = false;
-    double end = *begin;
-    for (const Action& leaf : leaves(action)) {
-      if (!is_compute(leaf.kind)) continue;
-      const double duration = times_.of_stage(leaf.stage).of(leaf.kind);
-      end += duration;
-      result_.ranks[rank].busy += duration;
-    }
-    count(state, action, result_.ranks[rank]);
+  void works(size_t rank, const Action& action, Work) override {
+    const double duration = times_.of_stage(action.stage).of(action.kind);
+    states_[rank].clock = std::max(states_[rank].clock, states_[rank].begin) + duration;
+    result_.ranks[rank].busy += duration;
+  }
+
+  bool ends(size_t rank, const Action& whole) override {
     std::vector<StageMessage> received;
-    for (const Action& leaf : leaves(action)) {
+    for (const Action& leaf : leaves(whole)) {
+      if (!is_transfer(leaf.kind)) continue;
+      if (blocking_ && !arrivals_.of_one(carried_by(leaf))) return false;
       if (is_receive(leaf.kind)) received.push_back(carried_by(leaf));
     }
     arrivals_.received_together(received);
-    for (const Action& leaf : leaves(action)) post(state, leaf, end);
-    state.clock = end;
-    result_.spans[rank].push_back({*begin, end});
-    ++state.next;
+    RankState& state = states_[rank];
+    result_.spans[rank].push_back({state.begin, state.clock});
+    state.begin = state.clock;
     return true;
   }
 
-  /// The time at which the rank can begin the action; nothing if an input's arrival is not known yet.
-  std::optional<double> earliest(const RankState& state, const Action& action) const {
-    double begin = state.clock;
-    for (const Action& leaf : leaves(action)) {
-      if (const std::optional<StageMessage> needed = needed_by(leaf, facts_.stages)) {
-        const std::optional<double> arrival = arrivals_.of(*needed);
-        if (!arrival) return std::nullopt;
-        begin = std::max(begin, *arrival);
-      }
-      if (blocking_ && is_transfer(leaf.kind) && !arrivals_.of_one(carried_by(leaf))) return std::nullopt;
-      auto gathered = state.weights.find(leaf.stage);
-      if (is_compute(leaf.kind) && gathered != state.weights.end()) begin = std::max(begin, gathered->second);
-    }
-    return begin;
+ private:
+  std::vector<MeshEngine::Blocked> run() {
+    MeshEngine engine(*this, rules_);
+    for (const std::vector<Action>& actions : table_) engine.add_rank(actions);
+    return engine.run();
   }
 
-  /// Describes why earliest() has no result.
-  std::string awaited(const Action& action) const {
-    for (const Action& leaf : leaves(action)) {
-      if (is_transfer(leaf.kind)) {
-        const StageMessage message = carried_by(leaf);
-        if (arrivals_.of_one(message)) continue;
-        return to_string(is_send(leaf.kind) ? receive_of(message) : send_of(message));
-      }
-      const std::optional<StageMessage> needed = needed_by(leaf, facts_.stages);
-      if (!needed || arrivals_.of(*needed)) continue;
-      return fmt::format("the {} of stage {} for microbatch {}", needed->backward ? "gradient" : "output",
-                         needed->stage, needed->microbatch);
+  /// The action begins when its message has arrived; false if it is not known when.
+  bool receives(RankState& state, const Action& action) const {
+    const std::optional<StageMessage> needed = needed_by(action, facts_.stages);
+    if (!needed) return true;
+    const std::optional<double> arrival = arrivals_.of(*needed);
+    if (arrival) state.begin = std::max(state.begin, *arrival);
+    return arrival.has_value();
+  }
+
+  static double gathered(const RankState& state, int stage) {
+    const auto found = state.weights.find(stage);
+    return found == state.weights.end() ? 0 : found->second;
+  }
+
+  /// Starts a message, gather or reduction at the end of the action's compute.
+  void post(RankState& state, Thing thing, const Action& action) {
+    if (thing == Thing::gather) {
+      state.gathers_end = std::max(state.gathers_end, state.clock) + times_.gather;
+      state.weights[action.stage] = state.gathers_end;
+    } else if (thing == Thing::scatter) {
+      state.reductions_end = std::max(state.reductions_end, state.clock) + times_.reduce;
+    } else {
+      arrivals_.posted(carried_by(action), state.clock);
+    }
+  }
+
+  std::string awaited(const MeshEngine::Blocked& blocked) const {
+    if (blocked.effect) {
+      const StageMessage needed = *needed_by(*blocked.part, facts_.stages);
+      return fmt::format("the {} of stage {} for microbatch {}", needed.backward ? "gradient" : "output", needed.stage,
+                         needed.microbatch);
+    }
+    for (const Action& leaf : leaves(*blocked.whole)) {
+      const StageMessage message = carried_by(leaf);
+      if (!arrivals_.of_one(message)) return to_string(is_send(leaf.kind) ? receive_of(message) : send_of(message));
     }
     return {};
-  }
-
-  /// Records the messages, gathers and reductions that an action ending at `when` starts.
-  void post(RankState& state, const Action& leaf, double when) {
-    if (const std::optional<StageMessage> made = made_by(leaf, facts_.stages)) arrivals_.made(*made, when);
-    if (is_transfer(leaf.kind) && !blocking_) arrivals_.posted(carried_by(leaf), when);
-    if (leaf.kind == ActionKind::unshard) {
-      state.gathers_end = std::max(state.gathers_end, when) + times_.gather;
-      state.weights[leaf.stage] = state.gathers_end;
-    }
-    if (leaf.kind == ActionKind::reduce_grad) {
-      state.reductions_end = std::max(state.reductions_end, when) + times_.reduce;
-    }
-  }
-
-  static void count(RankState& state, const Action& action, RankLoad& load) {
-    for (const Action& leaf : leaves(action)) {
-      state.live += leaf.kind == ActionKind::forward;
-      state.deferred += leaf.kind == ActionKind::input_gradient;
-    }
-    load.peak_live = std::max(load.peak_live, state.live);
-    load.peak_deferred = std::max(load.peak_deferred, state.deferred);
-    for (const Action& leaf : leaves(action)) {
-      state.live -= finishes(leaf.kind);
-      state.deferred -= leaf.kind == ActionKind::weight_gradient;
-    }
   }
 
   const ScheduleTable& table_;
   const ActionTimes& times_;
   const bool blocking_;
+  const RuleTable& rules_;
   TableFacts facts_;
   Arrivals arrivals_;
   std::vector<RankState> states_;
@@ -257,12 +241,20 @@ double Simulation::bubble() const {
   return all > 0 ? 1 - busy / all : 0;
 }
 
-Simulation simulate(const ScheduleTable& table, const ActionTimes& times) { return Simulator(table, times).run(); }
-
-std::vector<std::string> deadlocks(const ScheduleTable& table) {
-  const ActionTimes times;
-  return Simulator(table, times, /*blocking=*/true).stuck();
+Simulation simulate(const ScheduleTable& table, const ActionTimes& times, const RuleTable& rules) {
+  return Pipeline(table, times, /*blocking=*/false, rules).simulate();
 }
+
+Simulation simulate(const ScheduleTable& table, const ActionTimes& times) {
+  return simulate(table, times, action_rules());
+}
+
+std::vector<std::string> deadlocks(const ScheduleTable& table, const RuleTable& rules) {
+  const ActionTimes times;
+  return Pipeline(table, times, /*blocking=*/true, rules).stuck();
+}
+
+std::vector<std::string> deadlocks(const ScheduleTable& table) { return deadlocks(table, action_rules()); }
 
 std::optional<ClosedForm> closed_form(const ScheduleFamily& family, const PipelineShape& shape,
                                       const StageTimes& times) {
