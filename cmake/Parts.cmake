@@ -30,7 +30,7 @@ titan_part(text titan_base nlohmann_json::nlohmann_json ${TITAN_PCRE2} ${TITAN_U
 titan_part(corpus titan_text ${TITAN_ZSTD} ZLIB::ZLIB)
 titan_part(stream titan_corpus)
 target_include_directories(titan_corpus SYSTEM PRIVATE ${TITAN_XXHASH_INCLUDE})
-titan_part(plan titan_base titan_schedule)
+titan_part(plan titan_config titan_schedule)
 titan_part(job titan_config titan_stream titan_plan)
 titan_part(estimate titan_job)
 titan_embed(src/estimate/hardware.toml kHardwareToml hardware_toml.h src/estimate/hardware.cpp)

@@ -55,6 +55,16 @@ std::string diff_cell(const Option& option, const DiffSide& side) {
 
 }  // namespace
 
+Json to_json(const Value& value) { return std::visit(JsonWriter{}, value); }
+
+std::optional<Value> value_from_json(ValueType type, const Json& json) {
+  if (json.is_boolean()) return convert(type, Value(json.get<bool>()));
+  if (json.is_number_integer()) return convert(type, Value(json.get<int64_t>()));
+  if (json.is_number()) return convert(type, Value(json.get<double>()));
+  if (json.is_string()) return convert(type, Value(json.get<std::string>()));
+  return std::nullopt;
+}
+
 std::string dump_toml(const Schema& schema, const JobConfig& config, const Origins* origins) {
   std::string text;
   for (const SectionInfo& section : schema.sections()) {

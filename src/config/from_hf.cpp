@@ -222,29 +222,33 @@ class HuggingFaceConfig {
     }
     const Json& type = rotary["rope_type"];
     const std::string name = type.is_string() ? type.get<std::string>() : json_text(type);
-    const std::array<std::pair<const char*, const char*>, 5> known{
-        {{"default", "none"}, {"llama3", "llama3_1"}, {"linear", "linear"}, {"dynamic", "dynamic"}, {"yarn", "yarn"}}};
-    const auto found = std::find_if(known.begin(), known.end(), [&](const auto& one) { return name == one.first; });
+    using Kind = RotaryScaling::Kind;
+    struct Known {
+      const char* type;
+      const char* option;
+      std::optional<Kind> kind;
+    };
+    const std::array<Known, 5> known{{{"default", "none", {}},
+                                      {"llama3", "llama3_1", Kind::llama3},
+                                      {"linear", "linear", Kind::linear},
+                                      {"dynamic", "dynamic", Kind::dynamic},
+                                      {"yarn", "yarn", Kind::yarn}}};
+    const auto found = std::find_if(known.begin(), known.end(), [&](const Known& one) { return name == one.type; });
     if (found == known.end()) {
       refuse(fmt::format("rope_type is \"{}\"", name), "the scalings here are default, llama3, linear, dynamic, yarn");
       return;
     }
-    give("model.rope_scaling", std::string(found->second));
-    if (name == "default") return;
-    const std::optional<double> factor = number(rotary, "factor");
-    give_number("model.override.rope_factor", factor);
-    if (name != "linear") {
-      give_count("model.override.rope_original_context", number(rotary, "original_max_position_embeddings"));
-    }
-    if (name == "llama3") {
-      give_number("model.override.rope_low_freq_factor", number(rotary, "low_freq_factor"));
-      give_number("model.override.rope_high_freq_factor", number(rotary, "high_freq_factor"));
-    }
-    if (name != "yarn" || !factor) return;
-    give_number("model.override.rope_beta_fast", number(rotary, "beta_fast"));
-    give_number("model.override.rope_beta_slow", number(rotary, "beta_slow"));
-    give_number("model.override.rope_attention_factor", number(rotary, "attention_factor"));
-    if (rotary.value("truncate", Json(true)) != Json(true)) {
+    give("model.rope_scaling", std::string(found->option));
+    if (!found->kind) return;
+    visit_rotary_numbers(*found->kind, [&](const char* option, const char* key, auto member) {
+      const std::string name = std::string("model.override.") + option;
+      if constexpr (std::is_same_v<decltype(member), int64_t RotaryScaling::*>) {
+        give_count(name, number(rotary, key));
+      } else {
+        give_number(name, number(rotary, key));
+      }
+    });
+    if (found->kind == Kind::yarn && rotary.value("truncate", Json(true)) != Json(true)) {
       refuse("truncate is false, and here the limits of yarn's ramp are whole numbers");
     }
   }

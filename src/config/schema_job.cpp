@@ -188,29 +188,31 @@ void describe_model_override(Schema& schema) {
       .choices({"default", "tied", "untied"})
       .help("tie the head to the embedding");
   sizes.add("rope_theta", &S::rope_theta, 0.0).own().at_least(0).help("base of the rotary frequencies");
-  sizes.add("rope_factor", &S::rope_factor, 0.0).own().at_least(0).help("factor of model.rope_scaling");
-  sizes.add("rope_low_freq_factor", &S::rope_low_freq_factor, 0.0)
+  Section rope(
+      schema, "model.override", [](auto& config) -> auto& { return config.model.override_sizes.rope; });
+  rope.add("rope_factor", &RotaryScaling::factor, 0.0).own().at_least(0).help("factor of model.rope_scaling");
+  rope.add("rope_low_freq_factor", &RotaryScaling::low_freq_factor, 0.0)
       .own()
       .at_least(0)
       .help("llama3_1, llama3_2: turns within the original context below which a frequency is divided; 0: 1");
-  sizes.add("rope_high_freq_factor", &S::rope_high_freq_factor, 0.0)
+  rope.add("rope_high_freq_factor", &RotaryScaling::high_freq_factor, 0.0)
       .own()
       .at_least(0)
       .help("llama3_1, llama3_2: turns above which it stays; 0: 4");
-  sizes.add("rope_original_context", &S::rope_original_context, 0)
+  rope.add("rope_original_context", &RotaryScaling::original_context, 0)
       .own()
       .at_least(0)
       .at_most(kLongestSequence)
       .help("tokens of the context before the scaling; 0: 8192");
-  sizes.add("rope_beta_fast", &S::rope_beta_fast, 0.0)
+  rope.add("rope_beta_fast", &RotaryScaling::beta_fast, 0.0)
       .own()
       .at_least(0)
       .help("yarn: turns within the original context above which a frequency stays; 0: 32");
-  sizes.add("rope_beta_slow", &S::rope_beta_slow, 0.0)
+  rope.add("rope_beta_slow", &RotaryScaling::beta_slow, 0.0)
       .own()
       .at_least(0)
       .help("yarn: turns below which it is divided; 0: 1");
-  sizes.add("rope_attention_factor", &S::rope_attention_factor, 0.0)
+  rope.add("rope_attention_factor", &RotaryScaling::attention_factor, 0.0)
       .own()
       .at_least(0)
       .help("yarn: rotated queries and keys grow by this; 0: 0.1 · ln(factor) + 1");

@@ -30,22 +30,7 @@ DatasetOptions dataset_options(const JobConfig& config, const std::string& datas
 }  // namespace
 
 ModelRequest make_model_request(const JobConfig& config, int64_t tokenizer_vocabulary) {
-  ModelRequest request;
-  request.name = config.model.name;
-  request.flavor = config.model.flavor;
-  request.norm_type = config.model.norm_type;
-  request.rope_scaling = config.model.rope_scaling;
-  request.max_sequence = config.model.max_seq_len;
-  const ModelOverrideSection& sizes = config.model.override_sizes;
-  request.sizes = {sizes.dim,      sizes.n_layers,   sizes.n_heads,     sizes.n_kv_heads,
-                   sizes.head_dim, sizes.hidden_dim, sizes.multiple_of, sizes.vocab_size,
-                   sizes.norm_eps, sizes.embeddings, sizes.rope_theta};
-  request.rope = {sizes.rope_factor,           sizes.rope_low_freq_factor, sizes.rope_high_freq_factor,
-                  sizes.rope_original_context, sizes.rope_beta_fast,       sizes.rope_beta_slow,
-                  sizes.rope_attention_factor};
-  request.tokenizer_vocabulary = tokenizer_vocabulary;
-  request.block_causal = trains_on_chat(config);
-  request.sequence_length = config.training.seq_len;
+  ModelRequest request{config.model, tokenizer_vocabulary, config.training.seq_len, trains_on_chat(config)};
   if (config.validation.enable) request.sequence_length = std::max(request.sequence_length, config.validation.seq_len);
   return request;
 }

@@ -104,9 +104,9 @@ std::vector<double> shares_kept(const at::Tensor& frequency, int64_t head_dim, d
   if (scaling.kind == RotaryScaling::Kind::llama3) {
     for (size_t j = 0; j < kept.size(); ++j) {
       const double wavelength = 2 * std::numbers::pi / values<float>(frequency)[j];
-      kept[j] = std::clamp((original / wavelength - scaling.low_frequency_factor) /
-                               (scaling.high_frequency_factor - scaling.low_frequency_factor),
-                           0.0, 1.0);
+      kept[j] = std::clamp(
+          (original / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor), 0.0,
+          1.0);
     }
   } else if (scaling.kind == RotaryScaling::Kind::yarn) {
     // The pair that turns `turns` times within the original context.

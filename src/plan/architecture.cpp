@@ -28,8 +28,8 @@ const Architecture* find_architecture(std::string_view name) {
 }
 
 ModelDescription describe_model(const ModelRequest& request) {
-  const Architecture* architecture = find_architecture(request.name);
-  TITAN_CHECK(architecture != nullptr, request.name);
+  const Architecture* architecture = find_architecture(request.model.name);
+  TITAN_CHECK(architecture != nullptr, request.model.name);
   return architecture->describe(request);
 }
 

@@ -40,7 +40,9 @@ class LlamaArchitecture : public Architecture {
   }
 
   std::vector<std::string> notes(const ModelRequest& request) const override {
-    if (request.name != "llama3" || request.flavor == kCustomFlavor || request.rope_scaling != "default") return {};
+    if (request.model.name != "llama3" || request.model.flavor == kCustomFlavor ||
+        request.model.rope_scaling != "default")
+      return {};
     return {
         "model.name = \"llama3\" means no rotary scaling; torchtitan's last TOML release scaled every Llama 3 flavor "
         "as 3.1 does: for that, say model.name = \"llama3_1\" or model.rope_scaling = \"llama3_1\""};
@@ -51,8 +53,8 @@ class LlamaArchitecture : public Architecture {
 
 ModelDescription describe_llama(const ModelRequest& request, const LlamaArguments& a) {
   ModelDescription model;
-  model.name = request.name;
-  model.flavor = request.flavor;
+  model.name = request.model.name;
+  model.flavor = request.model.flavor;
   model.dim = a.dim, model.layers = a.layers, model.heads = a.heads, model.kv_heads = a.kv_heads;
   model.head_dim = a.head_dim, model.vocabulary = a.vocabulary, model.max_sequence = a.max_sequence;
   model.block_causal = a.block_causal;

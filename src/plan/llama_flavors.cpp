@@ -44,49 +44,43 @@ std::string_view table_family(std::string_view name) { return name == "llama3_1"
 constexpr LlamaFlavor kCustom{"", kCustomFlavor, 0, 0, 0, 0, 0, 1, 1e4, 0};
 
 const LlamaFlavor& find_flavor(const ModelRequest& request) {
-  if (request.flavor == kCustomFlavor) return kCustom;
+  if (request.model.flavor == kCustomFlavor) return kCustom;
   std::vector<std::string> known;
   for (const LlamaFlavor& flavor : llama_flavors()) {
-    if (flavor.family != table_family(request.name)) continue;
-    if (flavor.name == request.flavor) return flavor;
+    if (flavor.family != table_family(request.model.name)) continue;
+    if (flavor.name == request.model.flavor) return flavor;
     known.emplace_back(flavor.name);
   }
-  std::vector<std::string> best = nearest(request.flavor, known, 1);
+  std::vector<std::string> best = nearest(request.model.flavor, known, 1);
   known.emplace_back(kCustomFlavor);
   throw Error(ExitCode::bad_config,
-              fmt::format("model.flavor = \"{}\" is not a flavor of {}{}; there are: {}", request.flavor, request.name,
-                          best.empty() ? "" : fmt::format("; did you mean \"{}\"?", best[0]), join(known, ", ")));
+              fmt::format("model.flavor = \"{}\" is not a flavor of {}{}; there are: {}", request.model.flavor,
+                          request.model.name, best.empty() ? "" : fmt::format("; did you mean \"{}\"?", best[0]),
+                          join(known, ", ")));
 }
 
 std::optional<RotaryScaling> scaling_named(std::string_view name) {
   using Kind = RotaryScaling::Kind;
-  if (name == "llama3_1") return RotaryScaling{};
-  if (name == "llama3_2") return RotaryScaling{.factor = 32.0};
-  if (name == "linear") return RotaryScaling{.kind = Kind::linear, .factor = 0};
-  if (name == "dynamic") return RotaryScaling{.kind = Kind::dynamic, .factor = 0};
-  if (name == "yarn") return RotaryScaling{.kind = Kind::yarn, .factor = 0, .attention_factor = 0};
+  if (name == "llama3_1") return RotaryScaling{Kind::llama3, 8, 1, 4, 8192};
+  if (name == "llama3_2") return RotaryScaling{Kind::llama3, 32, 1, 4, 8192};
+  if (name == "linear") return RotaryScaling{.kind = Kind::linear};
+  if (name == "dynamic") return RotaryScaling{.kind = Kind::dynamic, .original_context = 8192};
+  if (name == "yarn") return RotaryScaling{Kind::yarn, 0, 0, 0, 8192, 32, 1};
   return std::nullopt;
 }
 
 /// Replaces fields of the named scaling by those that the request gives.
 RotaryScaling scaling_of(RotaryScaling scaling, const ModelRequest& request) {
-  const ModelRequest::Rope& given = request.rope;
-  const auto take = [](auto& value, auto wanted) {
-    if (wanted > 0) value = wanted;
-  };
-  take(scaling.factor, given.factor);
-  take(scaling.low_frequency_factor, given.low_freq_factor);
-  take(scaling.high_frequency_factor, given.high_freq_factor);
-  take(scaling.original_context, given.original_context);
-  take(scaling.beta_fast, given.beta_fast);
-  take(scaling.beta_slow, given.beta_slow);
-  take(scaling.attention_factor, given.attention_factor);
+  const RotaryScaling& given = request.model.override_sizes.rope;
+  visit_rotary_numbers(scaling.kind, [&](const char*, const char*, auto number) {
+    if (given.*number > 0) scaling.*number = given.*number;
+  });
   if (scaling.factor < 1) {
     throw Error(ExitCode::bad_config,
                 fmt::format("model.rope_scaling = \"{}\" needs a factor of at least 1 in model.override.rope_factor",
-                            request.rope_scaling));
+                            request.model.rope_scaling));
   }
-  if (scaling.high_frequency_factor <= scaling.low_frequency_factor) {
+  if (scaling.kind == RotaryScaling::Kind::llama3 && scaling.high_freq_factor <= scaling.low_freq_factor) {
     throw Error(ExitCode::bad_config, "model.override.rope_high_freq_factor must be above rope_low_freq_factor");
   }
   if (scaling.attention_factor == 0) scaling.attention_factor = 0.1 * std::log(scaling.factor) + 1;
@@ -95,14 +89,14 @@ RotaryScaling scaling_of(RotaryScaling scaling, const ModelRequest& request) {
 
 /// The context length on which the published models were trained; for Llama 2 34B, Code Llama's.
 int64_t published_context(const ModelRequest& request) {
-  if (request.name == "qwen3" && request.flavor != kCustomFlavor) return 40960;
-  if (request.name != "llama2" || request.flavor == kCustomFlavor) return 131072;
-  return request.flavor == "34B" ? 16384 : 4096;
+  if (request.model.name == "qwen3" && request.model.flavor != kCustomFlavor) return 40960;
+  if (request.model.name != "llama2" || request.model.flavor == kCustomFlavor) return 131072;
+  return request.model.flavor == "34B" ? 16384 : 4096;
 }
 
 void check_sizes(const LlamaArguments& a, const ModelRequest& request) {
   auto fail = [&](const std::string& what) {
-    throw Error(ExitCode::bad_config, fmt::format("model {} {}: {}", request.name, request.flavor, what));
+    throw Error(ExitCode::bad_config, fmt::format("model {} {}: {}", request.model.name, request.model.flavor, what));
   };
   const std::array<std::pair<const char*, int64_t>, 4> needed{
       {{"dim", a.dim}, {"n_layers", a.layers}, {"n_heads", a.heads}, {"hidden_dim", a.hidden}}};
@@ -116,7 +110,7 @@ void check_sizes(const LlamaArguments& a, const ModelRequest& request) {
                     "model.from_hf",
                     join(missing, ", ")));
   }
-  if (request.sizes.head_dim == 0 && a.dim % a.heads != 0)
+  if (request.model.override_sizes.head_dim == 0 && a.dim % a.heads != 0)
     fail(fmt::format("dim = {} is not a multiple of n_heads = {}", a.dim, a.heads));
   if (a.heads % a.kv_heads != 0) {
     fail(fmt::format("n_heads = {} is not a multiple of n_kv_heads = {}", a.heads, a.kv_heads));
@@ -159,38 +153,43 @@ LlamaArguments llama_arguments(const ModelRequest& request) {
   const LlamaFlavor& flavor = find_flavor(request);
   auto pick = [](int64_t wanted, int64_t usual) { return wanted > 0 ? wanted : usual; };
   LlamaArguments a;
-  a.dim = pick(request.sizes.dim, flavor.dim);
-  a.layers = pick(request.sizes.n_layers, flavor.layers);
-  a.heads = pick(request.sizes.n_heads, flavor.heads);
-  a.kv_heads = pick(request.sizes.n_kv_heads, request.sizes.n_heads > 0 ? a.heads : flavor.kv_heads);
-  const bool keeps_heads = flavor.head_dim > 0 && request.sizes.n_heads == 0 && request.sizes.dim == 0;
-  a.head_dim = pick(request.sizes.head_dim, keeps_heads ? flavor.head_dim : a.dim / std::max<int64_t>(1, a.heads));
-  const bool derives_hidden = flavor.dim > 0 || request.sizes.multiple_of > 0;
-  const int64_t multiple_of = pick(request.sizes.multiple_of, flavor.multiple_of);
+  a.dim = pick(request.model.override_sizes.dim, flavor.dim);
+  a.layers = pick(request.model.override_sizes.n_layers, flavor.layers);
+  a.heads = pick(request.model.override_sizes.n_heads, flavor.heads);
+  a.kv_heads = pick(request.model.override_sizes.n_kv_heads,
+                    request.model.override_sizes.n_heads > 0 ? a.heads : flavor.kv_heads);
+  const bool keeps_heads =
+      flavor.head_dim > 0 && request.model.override_sizes.n_heads == 0 && request.model.override_sizes.dim == 0;
+  a.head_dim = pick(request.model.override_sizes.head_dim,
+                    keeps_heads ? flavor.head_dim : a.dim / std::max<int64_t>(1, a.heads));
+  const bool derives_hidden = flavor.dim > 0 || request.model.override_sizes.multiple_of > 0;
+  const int64_t multiple_of = pick(request.model.override_sizes.multiple_of, flavor.multiple_of);
   const int64_t derived = derives_hidden ? llama_hidden_size(a.dim, flavor.ffn_multiplier, multiple_of) : 0;
-  const bool keeps_hidden = flavor.hidden > 0 && request.sizes.dim == 0 && request.sizes.multiple_of == 0;
-  a.hidden = pick(request.sizes.hidden_dim, keeps_hidden ? flavor.hidden : derived);
+  const bool keeps_hidden =
+      flavor.hidden > 0 && request.model.override_sizes.dim == 0 && request.model.override_sizes.multiple_of == 0;
+  a.hidden = pick(request.model.override_sizes.hidden_dim, keeps_hidden ? flavor.hidden : derived);
   int64_t usual =
       flavor.vocabulary > 0 ? flavor.vocabulary : std::max(-flavor.vocabulary, request.tokenizer_vocabulary);
-  a.vocabulary = pick(request.sizes.vocab_size, usual);
-  a.vocabulary_is_tokenizers = request.sizes.vocab_size <= 0 && flavor.vocabulary <= 0;
+  a.vocabulary = pick(request.model.override_sizes.vocab_size, usual);
+  a.vocabulary_is_tokenizers = request.model.override_sizes.vocab_size <= 0 && flavor.vocabulary <= 0;
   a.max_sequence = request.sequence_length;
-  a.context = request.max_sequence > 0 ? request.max_sequence : published_context(request);
-  a.rope_theta = request.sizes.rope_theta > 0 ? request.sizes.rope_theta : flavor.rope_theta;
+  a.context = request.model.max_seq_len > 0 ? request.model.max_seq_len : published_context(request);
+  a.rope_theta =
+      request.model.override_sizes.rope_theta > 0 ? request.model.override_sizes.rope_theta : flavor.rope_theta;
   if (flavor.norm_epsilon > 0) a.norm_epsilon = flavor.norm_epsilon;
-  if (request.sizes.norm_eps > 0) a.norm_epsilon = request.sizes.norm_eps;
-  a.rope_scaling_name = request.rope_scaling == "default" ? request.name : request.rope_scaling;
+  if (request.model.override_sizes.norm_eps > 0) a.norm_epsilon = request.model.override_sizes.norm_eps;
+  a.rope_scaling_name = request.model.rope_scaling == "default" ? request.model.name : request.model.rope_scaling;
   a.rope_scaling = scaling_named(a.rope_scaling_name);
   if (a.rope_scaling) a.rope_scaling = scaling_of(*a.rope_scaling, request);
-  std::optional<NormType> norm = norm_type_from_name(request.norm_type);
+  std::optional<NormType> norm = norm_type_from_name(request.model.norm_type);
   if (!norm) {
     throw Error(ExitCode::bad_config, fmt::format("model.norm_type = \"{}\" is unknown; there are: rmsnorm, "
                                                   "fused_rmsnorm, layernorm, np_layernorm",
-                                                  request.norm_type));
+                                                  request.model.norm_type));
   }
   a.norm = *norm;
-  const std::string& embeddings = request.sizes.embeddings;
-  a.tied = embeddings == "tied" || (embeddings == "default" && flavor.tied);
+  const std::string& embeddings = request.model.override_sizes.embeddings;
+  a.tied = embeddings == "tied" || (embeddings != "untied" && flavor.tied);
   a.block_causal = flavor.block_causal || request.block_causal;
   check_sizes(a, request);
   return a;

@@ -55,10 +55,10 @@ LlamaArguments qwen_arguments(const ModelRequest& request) {
   static const HeadNorms norms;
   LlamaArguments arguments = llama_arguments(request);
   if (arguments.norm != NormType::rmsnorm && arguments.norm != NormType::fused_rmsnorm) {
-    throw Error(ExitCode::bad_config,
-                fmt::format("model.norm_type = \"{}\": {} has only rmsnorm", request.norm_type, request.name));
+    throw Error(ExitCode::bad_config, fmt::format("model.norm_type = \"{}\": {} has only rmsnorm",
+                                                  request.model.norm_type, request.model.name));
   }
-  arguments.variant = request.name == "qwen2" ? static_cast<const LlamaVariantDescription*>(&biases) : &norms;
+  arguments.variant = request.model.name == "qwen2" ? static_cast<const LlamaVariantDescription*>(&biases) : &norms;
   return arguments;
 }
 

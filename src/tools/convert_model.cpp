@@ -71,7 +71,7 @@ std::vector<std::string> differences(const ForeignSettings& settings, const Mode
 
 }  // namespace
 
-std::string shown(const ModelRequest& request) { return request.name + " " + request.flavor; }
+std::string shown(const ModelRequest& request) { return request.model.name + " " + request.model.flavor; }
 
 void expect_folder(const std::filesystem::path& folder) {
   std::error_code unknown;
@@ -137,8 +137,8 @@ std::optional<ModelRequest> recognised(const ForeignSettings& settings) {
       if (!find_state_dict_adapter(name)) continue;
       for (const std::string& flavor : architecture->flavors(name)) {
         ModelRequest request;
-        request.name = name;
-        request.flavor = flavor;
+        request.model.name = name;
+        request.model.flavor = flavor;
         request = with_vocabulary(std::move(request), vocabulary_in(settings));
         if (differences(settings, request).empty()) return request;
       }

@@ -250,7 +250,7 @@ void build_model(Run& run, std::optional<uint64_t> seed) {
   });
   run.memory->watch([] { return "building the model"; },
                     [&] {
-                      run.model.assembly = assemble(*find_model_family(request.name), request, strategies, plan,
+                      run.model.assembly = assemble(*find_model_family(request.model.name), request, strategies, plan,
                                                     run.groups, run.device.device, seed,
                                                     choose_kernels(config, run.device, log), std::move(recorder));
                     });

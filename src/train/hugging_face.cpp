@@ -87,9 +87,9 @@ Json token_ids(const Tokenizer* tokenizer) {
 }  // namespace
 
 const StateDictAdapter& adapter_of(const ModelRequest& request) {
-  const StateDictAdapter* adapter = find_state_dict_adapter(request.name);
+  const StateDictAdapter* adapter = find_state_dict_adapter(request.model.name);
   if (!adapter) {
-    throw Error(ExitCode::bad_config, fmt::format("no other program has a form for model {}", request.name));
+    throw Error(ExitCode::bad_config, fmt::format("no other program has a form for model {}", request.model.name));
   }
   return *adapter;
 }
@@ -178,7 +178,7 @@ std::string check_settings(const fs::path& folder, const ModelRequest& request, 
     throw Error(ExitCode::bad_config,
                 fmt::format("{} is of another model than {} {}: {}; name the model of these weights with model.flavor "
                             "and model.override",
-                            path.string(), request.name, request.flavor, join(another, "; ")));
+                            path.string(), request.model.name, request.model.flavor, join(another, "; ")));
   }
   if (changed.empty()) return {};
   return fmt::format("{}: {}; the weights are used anyway", path.string(), join(changed, "; "));

@@ -305,27 +305,23 @@ namespace {
 
 /// Empty for a family that no other program supports.
 std::vector<ModelFact> facts_of(const ModelRequest& model) {
-  const StateDictAdapter* adapter = find_state_dict_adapter(model.name);
+  const StateDictAdapter* adapter = find_state_dict_adapter(model.model.name);
   return adapter ? adapter->facts(model) : std::vector<ModelFact>();
 }
 
-/// Visits every member of a request except the tokenizer's size and what depends on the data.
-template <class Request, class Visit>
-void visit_request(Request& model, const Visit& visit) {
-  auto& sizes = model.sizes;
-  auto& rope = model.rope;
-  visit("name", model.name), visit("flavor", model.flavor);
-  visit("norm_type", model.norm_type), visit("rope_scaling", model.rope_scaling);
-  visit("seq_len", model.sequence_length), visit("max_seq_len", model.max_sequence);
-  visit("dim", sizes.dim), visit("n_layers", sizes.n_layers), visit("n_heads", sizes.n_heads);
-  visit("n_kv_heads", sizes.n_kv_heads), visit("head_dim", sizes.head_dim), visit("hidden_dim", sizes.hidden_dim);
-  visit("multiple_of", sizes.multiple_of), visit("vocab_size", sizes.vocab_size);
-  visit("norm_eps", sizes.norm_eps), visit("embeddings", sizes.embeddings), visit("rope_theta", sizes.rope_theta);
-  visit("rope_factor", rope.factor), visit("rope_low_freq_factor", rope.low_freq_factor);
-  visit("rope_high_freq_factor", rope.high_freq_factor), visit("rope_original_context", rope.original_context);
-  visit("rope_beta_fast", rope.beta_fast), visit("rope_beta_slow", rope.beta_slow);
-  visit("rope_attention_factor", rope.attention_factor);
+/// The recorded options of a model: those of model.override, and of the section model what decides the weights.
+std::vector<const Option*> recorded_options(const Schema& schema) {
+  std::vector<const Option*> options;
+  for (const char* key : {"model.name", "model.flavor", "model.norm_type", "model.rope_scaling", "model.max_seq_len"}) {
+    options.push_back(schema.find(key));
+  }
+  for (const Option& option : schema.options()) {
+    if (option.section == "model.override") options.push_back(&option);
+  }
+  return options;
 }
+
+constexpr const char* kSequenceLength = "seq_len";
 
 /// The recorded facts of the model; null if there are none.
 nlohmann::ordered_json saved_facts(const std::optional<Manifest>& manifest) {
@@ -337,32 +333,44 @@ nlohmann::ordered_json saved_facts(const std::optional<Manifest>& manifest) {
 }  // namespace
 
 nlohmann::ordered_json model_facts(const ModelRequest& model) {
-  nlohmann::ordered_json facts{{"flavor", model.name + " " + model.flavor}};
+  nlohmann::ordered_json facts{{"flavor", model.model.name + " " + model.model.flavor}};
   for (const ModelFact& fact : facts_of(model)) facts[fact.name] = fact.value;
-  visit_request(model, [&](const char* name, const auto& value) { facts["request"][name] = value; });
+  nlohmann::ordered_json& request = facts["request"];
+  request[kSequenceLength] = model.sequence_length;
+  const Schema schema;
+  JobConfig config;
+  config.model = model.model;
+  for (const Option* option : recorded_options(schema)) request[option->name()] = to_json(option->read(config));
   return facts;
 }
 
 std::optional<ModelRequest> recorded_model(const std::optional<Manifest>& manifest) {
   const nlohmann::ordered_json facts = saved_facts(manifest);
   if (facts.is_null() || !facts.contains("request")) return std::nullopt;
-  ModelRequest model;
-  model.tokenizer_vocabulary = 1;
-  try {
-    facts.at("request").at("name").get_to(model.name);
-    visit_request(model, [&](const char* name, auto& value) {  // older versions recorded fewer members
-      if (facts.at("request").contains(name)) facts.at("request").at(name).get_to(value);
-    });
-  } catch (const nlohmann::json::exception&) {  // from a version with another table of models
-    return std::nullopt;
+  const nlohmann::ordered_json& request = facts.at("request");
+  if (!request.is_object() || !request.contains("name")) return std::nullopt;
+  const Schema schema;
+  JobConfig config = default_config(schema);
+  for (const Option* option : recorded_options(schema)) {  // older versions recorded fewer
+    const auto found = request.find(option->name());
+    if (found == request.end()) continue;
+    const std::optional<Value> value = value_from_json(option->type, *found);
+    if (!value) return std::nullopt;  // from a version with other options
+    option->write(config, *value);
   }
-  const Architecture* architecture = find_architecture(model.name);
-  return architecture && architecture->has_flavor(model.name, model.flavor) ? std::optional(model) : std::nullopt;
+  ModelRequest model{.model = config.model, .tokenizer_vocabulary = 1};
+  if (const auto length = request.find(kSequenceLength); length != request.end()) {
+    if (!length->is_number_integer()) return std::nullopt;
+    model.sequence_length = length->get<int64_t>();
+  }
+  const Architecture* architecture = find_architecture(model.model.name);
+  return architecture && architecture->has_flavor(model.model.name, model.model.flavor) ? std::optional(model)
+                                                                                        : std::nullopt;
 }
 
 std::string check_model_facts(const OpenCheckpoint& checkpoint, const ModelRequest& model, WeightUse use) {
   const nlohmann::ordered_json saved = saved_facts(checkpoint.manifest());
-  if (saved.is_null()) return join(find_architecture(model.name)->notes(model), "; ");
+  if (saved.is_null()) return join(find_architecture(model.model.name)->notes(model), "; ");
   std::vector<std::string> another, changed;
   bool may_begin = use == WeightUse::resume;
   for (const ModelFact& fact : facts_of(model)) {

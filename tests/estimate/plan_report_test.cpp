@@ -40,8 +40,8 @@ TEST(MemoryTable, ShowsAValidationThatTakesMoreThanAStepAndNoOther) {
 
 Plan float8_plan(const MeshPlace& place, const Float8Request& float8) {
   ModelRequest request;
-  request.name = "llama3";
-  request.flavor = "debugmodel";
+  request.model.name = "llama3";
+  request.model.flavor = "debugmodel";
   request.tokenizer_vocabulary = 2000;
   PlanRequest plan;
   plan.sequence_length = 64;

@@ -12,8 +12,8 @@ namespace {
 
 ModelRequest request_for(const std::string& name, const std::string& flavor, int64_t vocabulary = 0) {
   ModelRequest request;
-  request.name = name;
-  request.flavor = flavor;
+  request.model.name = name;
+  request.model.flavor = flavor;
   request.tokenizer_vocabulary = vocabulary;
   return request;
 }
@@ -128,7 +128,7 @@ TEST(Llama, FlopsPerTokenFollowTheFormulaOfTheWholeModel) {
 TEST(Llama, ScalingFollowsTheNameUnlessItIsGiven) {
   auto scaling = [](const std::string& name, const std::string& flavor, const std::string& wanted) {
     ModelRequest request = request_for(name, flavor);
-    request.rope_scaling = wanted;
+    request.model.rope_scaling = wanted;
     const auto found = llama_arguments(request).rope_scaling;
     return found ? found->factor : 0.0;
   };
@@ -141,8 +141,8 @@ TEST(Llama, ScalingFollowsTheNameUnlessItIsGiven) {
   EXPECT_EQ(scaling("llama3_1", "8B", "none"), 0);
   EXPECT_EQ(scaling("llama3_1", "8B", "llama3_2"), 32);
   const RotaryScaling published = *llama_arguments(request_for("llama3_1", "8B")).rope_scaling;
-  EXPECT_EQ(published.low_frequency_factor, 1.0);
-  EXPECT_EQ(published.high_frequency_factor, 4.0);
+  EXPECT_EQ(published.low_freq_factor, 1.0);
+  EXPECT_EQ(published.high_freq_factor, 4.0);
   EXPECT_EQ(published.original_context, 8192);
 }
 
@@ -154,7 +154,7 @@ TEST(Llama, PlainLlama3SaysThatItDoesNotScaleAndOthersSayNothing) {
   EXPECT_NE(notes[0].find("llama3_1"), std::string::npos);
   EXPECT_TRUE(architecture.notes(request_for("llama3_1", "8B")).empty());
   ModelRequest chosen = request_for("llama3", "8B");
-  chosen.rope_scaling = "none";
+  chosen.model.rope_scaling = "none";
   EXPECT_TRUE(architecture.notes(chosen).empty());
 }
 
@@ -215,7 +215,7 @@ TEST(Llama, ASequenceBeyondTheModelsContextIsRefusedWithBothLengths) {
   request.sequence_length = 4097;
   expect_says(refusal(request), "training.seq_len = 4097");
   expect_says(refusal(request), "4096 tokens");
-  request.max_sequence = 8192;
+  request.model.max_seq_len = 8192;
   EXPECT_EQ(refusal(request), "accepted");
   request = request_for("llama3", "8B");
   request.sequence_length = 131072;
@@ -232,29 +232,30 @@ TEST(Llama, ATokenizerLargerThanTheVocabularyIsRefusedWithBothSizes) {
 }
 
 TEST(Llama, SizesThatDoNotFitTogetherAreRefused) {
-  auto with = [](ModelRequest::Sizes sizes) {
+  auto with = [](ModelOverrideSection sizes) {
     ModelRequest request = request_for("llama3", "debugmodel");
-    request.sizes = sizes;
+    request.model.override_sizes = sizes;
     return request;
   };
   expect_says(refusal(with({.dim = 100, .n_heads = 3})), "dim = 100 is not a multiple of n_heads = 3");
   expect_says(refusal(with({.n_heads = 16, .n_kv_heads = 3})), "n_kv_heads = 3");
   expect_says(refusal(with({.dim = 48, .n_heads = 16})), "odd");
   ModelRequest request = request_for("llama3", "debugmodel");
-  request.norm_type = "batchnorm";
+  request.model.norm_type = "batchnorm";
   expect_says(refusal(request), "np_layernorm");
 }
 
 TEST(Llama, SizesOfTheConfigReplaceTheFlavors) {
   ModelRequest request = request_for("llama3", "8B");
-  request.sizes = {.dim = 64, .n_layers = 2, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16, .vocab_size = 300};
+  request.model.override_sizes = {
+      .dim = 64, .n_layers = 2, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16, .vocab_size = 300};
   const LlamaArguments a = llama_arguments(request);
   EXPECT_EQ(a.head_dim, 8);
   EXPECT_EQ(a.layers, 2);
   EXPECT_EQ(a.kv_heads, 4);
   EXPECT_EQ(a.vocabulary, 300);
   EXPECT_EQ(a.hidden, llama_hidden_size(64, 1.3, 16));
-  request.sizes.n_kv_heads = 0;
+  request.model.override_sizes.n_kv_heads = 0;
   EXPECT_EQ(llama_arguments(request).kv_heads, 8) << "given heads without key-value heads: as many";
 }
 

@@ -101,8 +101,8 @@ TEST(Initialise, OnesAreOnes) { EXPECT_TRUE(same_bits(drawn("norm.weight", {7}, 
 
 ModelRequest request_of(const std::string& name, const std::string& flavor) {
   ModelRequest request;
-  request.name = name;
-  request.flavor = flavor;
+  request.model.name = name;
+  request.model.flavor = flavor;
   return request;
 }
 

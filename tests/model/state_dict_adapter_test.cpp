@@ -13,8 +13,8 @@ namespace {
 
 ModelRequest adapter_request(const std::string& name, const std::string& flavor) {
   ModelRequest request;
-  request.name = name;
-  request.flavor = flavor;
+  request.model.name = name;
+  request.model.flavor = flavor;
   request.tokenizer_vocabulary = 1;
   return request;
 }
@@ -71,7 +71,7 @@ TEST(HuggingFaceNames, ATiedModelHasNoHeadOfItsOwnButMayBringACopy) {
 
 TEST(HuggingFaceNames, AModelThatTransformersCannotComputeIsRefused) {
   ModelRequest request = adapter_request("llama3", "8B");
-  request.norm_type = "layernorm";
+  request.model.norm_type = "layernorm";
   EXPECT_THROW(adapter().hugging_face(request), Error);
 }
 

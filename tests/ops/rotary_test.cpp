@@ -32,11 +32,11 @@ std::vector<double> frequencies(int64_t head_dim, double theta, const std::optio
     if (scaling) {
       const double wavelength = 2 * std::numbers::pi / f;
       const double original = static_cast<double>(scaling->original_context);
-      if (wavelength > original / scaling->low_frequency_factor) {
+      if (wavelength > original / scaling->low_freq_factor) {
         f /= scaling->factor;
-      } else if (wavelength >= original / scaling->high_frequency_factor) {
-        const double s = (original / wavelength - scaling->low_frequency_factor) /
-                         (scaling->high_frequency_factor - scaling->low_frequency_factor);
+      } else if (wavelength >= original / scaling->high_freq_factor) {
+        const double s =
+            (original / wavelength - scaling->low_freq_factor) / (scaling->high_freq_factor - scaling->low_freq_factor);
         f = (1 - s) * f / scaling->factor + s * f;
       }
     }
@@ -175,7 +175,8 @@ TEST(Rotary, TheTableIsTheComplexExponentialOfTheDefinition) {
 
 TEST(Rotary, ScalingFollowsThePublishedRuleForLlama31AndLlama32) {
   for (double factor : {8.0, 32.0}) {
-    const RotaryScaling scaling{.factor = factor};
+    const RotaryScaling scaling{
+        .factor = factor, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 8192};
     for (int64_t head_dim : {64, 128}) {
       const at::Tensor table = rotary_table(2, head_dim, 5e5, scaling);
       const auto wanted = frequencies(head_dim, 5e5, scaling);

@@ -33,7 +33,7 @@ class FusedSteps : public ::testing::TestWithParam<std::tuple<ElementType, std::
 TEST_P(FusedSteps, HaveTheLossAndTheGradientsOfPlainOnes) {
   const auto& [compute, norm] = GetParam();
   ModelRequest request = small_request();
-  request.norm_type = norm;
+  request.model.norm_type = norm;
   SmallModel plain(request, plan_in(compute)), fused(request, plan_in(compute), fused_options());
   const BatchContext batch = plain.batch();
   EXPECT_TRUE(near(fused.run(batch), plain.run(batch), bound(compute) / 10));
@@ -91,7 +91,8 @@ TEST(FusedSteps, AccumulateOverMicrobatchesLikePlainOnes) {
 ModelRequest float8_request() {
   ModelRequest request = small_request();
   request.sequence_length = 16;
-  request.sizes = {.dim = 64, .n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 16, .vocab_size = 59};
+  request.model.override_sizes = {
+      .dim = 64, .n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 16, .vocab_size = 59};
   return request;
 }
 

@@ -44,8 +44,8 @@ TEST(Recompute, HoldsForEveryNormTypeAndForDocumentMasks) {
     for (const NamedSelection& named : all_selections()) {
       SCOPED_TRACE(std::string(norm) + ", " + named.name);
       ModelRequest request = small_request();
-      request.norm_type = norm;
-      request.flavor = "debugmodel_varlen_attn";
+      request.model.norm_type = norm;
+      request.model.flavor = "debugmodel_varlen_attn";
       SmallModel plain(request);
       SmallModel checked(request, plan_with(named.selection), {.check_kept_tensors = true});
       BatchContext batch = plain.batch();
@@ -62,7 +62,8 @@ TEST(Recompute, GivesTheSameBitsOnTwoThreads) {
   const ThreadCount two(2);
   ModelRequest request = small_request();
   request.sequence_length = 128;
-  request.sizes = {.dim = 128, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 8, .vocab_size = 301};
+  request.model.override_sizes = {
+      .dim = 128, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 8, .vocab_size = 301};
   SmallModel plain(request);
   const BatchContext batch = plain.batch();
   const at::Tensor loss = plain.run(batch);
@@ -92,7 +93,7 @@ class AgainstPlainTorch : public ::testing::TestWithParam<Variant> {
   }
   SmallModel make() const {
     ModelRequest request = small_request(GetParam().name, GetParam().kv_heads);
-    request.norm_type = GetParam().norm;
+    request.model.norm_type = GetParam().norm;
     return SmallModel(request);
   }
 };

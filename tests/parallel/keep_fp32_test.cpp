@@ -100,7 +100,7 @@ struct Kept {
   explicit Kept(std::vector<std::string> units, const ModelRequest& request = small_request())
       : gather(std::make_shared<NotingCommunicator>("fsdp_gather")),
         scatter(std::make_shared<NotingCommunicator>("fsdp_scatter")) {
-    const ModelFamily& family = *find_model_family(request.name);
+    const ModelFamily& family = *find_model_family(request.model.name);
     PlanRequest plan_request = small_plan();
     plan_request.sequence_length = request.sequence_length;
     plan_request.compute = plan_request.reduce = ElementType::bfloat16;

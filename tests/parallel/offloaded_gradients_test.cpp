@@ -72,8 +72,8 @@ class OffloadedGradients : public ::testing::TestWithParam<std::tuple<at::Device
     device_ = at::Device(type, static_cast<c10::DeviceIndex>(type == at::kCUDA ? 0 : -1));
     if (type == at::kCUDA && !has_gpu()) return;
     ModelRequest request = small_request();
-    request.sizes.n_layers = 5;
-    const ModelFamily& family = *find_model_family(request.name);
+    request.model.override_sizes.n_layers = 5;
+    const ModelFamily& family = *find_model_family(request.model.name);
     PlanRequest plan_request = small_plan();
     plan_request.sequence_length = request.sequence_length;
     plan_request.cpu_offload = true;

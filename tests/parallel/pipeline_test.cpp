@@ -203,16 +203,16 @@ class StandInStages : public UnitRunner {
 struct StandInPipeline {
   explicit StandInPipeline(const NamedShape& named) : shape(named.shape) {
     ModelRequest request;
-    request.name = "llama3";
-    request.flavor = "debugmodel";
+    request.model.name = "llama3";
+    request.model.flavor = "debugmodel";
     request.sequence_length = 2;
-    request.sizes = {.dim = 8,
-                     .n_layers = std::max(1, shape.stages() - 2),
-                     .n_heads = 2,
-                     .n_kv_heads = 2,
-                     .multiple_of = 8,
-                     .vocab_size = 16};
-    family = find_model_family(request.name);
+    request.model.override_sizes = {.dim = 8,
+                                    .n_layers = std::max(1, shape.stages() - 2),
+                                    .n_heads = 2,
+                                    .n_kv_heads = 2,
+                                    .multiple_of = 8,
+                                    .vocab_size = 16};
+    family = find_model_family(request.model.name);
     model = describe_model(request);
     built = family->build(request, {});
     PipelineRequest pipeline;

@@ -23,7 +23,7 @@ TEST_P(SavedBytes, OfEveryUnitAreExactlyWhatThePlanSaid) {
     plan.compute = compute;
     plan.recompute = named.selection;
     ModelRequest request = small_request(family, kv_heads);
-    request.norm_type = norm;
+    request.model.norm_type = norm;
     SmallModel small(request, plan, {.count_saved_bytes = true});
     forward(*small.executor, small.batch(), 0);
     for (size_t u = 0; u < small.plan.units.size(); ++u) {
@@ -45,7 +45,8 @@ INSTANTIATE_TEST_SUITE_P(Relatives, SavedBytes,
 ModelRequest float8_model() {
   ModelRequest request = small_request();
   request.sequence_length = 16;
-  request.sizes = {.dim = 64, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 16, .vocab_size = 59};
+  request.model.override_sizes = {
+      .dim = 64, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 16, .vocab_size = 59};
   return request;
 }
 
@@ -81,7 +82,7 @@ TEST(SavedBytes, InFloat8AreWhatThePlanSaidWhicheverLayersAreConverted) {
 
 TEST(SavedBytes, HoldTheColumnsOfFloat8WeightsWhereWeightsStay) {
   const ModelRequest request = float8_model();
-  const ModelFamily& family = *find_model_family(request.name);
+  const ModelFamily& family = *find_model_family(request.model.name);
   enum class Case { stay, cast_again, leave };
   std::map<Case, int64_t> of_a_block;
   for (const Case one : {Case::stay, Case::cast_again, Case::leave}) {
@@ -116,7 +117,7 @@ class SavedBytesOfOneRank : public ::testing::TestWithParam<std::tuple<NamedSele
 TEST_P(SavedBytesOfOneRank, OfSeveralThatShareEveryMatrixAreWhatThePlanSaid) {
   const auto& [named, name] = GetParam();
   const ModelRequest request = small_request(name);
-  const ModelFamily& family = *find_model_family(request.name);
+  const ModelFamily& family = *find_model_family(request.model.name);
   for (const ElementType compute : {ElementType::float32, ElementType::bfloat16}) {
     PlanRequest plan_request = small_plan();
     plan_request.sequence_length = request.sequence_length;

@@ -85,7 +85,7 @@ TEST(GraphRunner, ReplaysUnitsThatAreRecomputed) {
 
 TEST(GraphRunner, LeavesStepsWithDocumentsToTheirOwnKernelCalls) {
   ModelRequest request = small_request();
-  request.flavor = "debugmodel_varlen_attn";
+  request.model.flavor = "debugmodel_varlen_attn";
   Recorded recorded(request);
   BatchContext batch = recorded.small.batch();
   batch.bounds.document_starts = {{0, 4, 5}, {0}};
@@ -175,7 +175,7 @@ struct Alone {
     PlanRequest asked = plan_request;
     asked.sequence_length = request.sequence_length;
     asked.cuda_graphs = recorded;
-    const ModelFamily& family = *find_model_family(request.name);
+    const ModelFamily& family = *find_model_family(request.model.name);
     description = describe_model(request);
     plan = make_plan(description, asked);
     assembly = assemble(family, request, {std::make_shared<DenseProducts>(), plan.request.loss_chunks, false}, plan, {},
@@ -284,7 +284,8 @@ TEST(MicrobatchGraphs, AreTheBitsOfEagerFusedKernelsToo) {
 TEST(MicrobatchGraphs, InFloat8AreTheBitsOfEagerSteps) {
   ModelRequest request = small_request();
   request.sequence_length = 16;
-  request.sizes = {.dim = 64, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 16, .vocab_size = 59};
+  request.model.override_sizes = {
+      .dim = 64, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 16, .vocab_size = 59};
   PlanRequest plan = plan_in(ElementType::bfloat16);
   plan.float8 = Float8Request{};
   Alone recorded(true, plan, fused_loss_options(), request), plain(false, plan, fused_loss_options(), request);
@@ -333,7 +334,7 @@ TEST(MicrobatchGraphs, KeepToAFewShapes) {
 
 TEST(MicrobatchGraphs, LeaveStepsWithDocumentsToTheirOwnKernelCalls) {
   ModelRequest request = small_request();
-  request.flavor = "debugmodel_varlen_attn";
+  request.model.flavor = "debugmodel_varlen_attn";
   Alone recorded(true, small_plan(), {}, request);
   BatchContext batch = recorded.batch(1);
   batch.bounds.document_starts = {{0, 4, 5}, {0}};

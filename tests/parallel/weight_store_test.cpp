@@ -122,7 +122,7 @@ struct Sharded {
 std::vector<std::string> traced_step(int64_t replicas = 1, int64_t layers = 3) {
   std::vector<std::string> trace;
   ModelRequest model = small_request();
-  model.sizes.n_layers = layers;
+  model.model.override_sizes.n_layers = layers;
   const ModelFamily& family = *find_model_family(model.name);
   PlanRequest request = small_plan();
   request.sequence_length = model.sequence_length;

@@ -10,12 +10,12 @@
 namespace titan {
 namespace {
 
-ModelDescription describe_float8(const std::string& name, const std::string& flavor, ModelRequest::Sizes sizes = {}) {
+ModelDescription describe_float8(const std::string& name, const std::string& flavor, ModelOverrideSection sizes = {}) {
   ModelRequest request;
-  request.name = name;
-  request.flavor = flavor;
+  request.model.name = name;
+  request.model.flavor = flavor;
   request.tokenizer_vocabulary = 2000;
-  request.sizes = sizes;
+  request.model.override_sizes = sizes;
   return describe_model(request);
 }
 

@@ -102,7 +102,7 @@ TEST(Plan, ALossFoundInPlaceMakesOneMatrixOfLogits) {
   request.validation = {64, 13};
   request.loss_chunks = 1;
   ModelRequest model = small_request();
-  model.sizes.vocab_size = 5000;
+  model.model.override_sizes.vocab_size = 5000;
   const int64_t plain = forward_of(plan_of(model, request));
   request.fused_loss = true;
   EXPECT_EQ(plain - forward_of(plan_of(model, request)), 64 * 13 * 5000 * 4);
@@ -133,7 +133,7 @@ TEST(Plan, ATiedHeadBorrowsTheEmbeddingsGroupWhichIsCompleteAfterTheEmbedding) {
 
 TEST(Plan, ATiedModelWithoutNormWeightsHasAHeadWithoutAGroupOfItsOwn) {
   ModelRequest request = small_request("llama3_2");
-  request.norm_type = "np_layernorm";
+  request.model.norm_type = "np_layernorm";
   const Plan plan = plan_of(request);
   EXPECT_EQ(plan.groups.size(), 4u);
   EXPECT_EQ(plan.units.back().groups, std::vector<size_t>{0});
@@ -290,8 +290,8 @@ TEST(Plan, EmbeddingAndHeadThatAreOneMatrixShareNoSlotWithEachOther) {
 
 TEST(Plan, OfTheLargestModelNeedsNoTensor) {
   ModelRequest request;
-  request.name = "llama3_1";
-  request.flavor = "405B";
+  request.model.name = "llama3_1";
+  request.model.flavor = "405B";
   request.sequence_length = 8192;
   PlanRequest full = small_plan();
   full.recompute = selection(RecomputeSelection::Mode::full);

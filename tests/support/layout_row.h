@@ -48,7 +48,7 @@ struct LayoutRow {
   bool documents = false;     // several in every sample, which do not see each other
   int64_t length = 64;        // of a sample
   int64_t global_batch = 16;  // samples of a step; every layout's ranks and microbatches divide it
-  ModelRequest::Sizes sizes{
+  ModelOverrideSection sizes{
       .dim = 64, .n_layers = 4, .n_heads = 8, .n_kv_heads = 4, .multiple_of = 16, .vocab_size = 203};
 
   int64_t pipeline = 1;           // ranks of it
@@ -62,10 +62,10 @@ struct LayoutRow {
 
 inline ModelRequest matrix_request(const LayoutRow& row) {
   ModelRequest request;
-  request.name = row.tied ? "llama3_2" : "llama3";
-  request.flavor = row.tied ? "1B" : row.documents ? "debugmodel_flex_attn" : "debugmodel";
+  request.model.name = row.tied ? "llama3_2" : "llama3";
+  request.model.flavor = row.tied ? "1B" : row.documents ? "debugmodel_flex_attn" : "debugmodel";
   request.sequence_length = row.length;
-  request.sizes = row.sizes;
+  request.model.override_sizes = row.sizes;
   return request;
 }
 

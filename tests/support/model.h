@@ -34,7 +34,7 @@ struct SmallModel {
                       ExecutorOptions options = {}, const MakeWeights& make_weights = resident,
                       std::shared_ptr<const LinearProducts> products = std::make_shared<DenseProducts>(),
                       const MakeRunner& make_runner = eager)
-      : request(model_request), family(*find_model_family(request.name)) {
+      : request(model_request), family(*find_model_family(request.model.name)) {
     plan_request.sequence_length = request.sequence_length;
     description = describe_model(request);
     model = family.build(request, {std::move(products), plan_request.loss_chunks, false});

@@ -16,10 +16,11 @@ inline void PrintTo(ElementType type, std::ostream* out) { *out << name(type); }
 /// Small, odd where the model lets it be, grouped-query unless `kv_heads` says otherwise.
 inline ModelRequest small_request(const std::string& name = "llama3", int64_t kv_heads = 2) {
   ModelRequest request;
-  request.name = name;
-  request.flavor = name == "llama3_2" ? "1B" : name.starts_with("qwen") ? kCustomFlavor : "debugmodel";
+  request.model.name = name;
+  request.model.flavor = name == "llama3_2" ? "1B" : name.starts_with("qwen") ? kCustomFlavor : "debugmodel";
   request.sequence_length = 13;
-  request.sizes = {.dim = 24, .n_layers = 3, .n_heads = 4, .n_kv_heads = kv_heads, .multiple_of = 8, .vocab_size = 59};
+  request.model.override_sizes = {
+      .dim = 24, .n_layers = 3, .n_heads = 4, .n_kv_heads = kv_heads, .multiple_of = 8, .vocab_size = 59};
   return request;
 }
 

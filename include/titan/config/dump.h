@@ -4,6 +4,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,10 @@ std::string dump_toml(const Schema& schema, const JobConfig& config, const Origi
 
 /// The same as nested objects; options without a value are null.
 std::string dump_json(const Schema& schema, const JobConfig& config);
+
+/// One value as JSON (none: null), and the value of type `type` that it stands for; nothing if it is of another type.
+nlohmann::ordered_json to_json(const Value& value);
+std::optional<Value> value_from_json(ValueType type, const nlohmann::ordered_json& json);
 
 /// One of the two compared configs.
 struct DiffSide {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "titan/config/rotary_scaling.h"
+
 namespace titan {
 
 /// Which torchtitan generation's defaults and formulas apply where the two differ.
@@ -59,15 +61,9 @@ struct ModelOverrideSection {
   int64_t multiple_of{};
   int64_t vocab_size{};
   double norm_eps{};
-  std::string embeddings;  ///< default, tied, untied
+  std::string embeddings{};  ///< default, tied, untied
   double rope_theta{};
-  double rope_factor{};
-  double rope_low_freq_factor{};
-  double rope_high_freq_factor{};
-  int64_t rope_original_context{};
-  double rope_beta_fast{};
-  double rope_beta_slow{};
-  double rope_attention_factor{};
+  RotaryScaling rope{};  ///< rope_factor, …: numbers that replace those of model.rope_scaling, which gives the kind
 };
 
 struct ModelSection {

@@ -86,6 +86,10 @@ class Section {
     schema.add_section(name_, std::move(description));
   }
 
+  /// More options of a section that is already described, bound to the fields of a struct within its own.
+  Section(Schema& schema, std::string name, Access access)
+      : schema_(schema), name_(std::move(name)), access_(std::move(access)) {}
+
   /// An option bound to a field.
   template <class Field>
   Option& add(const std::string& name, Field S::*member, const std::type_identity_t<Field>& default_is) {

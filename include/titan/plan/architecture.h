@@ -9,41 +9,17 @@
 #include <string_view>
 #include <vector>
 
+#include "titan/config/schema.h"
 #include "titan/plan/description.h"
 
 namespace titan {
 
-/// The requested model, resolved from the config and the tokenizer.
+/// The requested model: the options, and what follows from tokenizer and data.
 struct ModelRequest {
-  std::string name;
-  std::string flavor;
-  std::string norm_type = "rmsnorm";
-  std::string rope_scaling = "default";
+  ModelSection model = default_config().model;
   int64_t tokenizer_vocabulary = 0;  // 0: unknown
-  int64_t sequence_length = 2048;
-  int64_t max_sequence = 0;   // 0: the family's default
-  bool block_causal = false;  // attention stops at document boundaries, even if the flavor's does not
-  /// Override the flavor's sizes; 0 keeps the flavor's; 0 in `rope` keeps that of `rope_scaling`.
-  struct Sizes {
-    int64_t dim = 0;
-    int64_t n_layers = 0;
-    int64_t n_heads = 0;
-    int64_t n_kv_heads = 0;
-    int64_t head_dim = 0;
-    int64_t hidden_dim = 0;
-    int64_t multiple_of = 0;
-    int64_t vocab_size = 0;
-    double norm_eps = 0;
-    std::string embeddings = "default";  // or tied, untied
-    double rope_theta = 0;
-  } sizes;
-  struct Rope {
-    double factor = 0;
-    double low_freq_factor = 0, high_freq_factor = 0;
-    int64_t original_context = 0;
-    double beta_fast = 0, beta_slow = 0;
-    double attention_factor = 0;
-  } rope;
+  int64_t sequence_length = 2048;    // the longest sequence of training or validation
+  bool block_causal = false;         // attention stops at document boundaries, even if the flavor's does not
 };
 
 /// The flavor, for every model name, that has no sizes of its own: the request gives all.

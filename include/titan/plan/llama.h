@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "titan/config/rotary_scaling.h"
 #include "titan/plan/architecture.h"
 #include "titan/plan/operations.h"
 

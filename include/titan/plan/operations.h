@@ -30,25 +30,6 @@ TracedNorm trace_norm(UnitTrace& trace, NormType type, TracedTensor residual, Tr
                       int ordinal);
 TracedTensor trace_closing(UnitTrace& trace, TracedTensor residual, TracedTensor delta);
 
-/// Frequency scaling for contexts longer than the one that the model was first trained with.
-struct RotaryScaling {
-  enum class Kind : uint8_t {
-    llama3,   // as published with Llama 3.1 (factor 8) and 3.2 (factor 32): low frequencies are divided by the factor
-    linear,   // all frequencies (Chen et al., "Extending Context Window of LLMs via Positional Interpolation", 2023)
-    dynamic,  // a larger θ for tables longer than the original context ("NTK-aware" scaling)
-    yarn,     // Peng et al., "YaRN", 2023: low frequencies are divided, vectors are scaled by `attention_factor`
-  };
-  Kind kind = Kind::llama3;
-  double factor = 8.0;
-  double low_frequency_factor = 1.0;   // llama3
-  double high_frequency_factor = 4.0;  // llama3
-  int64_t original_context = 8192;     // not for linear
-  double beta_fast = 32.0;             // yarn: a frequency with more turns in the original context is unchanged
-  double beta_slow = 1.0;              // yarn: one with fewer is divided
-  double attention_factor = 1.0;       // yarn
-  bool operator==(const RotaryScaling&) const = default;
-};
-
 /// The trace of rotate(): query and key are overwritten, unless the recorder keeps them.
 std::pair<TracedTensor, TracedTensor> trace_rotate(UnitTrace& trace, TracedTensor query, TracedTensor key);
 

@@ -71,29 +71,10 @@ int64_t rotary_heads(const std::string& name, const LlamaArguments& arguments) {
 
 /// A scaling in transformers' terms, without the fields that it does not read.
 Json rotary_json(const RotaryScaling& scaling) {
-  using Kind = RotaryScaling::Kind;
-  switch (scaling.kind) {
-    case Kind::linear:
-      return {{"rope_type", "linear"}, {"factor", scaling.factor}};
-    case Kind::dynamic:
-      return {{"rope_type", "dynamic"},
-              {"factor", scaling.factor},
-              {"original_max_position_embeddings", scaling.original_context}};
-    case Kind::yarn:
-      return {{"rope_type", "yarn"},
-              {"factor", scaling.factor},
-              {"beta_fast", scaling.beta_fast},
-              {"beta_slow", scaling.beta_slow},
-              {"attention_factor", scaling.attention_factor},
-              {"original_max_position_embeddings", scaling.original_context}};
-    case Kind::llama3:
-      break;
-  }
-  return {{"rope_type", "llama3"},
-          {"factor", scaling.factor},
-          {"low_freq_factor", scaling.low_frequency_factor},
-          {"high_freq_factor", scaling.high_frequency_factor},
-          {"original_max_position_embeddings", scaling.original_context}};
+  constexpr std::array<const char*, 4> kTypes{"llama3", "linear", "dynamic", "yarn"};  // by RotaryScaling::Kind
+  Json json{{"rope_type", kTypes.at(static_cast<size_t>(scaling.kind))}};
+  visit_rotary_numbers(scaling.kind, [&](const char*, const char* key, auto number) { json[key] = scaling.*number; });
+  return json;
 }
 
 /// Collects the differences, in the file's terms.
@@ -161,7 +142,7 @@ std::string words_of(const std::optional<RotaryScaling>& scaling) {
   if (!scaling) return "none";
   if (scaling->kind != RotaryScaling::Kind::llama3) return rotary_json(*scaling).dump();
   return fmt::format("factor {}, frequency factors {} and {}, original context {}", scaling->factor,
-                     scaling->low_frequency_factor, scaling->high_frequency_factor, scaling->original_context);
+                     scaling->low_freq_factor, scaling->high_freq_factor, scaling->original_context);
 }
 
 /// All kernels of a norm compute the same function.
@@ -181,7 +162,7 @@ std::string words_of(NormType norm) {
 }  // namespace
 
 LlamaAdapter::Kind LlamaAdapter::kind(const ModelRequest& request) const {
-  return request.name == "mistral" ? Kind{"mistral", "MistralForCausalLM"} : Kind{"llama", "LlamaForCausalLM"};
+  return request.model.name == "mistral" ? Kind{"mistral", "MistralForCausalLM"} : Kind{"llama", "LlamaForCausalLM"};
 }
 
 std::vector<ModelFact> LlamaAdapter::facts(const ModelRequest& request) const {
@@ -201,8 +182,8 @@ std::vector<ModelFact> LlamaAdapter::facts(const ModelRequest& request) const {
 ForeignModel LlamaAdapter::hugging_face(const ModelRequest& request) const {
   const LlamaArguments arguments = llama_arguments(request);
   if (arguments.norm != NormType::rmsnorm && arguments.norm != NormType::fused_rmsnorm) {
-    throw Error(ExitCode::bad_config,
-                fmt::format("model.norm_type = \"{}\": Hugging Face's Llama has only rmsnorm", request.norm_type));
+    throw Error(ExitCode::bad_config, fmt::format("model.norm_type = \"{}\": Hugging Face's Llama has only rmsnorm",
+                                                  request.model.norm_type));
   }
   ForeignModel model;
   for (const ParameterSpec& spec : all_parameters(request)) {
@@ -215,9 +196,9 @@ ForeignModel LlamaAdapter::hugging_face(const ModelRequest& request) const {
 
 nlohmann::ordered_json LlamaAdapter::hugging_face_config(const ModelRequest& request) const {
   const LlamaArguments arguments = llama_arguments(request);
-  const bool old = request.name == "llama2";
+  const bool old = request.model.name == "llama2";
   int64_t usual = arguments.rope_scaling ? kScaledContext : old ? kUnscaledContext / 2 : kUnscaledContext;
-  if (request.flavor == kCustomFlavor && request.max_sequence > 0) usual = request.max_sequence;
+  if (request.model.flavor == kCustomFlavor && request.model.max_seq_len > 0) usual = request.model.max_seq_len;
   nlohmann::ordered_json config{{"architectures", {kind(request).architecture}},
                                 {"model_type", kind(request).model_type},
                                 {"vocab_size", arguments.vocabulary},
@@ -244,8 +225,8 @@ nlohmann::ordered_json LlamaAdapter::hugging_face_config(const ModelRequest& req
     if (dynamic) config["max_position_embeddings"] = arguments.rope_scaling->original_context;  // scaled beyond it
   }
   // transformers' classes use a sliding window by default.
-  if (request.name == "mistral") config["sliding_window"] = nullptr;
-  if (request.name.starts_with("qwen")) config["use_sliding_window"] = false;
+  if (request.model.name == "mistral") config["sliding_window"] = nullptr;
+  if (request.model.name.starts_with("qwen")) config["use_sliding_window"] = false;
   return config;
 }
 

@@ -34,7 +34,7 @@ class QwenFamily : public ModelFamily {
   std::unique_ptr<Model> build(const ModelRequest& request, const ModelStrategies& strategies) const override {
     static const AddedBiases biases;
     static const NormalisedHeads norms;
-    const bool has_biases = request.name == "qwen2";
+    const bool has_biases = request.model.name == "qwen2";
     return build_llama(qwen_arguments(request), strategies,
                        has_biases ? static_cast<const LlamaVariant*>(&biases) : &norms);
   }

@@ -14,7 +14,7 @@ class QwenAdapter : public LlamaAdapter {
 
  protected:
   Kind kind(const ModelRequest& request) const override {
-    return request.name == "qwen2" ? Kind{"qwen2", "Qwen2ForCausalLM"} : Kind{"qwen3", "Qwen3ForCausalLM"};
+    return request.model.name == "qwen2" ? Kind{"qwen2", "Qwen2ForCausalLM"} : Kind{"qwen3", "Qwen3ForCausalLM"};
   }
 };
 
