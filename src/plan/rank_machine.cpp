@@ -246,9 +246,9 @@ void RankMachine::find(const Effect& effect, const Action& action) {
       }
       return;
     case Per::rank:
-      // A unit is about the loss if it makes it.
-      if (action.unit < 0 || plan_.units[to_index(action.unit)].is_models_last) found(effect.thing, 0);
-      return;
+      // Of the units, only the one that makes the loss is about it.
+      if (effect.thing == Thing::loss && action.unit >= 0 && !plan_.units[to_index(action.unit)].is_models_last) return;
+      return found(effect.thing, 0);
     default:
       return find_of_groups(effect, action);
   }

@@ -235,7 +235,7 @@ class Checker {
       }
       if (!does(action, Does::releases, Thing::saved) && !does(action, Does::drops, Thing::saved)) return;
       auto reduced = reductions.find(action.stage);
-      if (reduced != reductions.end()) {
+      if (reduced != reductions.end() && does(reduced->second.first, Does::lacks, Thing::saved)) {
         add(reduced->second.first, reduced->second.second, to_string(action) + " must come before it");
       }
     });

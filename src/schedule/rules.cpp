@@ -123,7 +123,7 @@ RuleRows rules_of_weights() {
 }
 
 RuleRows rules_of_gradients() {
-  return {{reduce_grad, {Work::none, {{lacks, Thing::saved}, {lacks, Thing::deferred}}, {{posts, Thing::scatter}}}},
+  return {{reduce_grad, {Work::none, {{lacks, Thing::saved}}, {{posts, Thing::scatter}}}},
           {open_gradient,
            {Work::none,
             {kNextOfGradient},
