@@ -236,13 +236,15 @@ int run_inference(const Schema& schema, const LoadedConfig& job, const std::func
   keep_freed_memory();
   RankSession session(schema, job.config, detect_launch(job.config), nullptr, /*output_is_result=*/true);
   std::unique_ptr<Run> run;
-  const auto on_rank = [&](const World& world) {
-    run = build_inference(job.config, world, session.log());
+  try {
+    run = build_inference(job.config, session.join(), session.log());
     work(*run);
     close_groups(*run);
-    return ExitCode::success;
-  };
-  return session.run(on_rank, [&] { run.reset(); });
+  } catch (...) {
+    session.fail();
+  }
+  run.reset();
+  return session.end(ExitCode::success);
 }
 
 }  // namespace titan

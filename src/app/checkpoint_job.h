@@ -37,9 +37,6 @@ CheckpointJob load_checkpoint_job(const Schema& schema, const std::filesystem::p
 LoadedConfig load_run_job(const Schema& schema, std::span<const std::string> words,
                           std::span<const ConfigCheck> checks);
 
-/// An upper bound on tokens: more than any model here supports, and small enough to avoid overflow.
-constexpr int64_t kMostTokens = int64_t{1} << 31;
-
 /// The job's tokenizer. Throws Error(bad_data) if there is none, or if it has only ids and `needs_text`.
 std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, bool needs_text = true);
 

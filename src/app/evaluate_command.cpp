@@ -1,5 +1,4 @@
 // titan_train evaluate: scores texts, or choices of questions, with the model in a checkpoint.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,6 +14,7 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
+#include "titan/cli/options.h"
 #include "titan/cli/program.h"
 #include "titan/corpus/document_source.h"
 #include "titan/text/utf8.h"
@@ -27,59 +27,6 @@ constexpr std::array<Rewording, 3> kEvaluateWords{
     {{" and is a conversation (training.dataset = \"chat\")", ": it is a conversation, which evaluate does not read"},
      {"data.text_field", "--text-field"},
      {"data.bad_record = \"skip\"", "--data.bad_record skip"}}};
-
-struct EvaluateOptions {
-  std::string checkpoint;
-  std::string data;
-  std::string text_field;
-  bool has_choices = false;
-  std::string delimiter = " ";
-  std::optional<bool> adds_bos;  // nothing: what the tokenizer does by default
-  int64_t window = 0;
-  int64_t limit = 0;
-  std::string dtype;
-  bool json = false;
-  std::vector<std::string> rest;
-};
-
-std::optional<EvaluateOptions> parse_evaluate(std::span<const std::string> arguments) {
-  EvaluateOptions options;
-  CLI::App app("Loss and perplexity of texts, or accuracy on multiple-choice questions", "titan_train evaluate");
-  app.add_option("CHECKPOINT", options.checkpoint,
-                 "A checkpoint, the folder of a run (its newest one), or a folder that transformers loads")
-      ->required();
-  app.add_option("--data", options.data, "Texts as for training (a file, a folder, a glob); with --choices a .jsonl")
-      ->required();
-  app.add_option("--text-field", options.text_field,
-                 "Field of a .jsonl record that holds the text; else --data.text_field");
-  auto* choices = app.add_flag("--choices", options.has_choices,
-                               "The data are questions: {\"context\": …, \"choices\": [ … ], \"answer\": index}");
-  app.add_option("--delimiter", options.delimiter, "Between a question's context and each choice; else a space")
-      ->needs(choices);
-  bool with_bos = false, without_bos = false;
-  auto* with = app.add_flag("--add-bos-token", with_bos,
-                            "Questions begin with the begin-of-text token; else if the tokenizer adds it to a text");
-  with->needs(choices);
-  app.add_flag("--no-bos-token", without_bos, "They do not")->needs(choices)->excludes(with);
-  app.add_option("--window", options.window,
-                 "Tokens that are read together; else as many as the run trained on, or 2048")
-      ->check(CLI::Range(int64_t{2}, kMostTokens));
-  app.add_option("--limit", options.limit, "Only so many documents or questions")->check(at_least(1));
-  app.add_option("--dtype", options.dtype, "float32 or bfloat16; else float32")
-      ->check(CLI::IsMember({"float32", "bfloat16"}));
-  app.add_flag("--json", options.json, "One JSON object for each document or question, and one for all");
-  app.allow_extras();
-  app.footer(
-      "--section.key options follow, such as --parallelism.tensor_parallel_degree=2 under launch or torchrun.\n\n"
-      "Examples:\n"
-      "  titan_train evaluate outputs/mine --data test.jsonl\n"
-      "  titan_train evaluate outputs/mine --data questions.jsonl --choices");
-  if (!parse_words(app, arguments, std::cout)) return std::nullopt;
-  options.rest = app.remaining();
-  if (with_bos || without_bos) options.adds_bos = with_bos;
-  if (!options.dtype.empty()) options.rest.push_back("--training.mixed_precision_param=" + options.dtype);
-  return options;
-}
 
 /// Texts to score, and the report of their sums.
 struct Evaluation {
@@ -337,7 +284,7 @@ Evaluation questions_of(const EvaluateOptions& options, const Tokenizer& tokeniz
 }  // namespace
 
 int run_evaluate(const Schema& schema, std::span<const std::string> arguments) {
-  const std::optional<EvaluateOptions> options = parse_evaluate(arguments);
+  const std::optional<EvaluateOptions> options = parse_evaluate(arguments, std::cout);
   if (!options) return 0;
   LoadedConfig job = load_checkpoint_job(schema, options->checkpoint, options->rest);
   if (const int code = report_config_problems(job)) return code;

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -10,7 +9,7 @@
 #include "titan/app/program.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "titan/cli/program.h"
+#include "titan/cli/options.h"
 #include "titan/config/load.h"
 #include "titan/job/checks.h"
 #include "titan/tools/launch.h"
@@ -18,39 +17,8 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kMostRanksOfHost = 1024;
-
-struct LaunchOptions {
-  int64_t ranks = 0;
-  std::string log_rank = "0";
-  std::vector<std::string> rest;  // command line of the ranks
-};
-
-std::optional<LaunchOptions> parse_launch(std::span<const std::string> arguments, std::ostream& out) {
-  LaunchOptions options;
-  CLI::App app("Train with several processes on this machine", "titan_train launch");
-  app.add_option("-n,--ranks", options.ranks, "Number of processes")
-      ->required()
-      ->check(CLI::Range(int64_t{1}, kMostRanksOfHost));
-  app.add_option("--log-rank", options.log_rank, "Ranks whose log is shown: a comma list, or all")
-      ->envname("LOG_RANK")
-      ->capture_default_str();
-  // From the first unknown word on, all words are for the ranks.
-  app.prefix_command();
-  app.footer(
-      "A config file and --section.key options follow, as for training; or ranks, generate or evaluate and "
-      "their options.\n\n"
-      "Examples:\n"
-      "  titan_train launch -n 2 configs/debug_model.toml\n"
-      "  titan_train launch -n 2 generate outputs/mine --prompt Once --parallelism.tensor_parallel_degree=2");
-  if (!parse_words(app, arguments, out)) return std::nullopt;
-  options.rest = app.remaining();
-  if (!options.rest.empty() && options.rest[0] == "--") options.rest.erase(options.rest.begin());
-  return options;
-}
-
 /// "0,2" or "all"; empty for all.
-std::set<int64_t> parse_ranks(const std::string& text, int64_t ranks) {
+std::set<int64_t> ranks_in(const std::string& text, int64_t ranks) {
   std::set<int64_t> chosen;
   if (trim(text) == "all") return chosen;
   for (const std::string& part : split(text, ',')) {
@@ -78,7 +46,7 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   request.ranks = options->ranks;
   request.program = std::filesystem::read_symlink("/proc/self/exe");
   request.arguments = options->rest;
-  request.shown_ranks = parse_ranks(options->log_rank, options->ranks);
+  request.shown_ranks = ranks_in(options->log_rank, options->ranks);
   if (!request.arguments.empty() && (request.arguments[0] == "generate" || request.arguments[0] == "evaluate")) {
     // These commands have a config of their own.
     request.output_folder = "outputs/logs";

@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> words = titan::program_words({argv + 1, argv + argc});
   Run run = nullptr;
   const auto act = [&](const titan::Schema& schema) {
-    if (const auto call = titan::find_call_without_tensors(words)) return call->run(schema, call->arguments);
+    if (const auto call = titan::find_call(words)) return call->run(schema, call->arguments);
     limit_spinning();
     run = open_library();
     return 0;

@@ -91,47 +91,47 @@ RankSession::RankSession(const Schema& schema, const JobConfig& config, Launch l
   if (remembered > 0 && !launch_.fake) trace_ = std::make_shared<CollectiveTrace>(remembered);
 }
 
-int RankSession::run(const std::function<ExitCode(const World& world)>& work, const std::function<void()>& tear_down) {
-  if (launch_.rank == 0 || launch_.fake) return run_as_rank(work, tear_down);
+const World& RankSession::join() {
+  joined_.emplace(rendezvous());
+  if (joined_->watcher) {
+    joined_->world.trace = trace_;
+    joined_->world.hung = [this](const std::string& text) {
+      if (final_message_) final_message_->print();
+      write_trace();
+      // This rank's main thread may hang for ever: the watcher ends the process after a time limit.
+      joined_->watcher->fail(static_cast<int>(ExitCode::peer_failure), text);
+    };
+  }
+  return joined_->world;
+}
+
+void RankSession::fail() {
+  failure_ = std::current_exception();
+  if (!joined_ || !joined_->watcher) return;
+  const Failure failure = describe_failure(failure_);
+  if (failure.code == ExitCode::peer_failure) write_trace();
+  rank_zero_reports_ = joined_->watcher->fail(static_cast<int>(failure.code), failure.text);
+}
+
+int RankSession::end(ExitCode code) {
+  if (!failure_ && joined_->watcher) leave(*joined_->watcher);
+  joined_.reset();
+  return failure_ ? exit_code_of_failure() : static_cast<int>(code);
+}
+
+int RankSession::exit_code_of_failure() {
   try {
-    return run_as_rank(work, tear_down);
+    std::rethrow_exception(failure_);
   } catch (const RefusedByRankZero& refusal) {
+    if (launch_.rank == 0 || launch_.fake) throw;
     log_.info(refusal.what());
     return static_cast<int>(refusal.code());
   } catch (...) {
+    if (launch_.rank == 0 || launch_.fake) throw;
     const Failure failure = describe_failure(std::current_exception());
     rank_zero_reports_ ? log_.info(failure.text) : log_.error(failure.text);
     return static_cast<int>(failure.code);
   }
-}
-
-int RankSession::run_as_rank(const std::function<ExitCode(const World& world)>& work,
-                             const std::function<void()>& tear_down) {
-  Rendezvous joined = rendezvous();
-  if (joined.watcher) {
-    joined.world.trace = trace_;
-    joined.world.hung = [this, &joined](const std::string& text) {
-      if (final_message_) final_message_->print();
-      write_trace();
-      // This rank's main thread may hang for ever: the watcher ends the process after a time limit.
-      joined.watcher->fail(static_cast<int>(ExitCode::peer_failure), text);
-    };
-  }
-  ExitCode code{};
-  try {
-    code = work(joined.world);
-  } catch (...) {
-    if (joined.watcher) {
-      const Failure failure = describe_failure(std::current_exception());
-      if (failure.code == ExitCode::peer_failure) write_trace();
-      rank_zero_reports_ = joined.watcher->fail(static_cast<int>(failure.code), failure.text);
-    }
-    tear_down();
-    throw;
-  }
-  tear_down();
-  if (joined.watcher) leave(*joined.watcher);
-  return static_cast<int>(code);
 }
 
 RankFacts RankSession::own_facts() const {

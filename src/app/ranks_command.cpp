@@ -1,6 +1,5 @@
 // titan_train ranks: the rendezvous without training. Shows within seconds whether the processes find each other and
 // where they run, and how launcher and scheduler handle a failure.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <sstream>
@@ -9,35 +8,12 @@
 #include "titan/app/program.h"
 #include "titan/app/rank_session.h"
 #include "titan/base/stop_signals.h"
-#include "titan/cli/program.h"
+#include "titan/cli/options.h"
 #include "titan/config/load.h"
 #include "titan/job/checks.h"
 
 namespace titan {
 namespace {
-
-struct RanksOptions {
-  int64_t hold_seconds = 0;
-  std::vector<int64_t> failing_ranks;
-  std::vector<std::string> rest;  // the config and its overrides
-};
-
-std::optional<RanksOptions> parse_ranks_options(std::span<const std::string> arguments, std::ostream& out) {
-  RanksOptions options;
-  CLI::App app("Run the rendezvous, list the ranks and check that they match", "titan_train ranks");
-  app.add_option("--hold", options.hold_seconds, "Then stay for so many seconds, watching each other");
-  app.add_option("--fail", options.failing_ranks,
-                 "These ranks fail after the check, to see what the launcher makes of it")
-      ->delimiter(',')
-      ->allow_extra_args(false);  // what follows the list belongs to the config
-  app.allow_extras();
-  app.footer(
-      "A config file and --section.key options may follow, as for training.\n\n"
-      "Example:\n  titan_train launch -n 2 ranks --hold 5");
-  if (!parse_words(app, arguments, out)) return std::nullopt;
-  options.rest = app.remaining();
-  return options;
-}
 
 /// Every rank adds its number to a sum in the store and reads it, through its own connection.
 void check_agreement(const World& world) {
@@ -69,38 +45,43 @@ void hold(const World& world, int64_t seconds) {
   }
 }
 
+void check_ranks(const RanksOptions& options, const World& world, const Log& log) {
+  const std::vector<int64_t>& failing = options.failing_ranks;
+  check_failing(failing, world.size);
+  if (world.store) {
+    check_agreement(world);
+    log.info("All {} ranks agree", world.size);
+  } else {
+    log.info("A single process: there are no other ranks");
+  }
+  if (std::find(failing.begin(), failing.end(), world.rank) != failing.end()) {
+    throw Error(ExitCode::bug, fmt::format("rank {} fails because --fail asks for it", world.rank));
+  }
+  if (world.store) hold(world, options.hold_seconds);
+}
+
 }  // namespace
 
 std::vector<std::string> config_words_of_ranks(std::span<const std::string> arguments) {
   std::ostringstream help;
-  const std::optional<RanksOptions> options = parse_ranks_options(arguments, help);
+  const std::optional<RanksOptions> options = parse_ranks(arguments, help);
   return options ? options->rest : std::vector<std::string>{};
 }
 
 int run_ranks(const Schema& schema, std::span<const std::string> arguments) {
-  const std::optional<RanksOptions> options = parse_ranks_options(arguments, std::cout);
+  const std::optional<RanksOptions> options = parse_ranks(arguments, std::cout);
   if (!options) return 0;
   if (!options->rest.empty()) refuse_mistyped_command(options->rest[0]);
   const LoadedConfig loaded = load_config(schema, options->rest, job_checks());
   if (const int code = report_config_problems(loaded)) return code;
   const StopSignals signals;
   RankSession session(schema, loaded.config, detect_launch(loaded.config));
-  auto work = [&](const World& world) {
-    const std::vector<int64_t>& failing = options->failing_ranks;
-    check_failing(failing, world.size);
-    if (world.store) {
-      check_agreement(world);
-      session.log().info("All {} ranks agree", world.size);
-    } else {
-      session.log().info("A single process: there are no other ranks");
-    }
-    if (std::find(failing.begin(), failing.end(), world.rank) != failing.end()) {
-      throw Error(ExitCode::bug, fmt::format("rank {} fails because --fail asks for it", world.rank));
-    }
-    if (world.store) hold(world, options->hold_seconds);
-    return StopSignals::received() != 0 ? ExitCode::interrupted : ExitCode::success;
-  };
-  return session.run(work, [] {});
+  try {
+    check_ranks(*options, session.join(), session.log());
+  } catch (...) {
+    session.fail();
+  }
+  return session.end(StopSignals::received() != 0 ? ExitCode::interrupted : ExitCode::success);
 }
 
 }  // namespace titan

@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
-#include <fstream>
-#include <ostream>
+#include <iostream>
 #include <set>
 
 #include "titan/base/error.h"
@@ -13,13 +11,11 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/ordered_json.h"
 #include "titan/base/text.h"
-#include "titan/cli/program.h"
+#include "titan/cli/options.h"
 #include "titan/report/page.h"
 
 namespace titan {
 namespace {
-
-constexpr size_t kMostRuns = 8;  // number of distinguishable colours
 
 /// The folder of a run, given as a folder or as a file in it.
 std::filesystem::path folder_of(const std::string& word) {
@@ -44,7 +40,7 @@ nlohmann::ordered_json facts_of(const std::filesystem::path& folder) {
   }
 }
 
-/// A page may only overwrite an earlier page: a typing error in its name could otherwise overwrite a run's only record.
+/// Throws Error(bad_config) for a page in the place of what it is made from.
 void check_place(const std::filesystem::path& page, const std::vector<std::filesystem::path>& folders) {
   std::error_code ignored;
   for (const auto& folder : folders) {
@@ -54,14 +50,6 @@ void check_place(const std::filesystem::path& page, const std::vector<std::files
                   fmt::format("report: --out {} is what the page is made from; name another place", page.string()));
     }
   }
-  if (!std::filesystem::is_regular_file(page, ignored) || std::filesystem::file_size(page, ignored) == 0) return;
-  std::string head(1024, '\0');
-  std::ifstream file(page, std::ios::binary);
-  file.read(head.data(), std::ssize(head));
-  if (head.find(kPageMark) != head.npos) return;
-  throw Error(ExitCode::bad_config, fmt::format("report: {} is there and was not written by titan_train report; name "
-                                                "another place with --out, or remove it",
-                                                page.string()));
 }
 
 /// The shortest unique name of a run: the last part of the path, or all of it.
@@ -87,17 +75,11 @@ void report_unread_lines(const RunHistory& history, const std::filesystem::path&
 
 }  // namespace
 
-void run_report_command(const std::vector<std::string>& arguments, std::ostream& out) {
-  std::vector<std::string> words;
-  std::string output;
-  CLI::App app("Make a page of the curves, the numbers and the configs of one run, or of several side by side",
-               "titan_train report");
-  app.add_option("RUN", words, "Folders of runs (their job.dump_folder)")->required()->expected(1, kMostRuns);
-  app.add_option("--out", output, "The page; by default RUN/report.html, of several runs ./report.html");
-  app.footer("Example:\n  titan_train report outputs/mine outputs/other --out both.html");
-  if (!parse_words(app, arguments, out)) return;
+int run_report(const Schema&, std::span<const std::string> arguments) {
+  const std::optional<ReportOptions> options = parse_report(arguments, std::cout);
+  if (!options) return 0;
   std::vector<std::filesystem::path> folders;
-  for (const std::string& word : words) folders.push_back(folder_of(word));
+  for (const std::string& word : options->runs) folders.push_back(folder_of(word));
   const std::vector<std::string> names = names_of(folders);
   std::vector<RunHistory> histories;
   for (const auto& folder : folders) histories.push_back(read_history(folder / "metrics.jsonl"));
@@ -109,14 +91,15 @@ void run_report_command(const std::vector<std::string>& arguments, std::ostream&
     }
     runs.push_back({names[i], facts_of(folders[i]), &histories[i], RunStatus::unknown, 0, 0});
   }
-  const std::filesystem::path page = !output.empty()       ? std::filesystem::path(output)
-                                     : folders.size() == 1 ? folders[0] / "report.html"
-                                                           : "report.html";
-  // A file of this name in the run's folder is an earlier page of the run.
-  if (!output.empty() || folders.size() > 1) check_place(page, folders);
+  const std::filesystem::path page = !options->output.empty() ? std::filesystem::path(options->output)
+                                     : folders.size() == 1    ? folders[0] / "report.html"
+                                                              : "report.html";
+  check_place(page, folders);
   with_remedy("name another place with --out", [&] { write_file_atomically(page, render_page(runs)); });
-  out << page.string() << "\n";
-  for (size_t i = 0; i < folders.size(); ++i) report_unread_lines(histories[i], folders[i] / "metrics.jsonl", out);
+  std::cout << page.string() << "\n";
+  for (size_t i = 0; i < folders.size(); ++i)
+    report_unread_lines(histories[i], folders[i] / "metrics.jsonl", std::cout);
+  return 0;
 }
 
 }  // namespace titan

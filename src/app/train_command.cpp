@@ -85,13 +85,18 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   RankSession session(schema, config, detect_launch(config), final_message);
   const Log& log = session.log();
   std::unique_ptr<Run> run;
-  auto work = [&](const World& world) {
+  ExitCode code = ExitCode::success;
+  try {
+    const World& world = session.join();
     show_config(log, schema, loaded, located, world);
     run = build_run(config, world, log);
     if (config.job.save_config_file && world.rank == 0) save_config(schema, config);
-    return train(*run);
-  };
-  return session.run(work, [&] { run.reset(); });
+    code = train(*run);
+  } catch (...) {
+    session.fail();
+  }
+  run.reset();
+  return session.end(code);
 }
 
 }  // namespace titan

@@ -1,4 +1,6 @@
-#include "titan/app/program.h"
+#include <iostream>
+
+#include "titan/app/commands.h"
 
 #include <ATen/Version.h>
 #include <fmt/format.h>
@@ -20,14 +22,15 @@ std::string cuda_text(const CudaState& state) {
 
 }  // namespace
 
-std::string version_text() {
+int run_version(const Schema&, std::span<const std::string>) {
   const Cuda* const cuda = std::filesystem::exists(cuda_library_path()) ? find_cuda(/*without_driver=*/true) : nullptr;
-  return fmt::format(
+  std::cout << fmt::format(
       "titan_train {}\n  commit    {}\n  LibTorch  {}, CPU operations for {}\n  CUDA      {}\n  NCCL      {}\n"
       "  kernels   {}\n",
       TITAN_VERSION, TITAN_COMMIT, TORCH_VERSION, at::get_cpu_capability(),
       cuda ? cuda_text(cuda->state()) : "none: no libtitan_cuda.so", cuda ? cuda->nccl_version() : "none",
       TITAN_KERNELS);
+  return 0;
 }
 
 }  // namespace titan

@@ -9,7 +9,9 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "completion_words.h"
 #include "titan/base/error.h"
+#include "titan/cli/options.h"
 #include "titan/config/config_command.h"
 #include "titan/config/help.h"
 #include "titan/job/checks.h"
@@ -56,12 +58,31 @@ const Command* command_named(std::string_view name) {
   return found == commands().end() ? nullptr : &*found;
 }
 
+/// The help of a command that needs tensors: that of its own words.
+template <auto parse>
+int show_help(const Schema&, Words arguments) {
+  parse(arguments, std::cout);
+  return 0;
+}
+
+int run_completion(const Schema& schema, Words arguments) {
+  return completion_command(schema, arguments, completion_words(schema), std::cout, std::cerr);
+}
+
+std::vector<std::string> topics_of_help() {
+  std::vector<std::string> topics;
+  for (const Command& one : commands()) topics.emplace_back(one.name);
+  const Schema schema;
+  for (const SectionInfo& section : schema.sections()) topics.push_back(section.name);
+  return topics;
+}
+
 int run_help(const Schema& schema, Words arguments) {
   if (!arguments.empty() && asks_for_help(arguments[0])) arguments = {};
   const Command* command = arguments.empty() ? nullptr : command_named(arguments[0]);
-  if (command && command->without_tensors) {
+  if (command && command->run) {
     const std::vector<std::string> help{"--help"};
-    command->without_tensors(schema, help);
+    command->run(schema, help);
     std::cout << '\n';
   }
   if (!arguments.empty() && help_text(schema, arguments[0]).empty()) {
@@ -87,23 +108,37 @@ int run_help(const Schema& schema, Words arguments) {
 
 std::span<const Command> commands() {
   static constexpr std::array<Command, 16> all{{
-      {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true},
-      {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true},
-      {"ranks", "[--hold S] [FILE] …", "test the rendezvous of a run", true},
-      {"config", "show|explain|diff|docs …", "show and compare configs", true, run_config},
-      {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", false, run_tokenizer},
-      {"data", "tokenize|stats|peek …", "prepare and inspect a corpus", false, run_data},
-      {"convert", "from-hf|to-hf|verify|… FROM TO [FILE]", "convert weights from and to other formats", true},
-      {"plan", "[FILE] --world N [--section.key value]…", "print memory and communication of N ranks", true, run_plan},
-      {"generate", "CHECKPOINT --prompt TEXT …", "continue texts with the model in a checkpoint", true},
-      {"evaluate", "CHECKPOINT --data FILE …", "loss of texts, or accuracy on multiple-choice questions", true},
+      {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true, nullptr, nullptr},
+      {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true, nullptr,
+       show_help<parse_launch>},
+      {"ranks", "[--hold S] [FILE] …", "test the rendezvous of a run", true, nullptr, show_help<parse_ranks>},
+      {"config", "show|explain|diff|docs …", "show and compare configs", true, run_config, nullptr,
+       config_command_words},
+      {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", false, run_tokenizer, run_tokenizer,
+       tokenizer_command_words},
+      {"data", "tokenize|stats|peek …", "prepare and inspect a corpus", false, run_data, run_data, data_command_words},
+      {"convert", "from-hf|to-hf|verify|… FROM TO [FILE]", "convert weights from and to other formats", true, nullptr,
+       show_help<parse_convert>, convert_command_words},
+      {"plan", "[FILE] --world N [--section.key value]…", "print memory and communication of N ranks", true, run_plan,
+       run_plan},
+      {"generate", "CHECKPOINT --prompt TEXT …", "continue texts with the model in a checkpoint", true, nullptr,
+       show_help<parse_generate>},
+      {"evaluate", "CHECKPOINT --data FILE …", "loss of texts, or accuracy on multiple-choice questions", true, nullptr,
+       show_help<parse_evaluate>},
       {"schedule", "--name S --ranks P --microbatches M", "show a pipeline schedule, its bubble and its memory", false,
-       run_schedule},
-      {"profile", "summarize TRACE [--top N]", "summarise a trace", false},
-      {"report", "RUN… [--out FILE]", "make a page of curves out of one run, or of several", false},
-      {"lr-table", "[FILE] [--section.key value]…", "print the learning rate of every step", true, run_lr_table},
-      {"completion", "bash|zsh", "print a shell completion script", false},
-      {"help", "[COMMAND|SECTION]", "this text, or the options of a command or of a section", false, run_help},
+       run_schedule, run_schedule},
+      {"profile", "summarize TRACE [--top N]", "summarise a trace", false, nullptr, show_help<parse_profile>,
+       [] { return std::vector<std::string>{"summarize"}; }},
+      {"report", "RUN… [--out FILE]", "make a page of curves out of one run, or of several", false, nullptr,
+       show_help<parse_report>},
+      {"lr-table", "[FILE] [--section.key value]…", "print the learning rate of every step", true, run_lr_table,
+       nullptr},
+      {"completion", "bash|zsh", "print a shell completion script", false, run_completion, nullptr,
+       [] {
+         return std::vector<std::string>{"bash", "zsh"};
+       }},
+      {"help", "[COMMAND|SECTION]", "this text, or the options of a command or of a section", false, run_help, nullptr,
+       topics_of_help},
   }};
   return all;
 }
@@ -115,17 +150,20 @@ std::vector<std::string> program_words(std::vector<std::string> words) {
   return words;
 }
 
-std::optional<CommandCall> find_call_without_tensors(Words words) {
+std::optional<CommandCall> find_call(Words words, std::span<const NamedCommand> with_tensors) {
   const bool asks = std::any_of(words.begin(), words.end(), asks_for_help);
-  if (words.empty() || words[0] == "--version") return std::nullopt;
-  if (asks && (words[0] == "train" || words[0] == "lr-table")) return CommandCall{run_help, {}};
-  if (const Command* command = command_named(words[0])) {
-    if (!command->without_tensors) return std::nullopt;
-    return CommandCall{command->without_tensors, words.subspan(1)};
+  const std::string_view word = words.empty() ? std::string_view() : std::string_view(words[0]);
+  const Command* const named = command_named(word);
+  if (asks && (word == "train" || word == "lr-table" || (!named && word != "--version"))) {
+    return CommandCall{run_help, asks_for_help(words[0]) ? words.subspan(1) : Words()};
   }
-  if (asks_for_help(words[0])) return CommandCall{run_help, words.subspan(1)};
-  if (asks) return CommandCall{run_help, {}};
-  return std::nullopt;
+  if (named && named->run) return CommandCall{named->run, words.subspan(1)};
+  const bool has_name = named || word == "--version";
+  const auto found = std::find_if(with_tensors.begin(), with_tensors.end(), [&](const NamedCommand& one) {
+    return one.name == (has_name ? word : "train");  // the word train may be left out
+  });
+  if (found == with_tensors.end()) return std::nullopt;
+  return CommandCall{found->run, has_name ? words.subspan(1) : words};
 }
 
 }  // namespace titan

@@ -10,7 +10,7 @@
 #include "ending.h"
 #include "titan/base/error.h"
 #include "titan/base/stop_signals.h"
-#include "titan/distributed/launch_environment.h"
+#include "titan/job/launch_environment.h"
 
 namespace titan {
 namespace {

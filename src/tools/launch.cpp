@@ -17,7 +17,7 @@
 #include "titan/base/console_writer.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
-#include "titan/distributed/launch_environment.h"
+#include "titan/job/launch_environment.h"
 
 namespace titan {
 namespace {

@@ -113,7 +113,9 @@ TEST(RunProgram, VersionNamesTheCommitAndTheLibrariesAndKernelsOfThisBuild) {
 
 TEST(Commands, EachIsEitherOfTheCommandLineOrFoundInTheLibrary) {
   for (const Command& command : commands()) {
-    EXPECT_NE(command.without_tensors != nullptr, find_command(command.name) != nullptr) << command.name;
+    const std::vector<std::string> words{std::string(command.name)};
+    EXPECT_EQ(find_call(words).has_value(), command.run != nullptr) << command.name;
+    EXPECT_TRUE(find_call(words, commands_with_tensors())) << command.name;
   }
 }
 

@@ -2,7 +2,6 @@
 // calls the parts, and returns the process's exit code; errors are thrown as titan::Error.
 #pragma once
 
-#include <iosfwd>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,17 +9,13 @@
 #include <vector>
 
 #include "titan/cli/commands.h"
-#include "titan/config/completion.h"
 #include "titan/config/problem.h"
 #include "titan/config/schema.h"
 
 namespace titan {
 
-/// The command of this name that needs LibTorch; null if there is none.
-RunCommand find_command(std::string_view name);
-
-/// Completion words besides the schema: subcommands, the words after them, the models' flavors.
-CompletionWords completion_words(const Schema& schema);
+/// The commands that need LibTorch, for find_call.
+std::span<const NamedCommand> commands_with_tensors();
 
 /// For a first word that is not an option: throws Error(bad_config) with the subcommand or file that was most likely
 /// meant, unless the word is a file or looks like a file name.
@@ -40,25 +35,10 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments);
 int run_generate(const Schema& schema, std::span<const std::string> arguments);
 int run_evaluate(const Schema& schema, std::span<const std::string> arguments);
 
-// `titan_train convert DIRECTION …`: reads command line and config, then calls tools/convert.h.
-
-/// The words that may follow `convert`.
-std::vector<std::string> convert_command_words();
-
-/// `arguments`: what follows the word "convert". Returns the exit code; throws the conversion's errors.
 int run_convert(const Schema& schema, std::span<const std::string> arguments);
-
-// `titan_train profile summarize`: summarises a trace as text.
-
-/// `arguments`: what follows the word. Throws Error(bad_config) for an invalid command line, Error(bad_data) for a file
-/// that is not a trace.
-void run_profile_command(const std::vector<std::string>& arguments, std::ostream& out);
-std::vector<std::string> profile_command_words();
-
-// `titan_train report`: one page about one or several runs.
-
-/// `arguments`: what follows the word. Throws Error(bad_config) for an invalid command line, Error(bad_data) for a
-/// folder without a run, Error(storage) for a page that cannot be written.
-void run_report_command(const std::vector<std::string>& arguments, std::ostream& out);
+int run_profile(const Schema& schema, std::span<const std::string> arguments);
+int run_report(const Schema& schema, std::span<const std::string> arguments);
+/// What this program was built from and for: commit, LibTorch, CUDA, NCCL and the kernels, a line each.
+int run_version(const Schema& schema, std::span<const std::string> arguments);
 
 }  // namespace titan

@@ -19,11 +19,6 @@ int run_program(const std::vector<std::string>& words);
 /// Accepts any exception. A lost connection inside a collective counts as a failed peer.
 Failure describe_failure(const std::exception_ptr& error);
 
-// What this program was built from and for: the text of `titan_train --version`.
-
-/// "titan_train 0.1.0", then one line each for commit, LibTorch, CUDA, NCCL and the kernels built.
-std::string version_text();
-
 // Prints the problems of a job before it starts; used by the subcommands that start one.
 
 /// Prints the problems that prevent `loaded` from running: options, missing files. Returns the exit code to end with, 0

@@ -3,8 +3,9 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
+#include <exception>
 #include <memory>
+#include <optional>
 
 #include "titan/base/final_message.h"
 #include "titan/base/log.h"
@@ -28,13 +29,18 @@ class RankSession {
 
   const Log& log() const { return log_; }
 
-  /// Joins the rendezvous, runs `work` as one of the ranks, and returns the process's exit code. An exception of `work`
-  /// is reported to the other ranks before `tear_down` frees what `work` created. Throws on rank 0 and in a single
-  /// process; other ranks log their errors.
-  int run(const std::function<ExitCode(const World& world)>& work, const std::function<void()>& tear_down);
+  // A command calls join, works, and calls end after all that its work created is freed. It calls fail for an exception
+  // of either, before it frees anything: freeing may wait for other ranks.
+
+  /// Joins the rendezvous. The result is valid until `end`.
+  const World& join();
+  /// Reports the exception that is being handled to the other ranks, and remembers it for `end`.
+  void fail();
+  /// Leaves the other ranks, and returns the process's exit code: `code`, or that of the failure. A failure is thrown
+  /// on rank 0 and in a single process; other ranks log it.
+  int end(ExitCode code);
 
  private:
-  int run_as_rank(const std::function<ExitCode(const World& world)>& work, const std::function<void()>& tear_down);
   Rendezvous rendezvous();
   RankFacts own_facts() const;
   /// Moves this rank to the cores near its GPU, unless it already runs there.
@@ -44,6 +50,7 @@ class RankSession {
   /// Path prefix of the collective traces.
   std::string trace_prefix() const;
   void leave(AbortWatcher& watcher) const;
+  int exit_code_of_failure();
   /// Writes the collective trace to its folder, at most once; nothing if it is empty.
   void write_trace();
 
@@ -54,6 +61,8 @@ class RankSession {
   Log log_;
   std::shared_ptr<CollectiveTrace> trace_;  // null: disabled
   std::atomic<bool> trace_written_ = false;
+  std::optional<Rendezvous> joined_;
+  std::exception_ptr failure_;
   bool rank_zero_reports_ = false;  // rank 0 reports this rank's failure
 };
 

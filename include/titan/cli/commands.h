@@ -21,8 +21,15 @@ struct Command {
   std::string_view name;
   std::string_view arguments;
   std::string_view purpose;
-  bool takes_options;            ///< may be followed by options of the schema and by a config file or a folder
-  RunCommand without_tensors{};  ///< returns the exit code; null: the command needs LibTorch (titan/app/commands.h)
+  bool takes_options;  ///< may be followed by options of the schema and by a config file or a folder
+  RunCommand run;      ///< returns the exit code; null: the command needs LibTorch (titan/app/commands.h)
+  RunCommand help;     ///< prints the help that its words ask for; null: that of the schema
+  std::vector<std::string> (*next)() = nullptr;  ///< the words that may follow
+};
+
+struct NamedCommand {
+  std::string_view name;
+  RunCommand run;
 };
 
 /// All subcommands; without one, the program trains.
@@ -38,9 +45,10 @@ struct CommandCall {
 /// the config has the same name as a command, `help` shows both.
 std::vector<std::string> program_words(std::vector<std::string> words);
 
-/// The command that `words` (the program's arguments) name, if it needs no tensors; help requests included. The result
-/// refers to `words`.
-std::optional<CommandCall> find_call_without_tensors(std::span<const std::string> words);
+/// The command that `words` (the program's arguments) name; help requests included. `with_tensors`: the commands that
+/// need LibTorch. Nothing if it is one of these and not there. The result refers to `words`.
+std::optional<CommandCall> find_call(std::span<const std::string> words,
+                                     std::span<const NamedCommand> with_tensors = {});
 
 // `titan_train data tokenize|stats|peek`: parses the command line and calls corpus/tokenize.h and corpus/inspect.h.
 // Has its own options instead of the schema's, because a corpus is prepared before a job exists. Knows no tensors.

@@ -12,9 +12,9 @@
 
 #include "titan/base/error.h"
 #include "titan/distributed/abort_watcher.h"
-#include "titan/distributed/launch_environment.h"
 #include "titan/distributed/rank_check.h"
 #include "titan/distributed/world.h"
+#include "titan/job/launch_environment.h"
 
 namespace titan {
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "titan/job/generation.h"
 #include "titan/ops/key_value_cache.h"
 #include "titan/report/step_report.h"
 #include "titan/text/tokenizer.h"
@@ -19,25 +20,10 @@
 
 namespace titan {
 
-struct SamplingOptions {
-  double temperature = 0;         // of the softmax; 0: greedy
-  int64_t top_k = 0;              // only the k likeliest tokens; 0: all
-  double top_p = 1;               // only the likeliest tokens up to this cumulative probability
-  double repetition_penalty = 1;  // logits of seen tokens: divided by it if positive, else multiplied
-  uint64_t seed = 0;
-};
-
 /// The next token of a sample: a pure function of the `logits` [V], the tokens `seen`, and (seed, sample, number of
 /// tokens seen). Filters apply in transformers' order: penalty, temperature, top k, top p. Ties: the lower id.
 int32_t next_token(std::span<const float> logits, std::span<const int32_t> seen, const SamplingOptions& options,
                    int64_t sample);
-
-struct GenerationOptions {
-  SamplingOptions sampling = {};
-  int64_t max_new_tokens = 256;
-  std::vector<int32_t> stop_ids = {};        // end a text and are not part of it
-  std::vector<std::string> stop_texts = {};  // likewise, wherever they appear in the generated text
-};
 
 struct GeneratedText {
   std::vector<int32_t> tokens;            // after the prompt

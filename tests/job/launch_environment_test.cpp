@@ -1,4 +1,4 @@
-#include "titan/distributed/launch_environment.h"
+#include "titan/job/launch_environment.h"
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ Launch detect(const Variables& variables, const CommSection& comm = {}, int64_t 
 }
 
 /// The text with which `variables` are refused; fails when they are not, or with another exit code than 69.
-std::string refusal(const Variables& variables, const CommSection& comm = {}) {
+std::string launch_refusal(const Variables& variables, const CommSection& comm = {}) {
   try {
     detect(variables, comm);
   } catch (const Error& error) {
@@ -125,8 +125,9 @@ TEST(LaunchEnvironment, WithoutTheAgentsStoreRankZeroListensOnTheMastersPort) {
 }
 
 TEST(LaunchEnvironment, RankAndWorldSizeWithoutAMasterAreRefusedByTheMissingName) {
-  EXPECT_NE(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}}).find("MASTER_ADDR"), std::string::npos);
-  EXPECT_NE(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}).find("MASTER_PORT"), std::string::npos);
+  EXPECT_NE(launch_refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}}).find("MASTER_ADDR"), std::string::npos);
+  EXPECT_NE(launch_refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}).find("MASTER_PORT"),
+            std::string::npos);
 }
 
 TEST(LaunchEnvironment, WhoIsOnAHostIsLeftToTheRankCheckWhereNobodySays) {
@@ -155,7 +156,7 @@ TEST(LaunchEnvironment, OnOneHostMpirunsRanksMeetOnTheLoopbackAtPortsThatFollowF
 
 TEST(LaunchEnvironment, OnSeveralHostsMpirunNeedsAMasterAddress) {
   const Variables several = with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}});
-  EXPECT_NE(refusal(several).find("set MASTER_ADDR"), std::string::npos);
+  EXPECT_NE(launch_refusal(several).find("set MASTER_ADDR"), std::string::npos);
   const Launch launch = detect(with(several, {{"MASTER_ADDR", "node1"}}));
   EXPECT_EQ(launch.rendezvous.host, "node1");
   EXPECT_EQ(launch.rendezvous.ports.size(), 9u);
@@ -175,7 +176,7 @@ TEST(LaunchEnvironment, HydrasRanksOfOneHostShareTheProcessThatStartedThem) {
 TEST(LaunchEnvironment, OnSeveralHostsHydraNeedsAMastersAddressAndPort) {
   const Variables several =
       with(kHydra, {{"MPI_LOCALNRANKS", "1"}, {"MPI_LOCALRANKID", "0"}, {"MASTER_ADDR", "node1"}});
-  EXPECT_NE(refusal(several).find("MASTER_PORT"), std::string::npos);
+  EXPECT_NE(launch_refusal(several).find("MASTER_PORT"), std::string::npos);
   EXPECT_EQ(detect(with(several, {{"MASTER_PORT", "4000"}})).rendezvous.host, "node1");
 }
 
@@ -200,13 +201,13 @@ TEST(LaunchEnvironment, ARequeuedJobDoesNotMeetItsFormerRun) {
 
 TEST(LaunchEnvironment, RankZeroOnAnotherHostThanTheFirstIsRefused) {
   const Variables zero = with(kSlurmStep, {{"SLURM_PROCID", "0"}, {"SLURMD_NODENAME", "n008"}});
-  EXPECT_NE(refusal(zero).find("MASTER_ADDR=n008"), std::string::npos);
+  EXPECT_NE(launch_refusal(zero).find("MASTER_ADDR=n008"), std::string::npos);
   EXPECT_EQ(detect(with(zero, {{"SLURMD_NODENAME", "n007"}})).rendezvous.host, "n007");
 }
 
 TEST(LaunchEnvironment, TheBatchShellOfSeveralTasksIsRefusedWithTheWordSrun) {
-  EXPECT_NE(refusal(kBatchShell).find("start the run with srun"), std::string::npos);
-  EXPECT_NE(refusal(with(kBatchShell, {{"SLURM_STEP_ID", "4294967290"}})).find("srun"), std::string::npos);
+  EXPECT_NE(launch_refusal(kBatchShell).find("start the run with srun"), std::string::npos);
+  EXPECT_NE(launch_refusal(with(kBatchShell, {{"SLURM_STEP_ID", "4294967290"}})).find("srun"), std::string::npos);
   EXPECT_EQ(detect(with(kBatchShell, {{"SLURM_NTASKS", "1"}})).size, 1);
 }
 
@@ -240,14 +241,14 @@ TEST(LaunchEnvironment, AMasterWithoutAUsablePortIsRefused) {
   comm.world_size = 2;
   for (const char* master : {"node1", ":4000", "node1:", "node1:0", "node1:70000", "node1:4000x"}) {
     comm.master = master;
-    EXPECT_NE(refusal({}, comm).find("comm.master"), std::string::npos) << master;
+    EXPECT_NE(launch_refusal({}, comm).find("comm.master"), std::string::npos) << master;
   }
 }
 
 TEST(LaunchEnvironment, ADryRunStandsForOneRankOfItsWorldAndMeetsNobody) {
   CommSection comm;
   comm.mode = "fake_backend";
-  EXPECT_NE(refusal({}, comm).find("comm.world_size"), std::string::npos);
+  EXPECT_NE(launch_refusal({}, comm).find("comm.world_size"), std::string::npos);
   comm.world_size = 32;
   const Launch launch = detect({}, comm);
   EXPECT_TRUE(launch.fake);
@@ -257,28 +258,29 @@ TEST(LaunchEnvironment, ADryRunStandsForOneRankOfItsWorldAndMeetsNobody) {
 }
 
 TEST(LaunchEnvironment, HalfSetAndMalformedVariablesAreRefusedByName) {
-  EXPECT_NE(refusal({{"RANK", "1"}}).find("WORLD_SIZE is not"), std::string::npos);
-  EXPECT_NE(refusal({{"WORLD_SIZE", "2"}}).find("RANK is not"), std::string::npos);
-  EXPECT_NE(refusal({{"RANK", "one"}, {"WORLD_SIZE", "2"}}).find("RANK = \"one\""), std::string::npos);
-  EXPECT_NE(refusal(with(kTorchrun, {{"RANK", "8"}})).find("rank 8 of 8"), std::string::npos);
-  EXPECT_NE(refusal({{"OMPI_COMM_WORLD_RANK", "0"}}).find("OMPI_COMM_WORLD_SIZE"), std::string::npos);
+  EXPECT_NE(launch_refusal({{"RANK", "1"}}).find("WORLD_SIZE is not"), std::string::npos);
+  EXPECT_NE(launch_refusal({{"WORLD_SIZE", "2"}}).find("RANK is not"), std::string::npos);
+  EXPECT_NE(launch_refusal({{"RANK", "one"}, {"WORLD_SIZE", "2"}}).find("RANK = \"one\""), std::string::npos);
+  EXPECT_NE(launch_refusal(with(kTorchrun, {{"RANK", "8"}})).find("rank 8 of 8"), std::string::npos);
+  EXPECT_NE(launch_refusal({{"OMPI_COMM_WORLD_RANK", "0"}}).find("OMPI_COMM_WORLD_SIZE"), std::string::npos);
   EXPECT_EQ(detect({{"WORLD_SIZE", "1"}}).size, 1);
   EXPECT_EQ(detect({{"RANK", ""}, {"WORLD_SIZE", ""}}).size, 1);
 }
 
 TEST(LaunchEnvironment, ALocalRankThatItsHostDoesNotHaveIsRefused) {
-  EXPECT_NE(refusal(with(kTorchrun, {{"LOCAL_RANK", "4"}})).find("rank 4 among the 4 of this host"), std::string::npos);
+  EXPECT_NE(launch_refusal(with(kTorchrun, {{"LOCAL_RANK", "4"}})).find("rank 4 among the 4 of this host"),
+            std::string::npos);
   const Variables alone{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "3"}};
   const std::string said = "rank 3 among the 1 of this host, of which the one there is has number 0";
-  EXPECT_NE(refusal(alone).find(said), std::string::npos) << refusal(alone);
-  EXPECT_NE(refusal(with(alone, {{"LOCAL_WORLD_SIZE", "1"}})).find(said), std::string::npos);
-  EXPECT_NE(refusal(with(alone, {{"LOCAL_WORLD_SIZE", "0"}})).find("which has one at least"), std::string::npos);
+  EXPECT_NE(launch_refusal(alone).find(said), std::string::npos) << launch_refusal(alone);
+  EXPECT_NE(launch_refusal(with(alone, {{"LOCAL_WORLD_SIZE", "1"}})).find(said), std::string::npos);
+  EXPECT_NE(launch_refusal(with(alone, {{"LOCAL_WORLD_SIZE", "0"}})).find("which has one at least"), std::string::npos);
 }
 
 TEST(LaunchEnvironment, AWorldOfNoRanksIsRefusedWithWhatToSet) {
   for (const Variables& more : {Variables{}, Variables{{"RANK", "0"}}}) {
     EXPECT_EQ(
-        refusal(with(more, {{"WORLD_SIZE", "0"}})),
+        launch_refusal(with(more, {{"WORLD_SIZE", "0"}})),
         "WORLD_SIZE = 0 is not a number of ranks; set it to the number of processes that the run has, or unset RANK "
         "and WORLD_SIZE to train with this process alone");
   }
@@ -292,11 +294,12 @@ TEST(LaunchEnvironment, AHugeListOfNodesIsReadAndNotRepeatedWhenItIsWrong) {
   }
   const Variables step = with(kSlurmStep, {{"SLURM_STEP_TASKS_PER_NODE", tasks}, {"SLURM_PROCID", "0"}});
   EXPECT_EQ(detect(with(step, {{"SLURM_STEP_NODELIST", nodes + "]"}, {"SLURM_NODEID", "0"}})).rendezvous.host, "n1");
-  const std::string refused = refusal(with(step, {{"SLURM_STEP_NODELIST", nodes}}));
+  const std::string refused = launch_refusal(with(step, {{"SLURM_STEP_NODELIST", nodes}}));
   EXPECT_NE(refused.find("SLURM_STEP_NODELIST = \"n[1,7,7"), std::string::npos) << refused;
   EXPECT_NE(refused.find("(40003 bytes) names no host; set MASTER_ADDR"), std::string::npos) << refused;
   EXPECT_LT(refused.size(), 200u);
-  EXPECT_LT(refusal(with(step, {{"SLURM_STEP_TASKS_PER_NODE", tasks + "x"}, {"SLURM_NODEID", "30000"}})).size(), 200u);
+  EXPECT_LT(launch_refusal(with(step, {{"SLURM_STEP_TASKS_PER_NODE", tasks + "x"}, {"SLURM_NODEID", "30000"}})).size(),
+            200u);
 }
 
 TEST(LaunchEnvironment, CraysLauncherIsKnownWithAndWithoutItsPmi) {
@@ -306,7 +309,7 @@ TEST(LaunchEnvironment, CraysLauncherIsKnownWithAndWithoutItsPmi) {
   EXPECT_EQ(pals.size, 4);
   EXPECT_EQ(pals.local_rank, 1);
   EXPECT_EQ(pals.local_size, std::nullopt);
-  EXPECT_NE(refusal({{"PALS_RANKID", "0"}}).find("PMI_SIZE is not"), std::string::npos);
+  EXPECT_NE(launch_refusal({{"PALS_RANKID", "0"}}).find("PMI_SIZE is not"), std::string::npos);
   const Launch pmi =
       detect(with(master, {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"PMI_LOCAL_RANK", "1"}, {"PMI_LOCAL_SIZE", "2"}}));
   EXPECT_EQ(pmi.local_rank, 1);
@@ -314,7 +317,7 @@ TEST(LaunchEnvironment, CraysLauncherIsKnownWithAndWithoutItsPmi) {
 }
 
 TEST(LaunchEnvironment, ARankOfUnknownManyIsRefusedRatherThanTrainedAlone) {
-  EXPECT_NE(refusal({{"PMIX_RANK", "0"}}).find("nothing says how many ranks there are"), std::string::npos);
+  EXPECT_NE(launch_refusal({{"PMIX_RANK", "0"}}).find("nothing says how many ranks there are"), std::string::npos);
   EXPECT_EQ(detect(with(kSlurmStep, {{"PMIX_RANK", "5"}})).launcher, "srun");
   EXPECT_EQ(detect(with(kOpenMpi, {{"PMIX_RANK", "1"}})).launcher, "mpirun");
 }

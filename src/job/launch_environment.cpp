@@ -1,4 +1,4 @@
-#include "titan/distributed/launch_environment.h"
+#include "titan/job/launch_environment.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
