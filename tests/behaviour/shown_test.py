@@ -175,7 +175,7 @@ class WithoutItsLibrary(BehaviourTest):
 
     def test_commands_that_need_no_tensors_run(self):
         config = str(DEBUG_CONFIG)
-        for words in (["help"], ["schedule", "--name", "1F1B", "--ranks=2", "--microbatches=2"], ["tokenizer", "-h"], ["data", "-h"],
+        for words in (["help"], ["schedule", "--name", "1F1B", "--ranks=2", "--microbatches=2"], ["tokenizer", "-h"], ["data", "-h"], ["completion", "bash"],
                       ["lr-table", config], ["config", "show", config], ["plan", config, "--world=8", "--gpu=h100-sxm", "--search"]):
             self.assertEqual(self.run_alone(*words).returncode, OK, words)
 
