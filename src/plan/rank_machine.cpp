@@ -10,44 +10,23 @@
 namespace titan {
 namespace {
 
-/// How a thing's tokens are counted.
+/// Of what there is one token each, in the order of Thing.
 enum class Per { unit, stage, message, group, weight_slot, gradient_slot, message_slot, rank };
 
 Per per_of(Thing thing) {
-  using enum Thing;
-  switch (thing) {
-    case input:
-    case output_gradient:
-    case saved:
-    case away:
-    case fetch:
-    case deferred:
-    case finished:
-      return Per::unit;
-    case output:
-    case input_gradient:
-      return Per::stage;
-    case receive:
-    case send:
-      return Per::message;
-    case slot:
-      return Per::weight_slot;
-    case own_slot:
-      return Per::gradient_slot;
-    case narrow_slot:
-      return Per::message_slot;
-    case offload:
-    case call:
-    case loss:
-    case changes:
-    case control:
-      return Per::rank;
-    default:
-      return Per::group;
-  }
+  if (thing <= Thing::finished) return Per::unit;
+  if (thing <= Thing::input_gradient) return Per::stage;
+  if (thing <= Thing::send) return Per::message;
+  if (thing <= Thing::host_copy) return Per::group;
+  if (thing == Thing::slot) return Per::weight_slot;
+  if (thing == Thing::own_slot) return Per::gradient_slot;
+  return thing == Thing::narrow_slot ? Per::message_slot : Per::rank;
 }
 
-bool has_microbatches(Per per) { return per == Per::unit || per == Per::stage || per == Per::message; }
+bool is_hidden(Thing thing) {
+  return thing == Thing::input || thing == Thing::output || thing == Thing::output_gradient ||
+         thing == Thing::input_gradient;
+}
 
 GradientPath path_of(const Plan& plan, const WeightGroupPlan& group) {
   const PlanRequest& request = plan.request;
@@ -68,6 +47,10 @@ RankMachine::RankMachine(const Plan& plan, const WeightState& entry, Tracks trac
       tracks_(tracks),
       rules_(rules),
       microbatches_(static_cast<size_t>(plan.request.microbatches_per_pass())) {
+  const size_t stages = plan.request.pipeline ? plan.request.pipeline->rank_of_stage.size() : 1;
+  sizes_ = {
+      plan.units.size() * microbatches_, stages * microbatches_,     2 * stages * microbatches_, plan.groups.size(),
+      plan.weight_slots.size(),          plan.gradient_slots.size(), plan.message_slots.size(),  1};
   size_t tokens = 0;
   for (size_t thing = 0; thing < kThings; ++thing) {
     starts_.push_back(tokens);
@@ -94,29 +77,7 @@ RankMachine::RankMachine(const Plan& plan, const WeightState& entry, Tracks trac
   }
 }
 
-size_t RankMachine::size_of_thing(Thing thing) const {
-  const Per per = per_of(thing);
-  const size_t microbatches = has_microbatches(per) ? microbatches_ : 1;
-  const size_t stages = plan_.request.pipeline ? plan_.request.pipeline->rank_of_stage.size() : 1;
-  switch (per) {
-    case Per::unit:
-      return plan_.units.size() * microbatches;
-    case Per::stage:
-      return stages * microbatches;
-    case Per::message:
-      return 2 * stages * microbatches;
-    case Per::group:
-      return plan_.groups.size();
-    case Per::weight_slot:
-      return plan_.weight_slots.size();
-    case Per::gradient_slot:
-      return plan_.gradient_slots.size();
-    case Per::message_slot:
-      return plan_.message_slots.size();
-    default:
-      return 1;
-  }
-}
+size_t RankMachine::size_of_thing(Thing thing) const { return sizes_[static_cast<size_t>(per_of(thing))]; }
 
 bool RankMachine::is_tracked(Thing thing) const {
   return tracks_ == Tracks::everything || thing == Thing::copies || thing == Thing::scales || thing == Thing::slot ||
@@ -232,11 +193,7 @@ void RankMachine::find(const Effect& effect, const Action& action) {
   switch (per_of(effect.thing)) {
     case Per::unit:
     case Per::stage:
-      if (effect.thing == Thing::input || effect.thing == Thing::output || effect.thing == Thing::output_gradient ||
-          effect.thing == Thing::input_gradient) {
-        return find_hidden(effect.thing, action);
-      }
-      return find_of_units(effect.thing, action);
+      return is_hidden(effect.thing) ? find_hidden(effect.thing, action) : find_of_units(effect.thing, action);
     case Per::message:
       if (action.stage < 0) {  // every message that was sent
         for (size_t i = 0; i < size_of_thing(effect.thing); ++i) found(effect.thing, i);
@@ -294,17 +251,12 @@ void RankMachine::find_of_groups(const Effect& effect, const Action& action) {
   const auto add = [&](size_t g) {
     if (!exists_for(effect, g, action)) return;
     const WeightGroupPlan& group = plan_.groups[g];
-    const int owner = static_cast<int>(g) + 1;
-    switch (per_of(effect.thing)) {
-      case Per::weight_slot:
-        return found(effect.thing, group.weight_slot, -1, owner);
-      case Per::gradient_slot:
-        return found(effect.thing, group.gradient_slot, -1, owner);
-      case Per::message_slot:
-        return found(effect.thing, group.message_slot, -1, owner);
-      default:
-        return found(effect.thing, g);
-    }
+    const Per per = per_of(effect.thing);
+    if (per == Per::group) return found(effect.thing, g);
+    const size_t slot = per == Per::weight_slot     ? group.weight_slot
+                        : per == Per::gradient_slot ? group.gradient_slot
+                                                    : group.message_slot;
+    found(effect.thing, slot, -1, static_cast<int>(g) + 1);
   };
   if (action.unit >= 0) {
     for (const size_t g : plan_.units[to_index(action.unit)].groups) add(g);

@@ -78,6 +78,7 @@ class RankMachine {
   const Tracks tracks_;
   const RuleTable& rules_;
   size_t microbatches_;
+  std::vector<size_t> sizes_;                    // by what there is one token each of
   std::vector<size_t> starts_;                   // by thing: its first token
   std::vector<int> held_;                        // by token: 0, or its value
   std::vector<std::vector<ActionKind>> orders_;  // by group: what its gradient passes through

@@ -13,32 +13,35 @@ namespace titan {
 
 /// What actions hold, or have in flight. A pipeline schedule has the things of a whole stage in place of a unit's.
 enum class Thing : uint8_t {
-  // Of a unit (or stage) and microbatch:
+  // Of a unit and microbatch:
   input,            ///< hidden states that forward takes
-  output,           ///< hidden states that forward has made
   output_gradient,  ///< the gradient that backward takes
-  input_gradient,   ///< the gradient that backward has made
-  receive,          ///< a message that is being received
-  send,             ///< a message that is being sent
   saved,            ///< activations for backward
   away,             ///< saved activations that are not, or not wholly, on the device
   fetch,            ///< their copy back to the device
   deferred,         ///< weight gradients that are still to be computed
   finished,         ///< backward, or a validation's forward, has run in this program
+  // Of a stage and microbatch; those of a unit within a stage are the next unit's input or output_gradient:
+  output,          ///< hidden states that forward has made
+  input_gradient,  ///< the gradient that backward has made
+  // Of a message:
+  receive,  ///< it is being received
+  send,     ///< it is being sent
   // Of a weight group:
   copies,       ///< compute copies that match the masters
   scales,       ///< float8 scales that match the masters
-  slot,         ///< the weight slot: which group's unsharded weights are in it
   gather,       ///< the all-gather
   weights,      ///< unsharded weights that units may use
   gradient,     ///< storage of the gradient
   adding,       ///< that storage while microbatches may still add to it
   order,        ///< the place in gradient_order that the gradient has reached
-  own_slot,     ///< the gradient slot: whose gradient is in it
-  narrow_slot,  ///< the slot of narrowed gradients
   scatter,      ///< the sum over shards
   replica_sum,  ///< the sum over replicas
   host_copy,    ///< the copy to the optimizer on the host
+  // Of a group's slots of memory, which it shares with other groups:
+  slot,         ///< unsharded weights are in it
+  own_slot,     ///< the gradient before reduction is in it
+  narrow_slot,  ///< the narrowed gradient is in it
   // Of the rank:
   offload,  ///< the copy of saved activations to the host
   call,     ///< a collective that is waited for at once
