@@ -96,8 +96,7 @@ class Pipeline : public Mesh {
   }
 
   Simulation simulate() {
-    for (const MeshEngine::Blocked& blocked : run())
-      TITAN_CHECK(false && "the table ends", blocked.rank, blocked.position);
+    TITAN_CHECK(run().empty() && "a table without problems ends");
     for (size_t rank = 0; rank < table_.size(); ++rank) {
       result_.ranks[rank].peak_live = most_held(table_[rank], Thing::saved, rules_);
       result_.ranks[rank].peak_deferred = most_held(table_[rank], Thing::deferred, rules_);
