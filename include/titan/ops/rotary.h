@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "titan/config/rotary_scaling.h"
 #include "titan/ops/column_gradients.h"
 #include "titan/ops/unit_context.h"
 #include "titan/plan/operations.h"
