@@ -17,7 +17,7 @@
 #include "titan/job/job.h"
 #include "titan/model/model.h"
 #include "titan/tools/convert.h"
-#include "titan/train/run_state.h"
+#include "titan/train/state_dict.h"
 
 namespace titan {
 namespace {
@@ -239,7 +239,7 @@ int run_inference(const Schema& schema, const LoadedConfig& job, const std::func
   try {
     run = build_inference(job.config, session.join(), session.log());
     work(*run);
-    close_groups(*run);
+    close_communicators(*run);
   } catch (...) {
     session.fail();
   }

@@ -83,13 +83,13 @@ int run_report(const Schema&, std::span<const std::string> arguments) {
   const std::vector<std::string> names = names_of(folders);
   std::vector<RunHistory> histories;
   for (const auto& folder : folders) histories.push_back(read_history(folder / "metrics.jsonl"));
-  std::vector<RunView> runs;
+  std::vector<ReportedRun> runs;
   for (size_t i = 0; i < folders.size(); ++i) {
     if (histories[i].empty()) {
       throw Error(ExitCode::bad_data,
                   fmt::format("report: {} has no line of a step yet", (folders[i] / "metrics.jsonl").string()));
     }
-    runs.push_back({names[i], facts_of(folders[i]), &histories[i], RunStatus::unknown, 0, 0});
+    runs.push_back({names[i], facts_of(folders[i]), &histories[i], CompletionStatus::unknown, 0, 0});
   }
   const std::filesystem::path page = !options->output.empty() ? std::filesystem::path(options->output)
                                      : folders.size() == 1    ? folders[0] / "report.html"

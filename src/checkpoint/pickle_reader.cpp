@@ -170,7 +170,7 @@ class Machine {
   }
 
   void fill_object(Node state) {
-    if (top().is(Kind::dictionary)) return;  // attributes of a state dictionary: versions of its modules
+    if (top().is(Kind::dictionary)) return;  // attributes of a state dict: versions of its modules
     if (!top().is(Kind::object) || top().items.size() != 1)
       throw PickleError("it fills something that is not an object");
     add(top(), {std::move(state)});

@@ -96,7 +96,8 @@ void find_buffers(const PickleValue& value, std::vector<const PickleValue*>& fou
 
 std::string loader_key(int64_t rank) { return fmt::format("dataloader.dp_rank_{}", rank); }
 
-CheckpointState describe_progress(const RunProgress& progress, TorchtitanRelease release) {
+CheckpointState describe_progress(const SavedProgress& progress, TorchtitanRelease release) {
+  const int64_t tokens = progress.tokens.value_or(0);
   CheckpointState state;
   const auto add = [&](std::string name, PickleRef value) {
     state.values.push_back({std::move(name), std::move(value)});
@@ -112,9 +113,9 @@ CheckpointState describe_progress(const RunProgress& progress, TorchtitanRelease
     for (const char* list : kLossLists) add(list, empty_list_in_a_file());
   } else {
     add(kStepKey, pickle::integer(progress.step));
-    add(kTokensKey, pickle::integer(progress.tokens / progress.data_ranks));
+    add(kTokensKey, pickle::integer(tokens / progress.data_ranks));
   }
-  add(kAllTokensKey, pickle::integer(progress.tokens));
+  add(kAllTokensKey, pickle::integer(tokens));
   if (!progress.guard.is_null()) add(kGuardKey, pickle::text(progress.guard.dump()));
   if (!progress.counters.is_null()) add(kCountersKey, pickle::text(progress.counters.dump()));
   return state;
@@ -136,9 +137,9 @@ int64_t loader_states(const CheckpointIndex& index) {
   return ranks;
 }
 
-StoredProgress read_progress(OpenCheckpoint& checkpoint) {
+SavedProgress read_progress(OpenCheckpoint& checkpoint) {
   const std::optional<int64_t> value = read_value_count(checkpoint, kStepKey);
-  StoredProgress stored{.step = value ? *value : read_tensor_count(checkpoint, kStepKey).value()};
+  SavedProgress stored{.step = value ? *value : read_tensor_count(checkpoint, kStepKey).value()};
   stored.data_ranks = read_data_ranks(checkpoint);
   stored.tokens = read_tokens(checkpoint, stored.data_ranks);
   return stored;
@@ -274,9 +275,8 @@ nlohmann::json our_position(OpenCheckpoint& checkpoint) {
 }
 
 /// torchtitan's loader states are kept if the number of data-parallel ranks is the same.
-CheckpointState progress_of(OpenCheckpoint& checkpoint, const StoredProgress& stored, const TorchtitanForm& form) {
-  RunProgress progress{.step = stored.step, .tokens = stored.tokens.value_or(0)};
-  progress.data_ranks = form.data_ranks == 0 ? stored.data_ranks : form.data_ranks;
+CheckpointState progress_of(OpenCheckpoint& checkpoint, SavedProgress progress, const TorchtitanForm& form) {
+  if (form.data_ranks != 0) progress.data_ranks = form.data_ranks;
   progress.data_position = our_position(checkpoint);
   const CheckpointIndex& index = checkpoint.index();
   if (index.values.contains(kGuardKey)) progress.guard = words_of(checkpoint.value(kGuardKey));
@@ -301,7 +301,7 @@ void write_for_torchtitan(Storage& storage, OpenCheckpoint& checkpoint, const To
   Values values = settings_of(checkpoint, form);
   StreamedState state;
   if (holds_run(checkpoint.index())) {
-    const StoredProgress stored = read_progress(checkpoint);
+    const SavedProgress stored = read_progress(checkpoint);
     state.step = stored.step;
     CheckpointState progress = progress_of(checkpoint, stored, form);
     for (const StateTensor& number : progress.tensors) {

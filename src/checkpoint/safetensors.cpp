@@ -230,7 +230,8 @@ bool is_other_set(const std::string& name) {
   for (const char* whole : {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack"}) {
     if (name == whole) return true;
   }
-  return name.ends_with(".gguf") || (name.starts_with("consolidated.") && name != "consolidated.json");
+  return name.ends_with(".gguf") || name.starts_with("pytorch_model-") ||
+         (name.starts_with("consolidated.") && name != "consolidated.json");
 }
 
 [[noreturn]] void fail_without_files(const std::filesystem::path& folder, const std::vector<StorageEntry>& entries) {

@@ -90,7 +90,7 @@ CheckpointState describe_model(std::span<const SavedParameter> parameters) {
   return state;
 }
 
-CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress) {
+CheckpointState describe_run(std::span<const SavedParameter> parameters, const SavedProgress& progress) {
   CheckpointState state = describe_model(parameters);
   const at::ScalarType type = dtype_held(parameters, &SavedParameter::first_moment);
   AdamSettings any;
@@ -125,7 +125,7 @@ class Restoration {
         data_rank_(data_rank),
         ranks_(ranks) {}
 
-  RestoredRun run() {
+  Restored run() {
     const bool prefixed = std::any_of(parameters_.begin(), parameters_.end(), [&](const SavedParameter& parameter) {
       return index_.tensors.contains(kFormerPrefix + parameter.name);
     });
@@ -143,11 +143,11 @@ class Restoration {
     }
     restored_.has_moments = wants("optimizer");
     if (wants("optimizer")) add_moments();
-    const StoredProgress stored = read_progress(checkpoint_);
+    const SavedProgress stored = read_progress(checkpoint_);
     checkpoint_.load(targets_);
     if (wants("optimizer")) take_steps(stored.step);
     if (wants("train_state")) {
-      restored_.progress = RunProgress{.step = stored.step, .tokens = stored.tokens.value_or(0)};
+      restored_.progress = stored;
       if (holds_past_losses(checkpoint_)) {
         restored_.notes.emplace_back("its lists of past losses are not taken over");
       }
@@ -288,7 +288,6 @@ class Restoration {
       if (!ours) return read_samples(give_up);
       if (!ours->is(PickleValue::Kind::text)) return give_up("it is not text");
       restored_.progress->data_position = parse_json(ours->text);
-      restored_.has_data_position = true;
     } catch (const PickleError& error) {
       give_up(error.what());
     } catch (const nlohmann::json::exception&) {
@@ -307,8 +306,8 @@ class Restoration {
     }
     const PickleRef bytes = checkpoint_.value(mine);
     if (!bytes->is(PickleValue::Kind::bytes)) return give_up("it is not a pickle");
-    restored_.samples = read_sample_position(*read_pickle(bytes->text));
-    restored_.samples->ranks = ranks;
+    restored_.progress->samples = read_sample_position(*read_pickle(bytes->text));
+    restored_.progress->samples->ranks = ranks;
   }
 
   /// A value that is JSON; null if there is none.
@@ -340,13 +339,13 @@ class Restoration {
   std::vector<StepCount> steps_;  // of the parameters that this rank trains
   std::vector<std::string> without_moments_;
   std::string prefix_;
-  RestoredRun restored_;
+  Restored restored_;
 };
 
 }  // namespace
 
-RestoredRun restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
-                        const std::set<std::string>& leave, int64_t data_rank, int64_t ranks) {
+Restored restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
+                     const std::set<std::string>& leave, int64_t data_rank, int64_t ranks) {
   return Restoration(checkpoint, parameters, rank, leave, data_rank, ranks).run();
 }
 

@@ -224,7 +224,7 @@ bool choose_hub_files(const fs::path& folder, TextFiles& found, const std::vecto
     for (const fs::path& file : files) all.push_back(file.lexically_relative(folder).string());
   }
   std::sort(all.begin(), all.end());  // as text: the order of fsspec
-  const bool is_described = described || card;
+  const bool is_described = described || card || fs::exists(folder / ".huggingface.yaml", ignored);
   if (!is_described && !names_tell_splits(all)) return false;
   if (fs::exists(folder / ".huggingface.yaml", ignored)) {
     fail(folder, ".huggingface.yaml describes this data set, and it is not read here; name the files with a glob");

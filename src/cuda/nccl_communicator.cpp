@@ -12,7 +12,7 @@
 #include "parts.h"
 #include "titan/base/error.h"
 #include "titan/distributed/collective_trace.h"
-#include "titan/distributed/group_members.h"
+#include "titan/distributed/communicator_members.h"
 
 namespace titan {
 namespace {
@@ -49,8 +49,8 @@ class NcclEvents : public NcclWork {
 };
 
 /// A LibTorch process group for one or several communicators. Its destructor aborts, which can take the last chunk from
-/// a slower rank and blocks behind other groups' hanging kernels. So the group is shut down instead, or left until the
-/// process ends.
+/// a slower rank and blocks behind other communicators' hanging kernels. So the communicator is shut down instead, or
+/// left until the process ends.
 class NcclTransport {
  public:
   explicit NcclTransport(c10::intrusive_ptr<c10d::ProcessGroupNCCL> group) : group_(std::move(group)) {}
@@ -77,7 +77,7 @@ constexpr std::chrono::seconds kOrderlyEnd{60};
 
 class NcclCommunicator : public Communicator {
  public:
-  NcclCommunicator(const GroupRequest& request, std::shared_ptr<NcclTransport> transport,
+  NcclCommunicator(const CommunicatorRequest& request, std::shared_ptr<NcclTransport> transport,
                    std::shared_ptr<OverdueWatch> watch)
       : Communicator(request.name, request.rank, request.size),
         group_(std::move(transport)),
@@ -143,14 +143,14 @@ class NcclCommunicator : public Communicator {
   }
 
   std::shared_ptr<NcclTransport> group_;
-  GroupMembers members_;
+  CommunicatorMembers members_;
   WaitForGraph::Ranks others_;
   std::shared_ptr<OverdueWatch> watch_;
   std::chrono::milliseconds timeout_;
   int64_t calls_ = 0;
 };
 
-std::shared_ptr<NcclTransport> connect(const c10::intrusive_ptr<c10d::Store>& store, const GroupRequest& request,
+std::shared_ptr<NcclTransport> connect(const c10::intrusive_ptr<c10d::Store>& store, const CommunicatorRequest& request,
                                        int64_t gpu) {
   auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   options->timeout = request.timeout + kOrderlyEnd;
@@ -168,7 +168,7 @@ MakeCommunicator nccl_communicator_maker(c10::intrusive_ptr<c10d::Store> store, 
                                          std::shared_ptr<OverdueWatch> watch) {
   using Key = std::pair<std::string, std::vector<int64_t>>;  // queue and members
   auto transports = std::make_shared<std::map<Key, std::weak_ptr<NcclTransport>>>();
-  return [store = std::move(store), gpu, watch = std::move(watch), transports](const GroupRequest& request) {
+  return [store = std::move(store), gpu, watch = std::move(watch), transports](const CommunicatorRequest& request) {
     std::weak_ptr<NcclTransport>& kept = (*transports)[{request.queue, request.members}];
     std::shared_ptr<NcclTransport> transport = request.members.empty() ? nullptr : kept.lock();
     if (!transport) kept = transport = connect(store, request, gpu);

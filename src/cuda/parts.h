@@ -1,7 +1,7 @@
 // What this folder's files provide to library.cpp.
 #pragma once
 
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 #include "titan/distributed/peer_memory.h"
 #include "titan/gpu/cuda.h"
 #include "titan/parallel/work_graph.h"

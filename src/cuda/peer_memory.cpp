@@ -42,19 +42,19 @@ class SideWork : public PendingCollective {
   at::cuda::CUDAEvent done_;
 };
 
-/// Symmetric memory finds its ranks and their store by the name of a process group. This group has no backend and
+/// Symmetric memory finds its ranks and their store by the name of a process group. This one has no backend and
 /// communicates nothing.
-class NamedGroup {
+class NamedCommunicator {
  public:
-  NamedGroup(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size)
+  NamedCommunicator(std::string name, const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size)
       : name_(std::move(name)),
         group_(c10::make_intrusive<c10d::ProcessGroup>(store, static_cast<int>(rank), static_cast<int>(size))) {
     group_->setGroupName(name_);
     c10d::register_process_group(name_, group_);
   }
-  ~NamedGroup() { c10d::unregister_process_group(name_); }
-  NamedGroup(const NamedGroup&) = delete;
-  NamedGroup& operator=(const NamedGroup&) = delete;
+  ~NamedCommunicator() { c10d::unregister_process_group(name_); }
+  NamedCommunicator(const NamedCommunicator&) = delete;
+  NamedCommunicator& operator=(const NamedCommunicator&) = delete;
 
  private:
   std::string name_;
@@ -63,7 +63,7 @@ class NamedGroup {
 
 class CudaPeerMemory : public PeerMemory {
  public:
-  CudaPeerMemory(std::unique_ptr<NamedGroup> group, at::Tensor memory,
+  CudaPeerMemory(std::unique_ptr<NamedCommunicator> group, at::Tensor memory,
                  c10::intrusive_ptr<symmetric::SymmetricMemory> handle, std::chrono::milliseconds timeout)
       : group_(std::move(group)),
         memory_(std::move(memory)),
@@ -99,7 +99,7 @@ class CudaPeerMemory : public PeerMemory {
   }
 
  private:
-  std::unique_ptr<NamedGroup> group_;
+  std::unique_ptr<NamedCommunicator> group_;
   at::Tensor memory_;
   c10::intrusive_ptr<symmetric::SymmetricMemory> handle_;
   size_t timeout_ms_;
@@ -113,7 +113,7 @@ std::unique_ptr<PeerMemory> make_cuda_peer_memory(const c10::intrusive_ptr<c10d:
                                                   int64_t rank, int64_t size, int64_t capacity,
                                                   std::chrono::milliseconds timeout, int64_t gpu) {
   try {
-    auto group = std::make_unique<NamedGroup>(
+    auto group = std::make_unique<NamedCommunicator>(
         name, c10::make_intrusive<c10d::PrefixStore>("peer_memory/" + name, store), rank, size);
     const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu));
     at::Tensor memory = symmetric::empty_strided_p2p({capacity}, {1}, at::kByte, device, name, std::nullopt);

@@ -13,8 +13,8 @@
 
 #include "titan/base/error.h"
 #include "titan/distributed/communicator.h"
-#include "titan/distributed/group_members.h"
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/communicator_members.h"
+#include "titan/distributed/mesh_communicators.h"
 
 namespace titan {
 namespace {
@@ -27,8 +27,8 @@ std::string library_words(const std::exception& error) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
-/// Translates Gloo's exceptions to Error: the message names the group that waited; the abort watcher reports which rank
-/// died.
+/// Translates Gloo's exceptions to Error: the message names the communicator that waited; the abort watcher reports
+/// which rank died.
 template <class Call>
 auto translated(const std::string& group, const Call& call) {
   try {
@@ -44,8 +44,8 @@ class GlooPending : public PendingCollective {
  public:
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-  /// `peers`: ranks of the group that it waits for. `limit`: of each wait; kNoTimeout uses that of the call.
-  GlooPending(std::shared_ptr<const GroupMembers> members, std::vector<int64_t> peers, Works works,
+  /// `peers`: ranks of the communicator that it waits for. `limit`: of each wait; kNoTimeout uses that of the call.
+  GlooPending(std::shared_ptr<const CommunicatorMembers> members, std::vector<int64_t> peers, Works works,
               std::function<void()> finish, std::chrono::milliseconds limit = kNoTimeout)
       : members_(std::move(members)),
         peers_(std::move(peers)),
@@ -81,7 +81,7 @@ class GlooPending : public PendingCollective {
     while (work.use_count() > 1 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   }
 
-  std::shared_ptr<const GroupMembers> members_;
+  std::shared_ptr<const CommunicatorMembers> members_;
   std::vector<int64_t> peers_;
   Works works_;
   std::function<void()> finish_;
@@ -98,10 +98,11 @@ at::Tensor sum_of_rows(const at::Tensor& rows) {
 
 class GlooCommunicator : public Communicator {
  public:
-  GlooCommunicator(const GroupRequest& request, c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
+  GlooCommunicator(const CommunicatorRequest& request, c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
       : Communicator(request.name, request.rank, request.size),
         group_(std::move(group)),
-        members_(std::make_shared<const GroupMembers>(GroupMembers{request.name, request.members, request.waits})),
+        members_(std::make_shared<const CommunicatorMembers>(
+            CommunicatorMembers{request.name, request.members, request.waits})),
         timeout_(request.timeout),
         sent_(static_cast<size_t>(request.size)),
         received_(static_cast<size_t>(request.size)) {
@@ -151,7 +152,7 @@ class GlooCommunicator : public Communicator {
   }
 
   // Messages between two ranks are numbered, so that several can be distinguished. Gloo's send and receive use the
-  // group's initial timeout; the wait applies the current one.
+  // communicator's initial timeout; the wait applies the current one.
   Pending start_transfer(std::vector<Message> receives, std::vector<Message> sends) override {
     GlooPending::Works works;
     std::vector<int64_t> peers;
@@ -205,8 +206,8 @@ class GlooCommunicator : public Communicator {
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
-  std::shared_ptr<const GroupMembers> members_;
-  std::vector<int64_t> others_;  // all ranks of the group except this one
+  std::shared_ptr<const CommunicatorMembers> members_;
+  std::vector<int64_t> others_;  // all ranks of the communicator except this one
   std::chrono::milliseconds timeout_;
   std::vector<int> sent_, received_;  // messages so far, by rank
 };
@@ -214,7 +215,7 @@ class GlooCommunicator : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c10d::Store>& store,
-                                                     const GroupRequest& request) {
+                                                     const CommunicatorRequest& request) {
   auto options = c10d::ProcessGroupGloo::Options::create(request.timeout);
   options->group_name = request.name + request.instance;
   auto named = c10::make_intrusive<c10d::PrefixStore>("group/" + request.name + request.instance, store);

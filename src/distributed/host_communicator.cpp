@@ -1,8 +1,8 @@
 // Communication between ranks of one host through shared memory. When a collective is issued, each rank copies its
 // message into a bank of its own; when the result is waited for, it copies from the banks of all ranks. There is no
 // thread and no socket, one copy in each direction, and no rank waits for another rank's call to end. Operations of a
-// group have the same numbers on all ranks and complete in order. A bank is reused once every rank has read its message
-// of four operations ago.
+// communicator have the same numbers on all ranks and complete in order. A bank is reused once every rank has read its
+// message of four operations ago.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 #include "host_mailbox.h"
 #include "titan/base/error.h"
 #include "titan/distributed/communicator.h"
-#include "titan/distributed/group_members.h"
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/communicator_members.h"
+#include "titan/distributed/mesh_communicators.h"
 #include "titan/distributed/peer_memory.h"
 
 namespace titan {
@@ -32,10 +32,11 @@ struct RankCounters {
 
 using Store = c10::intrusive_ptr<c10d::Store>;
 
-using Members = std::shared_ptr<const GroupMembers>;
+using Members = std::shared_ptr<const CommunicatorMembers>;
 
-/// The value that rank `peer` of the group published under `key`. Throws Error(peer_failure) when it does not come.
-std::string heard(const Store& store, const std::string& key, const GroupMembers& members, int64_t peer,
+/// The value that rank `peer` of the communicator published under `key`. Throws Error(peer_failure) when it does not
+/// come.
+std::string heard(const Store& store, const std::string& key, const CommunicatorMembers& members, int64_t peer,
                   std::chrono::milliseconds timeout) {
   const bool came = members.wait_for(peer, [&] {
     try {
@@ -49,10 +50,10 @@ std::string heard(const Store& store, const std::string& key, const GroupMembers
   return store->get_to_str(key);
 }
 
-/// Shared memory for one message of every rank of the group.
+/// Shared memory for one message of every rank of the communicator.
 class Bank {
  public:
-  Bank(Store store, std::string key, const GroupRequest& request, Members members)
+  Bank(Store store, std::string key, const CommunicatorRequest& request, Members members)
       : store_(std::move(store)),
         key_(std::move(key)),
         members_(std::move(members)),
@@ -131,7 +132,7 @@ void reduce(const std::vector<at::Tensor>& messages, Reduction reduction, const 
 
 class HostCommunicator : public Communicator {
  public:
-  HostCommunicator(const GroupRequest& request, std::shared_ptr<SharedSegment> counters, const Store& store,
+  HostCommunicator(const CommunicatorRequest& request, std::shared_ptr<SharedSegment> counters, const Store& store,
                    const std::string& key, Members members)
       : Communicator(request.name, request.rank, request.size),
         counters_(std::move(counters)),
@@ -155,7 +156,7 @@ class HostCommunicator : public Communicator {
   std::string_view transport() const override { return "shared memory"; }
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
 
-  /// Bytes of zeroed shared memory of a group: the counters of every rank, a ring for every pair.
+  /// Bytes of zeroed shared memory of a communicator: the counters of every rank, a ring for every pair.
   static int64_t shared_bytes(int64_t size) {
     return size * int64_t{sizeof(RankCounters)} + size * size * int64_t{sizeof(MailboxRing)};
   }
@@ -309,8 +310,8 @@ class HostCommunicator : public Communicator {
 };
 
 /// The counters, created by rank 0 and opened by the others. Throws Error(launcher) where that is impossible.
-std::shared_ptr<SharedSegment> share_counters(const Store& store, const std::string& key, const GroupRequest& request,
-                                              const GroupMembers& members) {
+std::shared_ptr<SharedSegment> share_counters(const Store& store, const std::string& key,
+                                              const CommunicatorRequest& request, const CommunicatorMembers& members) {
   if (request.rank == 0) {
     auto counters = SharedSegment::create(HostCommunicator::shared_bytes(request.size));
     store->set(key, counters->address());
@@ -331,10 +332,11 @@ std::shared_ptr<SharedSegment> share_counters(const Store& store, const std::str
 }  // namespace
 
 std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c10d::Store>& store,
-                                                     const GroupRequest& request, std::string& refusal) {
+                                                     const CommunicatorRequest& request, std::string& refusal) {
   const std::string key = "host_group/" + request.name + request.instance;
   const std::string ready = "ready";
-  const auto members = std::make_shared<const GroupMembers>(GroupMembers{request.name, request.members, request.waits});
+  const auto members =
+      std::make_shared<const CommunicatorMembers>(CommunicatorMembers{request.name, request.members, request.waits});
   std::shared_ptr<SharedSegment> counters;
   std::string answer = ready;
   try {

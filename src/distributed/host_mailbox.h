@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "titan/distributed/group_members.h"
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/communicator_members.h"
+#include "titan/distributed/mesh_communicators.h"
 #include "titan/distributed/peer_memory.h"
 
 namespace titan {
@@ -50,7 +50,7 @@ struct MailboxSide {
   MailboxRing* ring;
   c10::intrusive_ptr<c10d::Store> store;
   std::string key;  // of the pair, in `store`: addresses of its envelopes
-  std::shared_ptr<const GroupMembers> members;
+  std::shared_ptr<const CommunicatorMembers> members;
   int64_t peer;
 
   /// Throws Error(peer_failure) when the other side does not raise `counter` to `count` within `timeout`.

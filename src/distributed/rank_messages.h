@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "run_store.h"
+#include "rank_store.h"
 #include "titan/base/error.h"
 #include "titan/distributed/rank_check.h"
 

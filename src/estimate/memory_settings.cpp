@@ -24,9 +24,9 @@ struct Peaks {
   int64_t validation = 0;
   int64_t forward = 0;  // of validation: the forward of one batch
 
-  int64_t of(const std::optional<RunPhase>& phase) const {
+  int64_t of(const std::optional<Phase>& phase) const {
     if (!phase) return std::max(training, validation);
-    return *phase == RunPhase::training ? training : validation;
+    return *phase == Phase::training ? training : validation;
   }
 };
 
@@ -50,7 +50,7 @@ class Search {
     config_.parallelism.data_parallel_shard_degree = question.place.mesh.size(MeshAxis::dp_shard);
     const bool training_fits = !question.allowed || now_.training <= *question.allowed;
     is_validation_ =
-        question.ran_out ? *question.ran_out == RunPhase::validation : now_.validation > now_.training && training_fits;
+        question.ran_out ? *question.ran_out == Phase::validation : now_.validation > now_.training && training_fits;
     const int64_t within = question.allowed ? planned_within(*question.allowed, question.device_only) : 0;
     // A job that fits by its plan and ran out needs more than that: require a fifth less than now, too.
     const int64_t taken = is_validation_ ? now_.validation : now_.of(question.ran_out);

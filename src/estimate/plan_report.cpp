@@ -59,7 +59,7 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
                                 stage.number, request.pipeline->stage_count(), plan.units[stage.first].name,
                                 plan.units[stage.last - 1].name));
   }
-  for (const GroupTraffic& group : plan.traffic) {
+  for (const CommunicatorTraffic& group : plan.traffic) {
     for (size_t k = 0; k < kCollectives; ++k) {
       const Traffic& traffic = group.table[k];
       if (traffic.calls == 0) continue;

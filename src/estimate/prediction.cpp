@@ -226,7 +226,7 @@ nlohmann::json prediction_json(const Prediction& prediction, const Plan& plan) {
   json["good"] = {{"step_seconds", prediction.good.seconds},
                   {"tokens_per_second_per_gpu", prediction.tokens_per_second_at(prediction.good)}};
   for (const auto& [seconds, purpose] : time_by_purpose(prediction.good)) json["good"]["seconds"][purpose] = seconds;
-  for (const GroupTraffic& traffic : plan.traffic) {
+  for (const CommunicatorTraffic& traffic : plan.traffic) {
     for (size_t kind = 0; kind < kCollectives; ++kind) {
       if (traffic.table[kind].calls == 0) continue;
       json["traffic"].push_back({{"communicator", traffic.group},

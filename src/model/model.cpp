@@ -39,26 +39,6 @@ Parameter& Model::add_parameter(const ParameterSpec& spec) {
   return *parameters_by_order_.back();
 }
 
-std::shared_ptr<torch::nn::Module> module_tree(const Model& model) {
-  auto root = std::make_shared<torch::nn::Module>("model");
-  for (const auto& parameter : model.parameter_handles()) {
-    std::vector<std::string> path = split(parameter->name(), '.');
-    const std::string leaf = path.back();
-    path.pop_back();
-    std::shared_ptr<torch::nn::Module> module = root;
-    for (const std::string& name : path) {
-      const auto children = module->named_children();
-      const auto* known = children.find(name);
-      module = known ? *known : module->register_module(name, std::make_shared<torch::nn::Module>(name));
-    }
-    const at::Tensor& master = parameter->master;
-    module->register_parameter(
-        leaf, master.defined() ? master : at::empty(parameter->spec().shape, at::TensorOptions(at::kMeta)),
-        /*requires_grad=*/false);
-  }
-  return root;
-}
-
 std::span<const ModelFamily* const> model_families() {
   static const std::array<const ModelFamily*, 2> families{&llama_family(), &qwen_family()};
   return families;

@@ -11,7 +11,7 @@
 namespace titan {
 namespace {
 
-std::shared_ptr<PeerMemory> peer_memory_of(const Plan& plan, const MeshGroups& groups) {
+std::shared_ptr<PeerMemory> peer_memory_of(const Plan& plan, const MeshCommunicators& groups) {
   if (!groups.tensor || plan.peer_bytes() == 0) return nullptr;
   if (groups.make_peer_memory) return groups.make_peer_memory(plan.peer_bytes());
   throw Error(ExitCode::bad_config,
@@ -19,7 +19,7 @@ std::shared_ptr<PeerMemory> peer_memory_of(const Plan& plan, const MeshGroups& g
               "host; set it to false, or choose parallelism.tensor_parallel_degree within a host");
 }
 
-std::shared_ptr<const TensorParallel> tensor_parallel_of(const Plan& plan, const MeshGroups& groups,
+std::shared_ptr<const TensorParallel> tensor_parallel_of(const Plan& plan, const MeshCommunicators& groups,
                                                          const std::shared_ptr<PeerMemory>& peer_memory) {
   if (!groups.tensor) return nullptr;
   std::shared_ptr<const SequenceParallel> exchange =
@@ -28,7 +28,7 @@ std::shared_ptr<const TensorParallel> tensor_parallel_of(const Plan& plan, const
       TensorParallel{groups.tensor, std::move(exchange), plan.request.loss_parallel});
 }
 
-std::shared_ptr<const ContextParallel> context_parallel_of(const Plan& plan, const MeshGroups& groups) {
+std::shared_ptr<const ContextParallel> context_parallel_of(const Plan& plan, const MeshCommunicators& groups) {
   if (plan.request.split().ranks == 1) return nullptr;
   return std::make_shared<ContextParallel>(
       ContextParallel{groups.context, plan.request.split(), plan.request.rotation});
@@ -39,7 +39,7 @@ Float8Casts float8_casts_of(const ExecutorOptions& options) {
 }
 
 std::shared_ptr<const LinearProducts> float8_products_of(const Plan& plan, const ModelStrategies& strategies,
-                                                         const MeshGroups& groups, const Float8Casts& casts) {
+                                                         const MeshCommunicators& groups, const Float8Casts& casts) {
   const Float8Request& request = *plan.request.float8;
   return make_float8_products({.recipe = request.recipe,
                                .emulate = request.emulate,
@@ -56,8 +56,8 @@ std::shared_ptr<HostOffload> offload_of(const at::Device& device, bool enabled) 
   return std::make_shared<HostOffload>(std::move(host), std::move(on_device));
 }
 
-WeightStores weights_of(const Plan& plan, const Assembly& assembly, const MeshGroups& groups, const at::Device& device,
-                        const Float8Casts& casts) {
+WeightStores weights_of(const Plan& plan, const Assembly& assembly, const MeshCommunicators& groups,
+                        const at::Device& device, const Float8Casts& casts) {
   const std::shared_ptr<HostOffload> offload =
       assembly.offload ? assembly.offload : offload_of(device, /*enabled=*/false);
   WeightStores weights;
@@ -80,7 +80,7 @@ std::unique_ptr<UnitRunner> runner_of(const Plan& plan, const Model& model, std:
 }  // namespace
 
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
-                  const MeshGroups& groups, const at::Device& device, std::optional<uint64_t> seed,
+                  const MeshCommunicators& groups, const at::Device& device, std::optional<uint64_t> seed,
                   ExecutorOptions options, std::unique_ptr<GraphCapture> recorder) {
   Assembly assembly;
   const Float8Casts casts = float8_casts_of(options);

@@ -118,8 +118,8 @@ void WeightStore::Transfer::finish() {
 }
 
 WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
-                         std::shared_ptr<HostOffload> offload, std::shared_ptr<SlotPool> slots, MeshGroups groups,
-                         Float8Casts casts)
+                         std::shared_ptr<HostOffload> offload, std::shared_ptr<SlotPool> slots,
+                         MeshCommunicators groups, Float8Casts casts)
     : plan_(plan),
       parameters_(std::move(parameters)),
       trained_(trained_indices(plan)),
@@ -187,7 +187,7 @@ void WeightStore::scale_shards(const std::vector<WeightStore*>& stores) {
   }
   if (owners.empty()) return;
   const at::Tensor largest = at::cat(amaxes);
-  const MeshGroups& groups = owners[0].first->groups_;
+  const MeshCommunicators& groups = owners[0].first->groups_;
   for (Communicator* group : {groups.gather.get(), groups.tensor.get()}) {
     if (group) group->all_reduce({largest}, Reduction::max)->wait();
   }

@@ -348,8 +348,8 @@ int64_t Plan::predicted_bytes(bool device_only) const {
   return std::max(training_bytes(device_only), validation_bytes(device_only));
 }
 
-const GroupTraffic* Plan::traffic_of(std::string_view group) const {
-  for (const GroupTraffic& entry : traffic) {
+const CommunicatorTraffic* Plan::traffic_of(std::string_view group) const {
+  for (const CommunicatorTraffic& entry : traffic) {
     if (entry.group == group) return &entry;
   }
   return nullptr;

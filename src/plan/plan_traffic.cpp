@@ -98,13 +98,14 @@ std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
   return all;
 }
 
-void add(GroupTraffic& group, Collective kind, int64_t calls, int64_t bytes_of_all) {
+void add(CommunicatorTraffic& group, Collective kind, int64_t calls, int64_t bytes_of_all) {
   group.table[static_cast<size_t>(kind)] += Traffic{calls, bytes_of_all};
 }
 
 /// The traffic of a step's programs through this communicator.
-GroupTraffic programs_traffic(const Plan& plan, std::string_view communicator, std::span<const RepeatedProgram> step) {
-  GroupTraffic traffic{std::string(communicator), ranks_of(plan, communicator), {}};
+CommunicatorTraffic programs_traffic(const Plan& plan, std::string_view communicator,
+                                     std::span<const RepeatedProgram> step) {
+  CommunicatorTraffic traffic{std::string(communicator), ranks_of(plan, communicator), {}};
   for (const auto& [program, times] : step) {
     for (const Action& action : program.actions) {
       for (const Exchange& exchange : exchanges_of(plan, action)) {
@@ -131,7 +132,7 @@ void add_offload(Plan& plan, std::span<const RepeatedProgram> step) {
 }
 
 /// Traffic within units, for all microbatches.
-void add_units(const Plan& plan, GroupTraffic& traffic) {
+void add_units(const Plan& plan, CommunicatorTraffic& traffic) {
   using Phase = UnitTrace::Phase;
   const int64_t microbatches = plan.request.accumulation;
   for (const UnitPlan& unit : plan.units) {
@@ -209,7 +210,7 @@ void add_traffic(Plan& plan, std::span<const RepeatedProgram> step) {
   using namespace group_names;
   add_offload(plan, step);
   for (const char* name : {kGather, kScatter, kReplicate, kTensor, kPipeline, kTied, kContext, kLoss, kModel}) {
-    GroupTraffic traffic = programs_traffic(plan, name, step);
+    CommunicatorTraffic traffic = programs_traffic(plan, name, step);
     if (traffic.ranks == 1 || (name == kTied && traffic.table == TrafficTable{})) continue;
     add_units(plan, traffic);
     plan.traffic.push_back(std::move(traffic));

@@ -23,23 +23,23 @@ constexpr const char* kCurves[] = {"loss",        "validation_loss",   "lr",    
                                    "mfu_percent", "memory_peak_bytes", "step_seconds", "data_wait_seconds"};
 
 /// CSS class and text of the badge.
-Json status_of(RunStatus status) {
+Json status_of(CompletionStatus status) {
   switch (status) {
-    case RunStatus::going_on:
+    case CompletionStatus::going_on:
       return {"going", "running"};
-    case RunStatus::finished:
+    case CompletionStatus::finished:
       return {"done", "finished"};
-    case RunStatus::stopped:
+    case CompletionStatus::stopped:
       return {"halt", "stopped"};
-    case RunStatus::broken_off:
+    case CompletionStatus::broken_off:
       return {"broken", "ended by an error"};
-    case RunStatus::unknown:
+    case CompletionStatus::unknown:
       break;
   }
   return {"plain", ""};
 }
 
-std::string title_of(const RunView& run) {
+std::string title_of(const ReportedRun& run) {
   const std::string description = run.facts.is_object() ? run.facts.value("description", "") : "";
   return description.empty() || description == "default job" ? run.name : description;
 }
@@ -72,7 +72,7 @@ Json curve_of(const Series& series) {
 }
 
 /// "section.key" → value, from the config in a run's facts.
-Json options_of(const RunView& run) {
+Json options_of(const ReportedRun& run) {
   Json options = Json::object();
   const std::function<void(const std::string&, const Json&)> walk = [&](const std::string& key, const Json& value) {
     if (!value.is_object()) {
@@ -85,7 +85,7 @@ Json options_of(const RunView& run) {
   return options;
 }
 
-Json data_of(const RunView& run) {
+Json data_of(const ReportedRun& run) {
   const RunHistory& history = *run.history;
   Json facts = run.facts.is_object() ? run.facts : Json::object();
   facts.erase("config");
@@ -97,8 +97,8 @@ Json data_of(const RunView& run) {
   for (const char* key : {"tokens_seen", "skipped_steps"}) {
     if (const std::optional<double> value = history.newest(key)) newest[key] = shown(*value);
   }
-  for (const RunEvent& event : history.events()) events.push_back({event.step, event.text});
-  const bool continues = run.status == RunStatus::going_on;
+  for (const LoggedEvent& event : history.events()) events.push_back({event.step, event.text});
+  const bool continues = run.status == CompletionStatus::going_on;
   return {{"name", run.name},
           {"title", title_of(run)},
           {"status", status_of(run.status)},
@@ -113,9 +113,9 @@ Json data_of(const RunView& run) {
 }
 
 /// Shown by a browser without JavaScript.
-std::string plain_numbers(const std::vector<RunView>& runs) {
+std::string plain_numbers(const std::vector<ReportedRun>& runs) {
   std::string rows;
-  for (const RunView& run : runs) {
+  for (const ReportedRun& run : runs) {
     const Json loss = shown(run.history->newest("loss").value_or(NAN));
     rows += fmt::format("<tr><td>{}</td><td>step {}</td><td>loss {}</td></tr>", escaped_html(printable(run.name)),
                         run.history->last_step(), loss.is_string() ? loss.get<std::string>() : loss.dump());
@@ -143,12 +143,12 @@ std::string escaped_html(std::string_view text) {
   return escaped;
 }
 
-std::string render_page(const std::vector<RunView>& runs) {
-  const RunView& first = runs.at(0);
+std::string render_page(const std::vector<ReportedRun>& runs) {
+  const ReportedRun& first = runs.at(0);
   const bool alone = runs.size() == 1;
-  const bool reloads = alone && first.status == RunStatus::going_on;
+  const bool reloads = alone && first.status == CompletionStatus::going_on;
   Json data{{"reload", reloads}, {"written", first.written > 0 ? "Written " + local_time(first.written) : ""}};
-  for (const RunView& run : runs) data["runs"].push_back(data_of(run));
+  for (const ReportedRun& run : runs) data["runs"].push_back(data_of(run));
   std::string page;
   std::string_view rest = kPageHtml;
   const auto put = [&](std::string_view name, const std::string& text) {

@@ -44,7 +44,7 @@ std::string words_of(std::string_view key) {
   return words;
 }
 
-std::string not_finite_text(const RunEvent& event) {
+std::string not_finite_text(const LoggedEvent& event) {
   std::string text = words_of(event.key) + " is not finite";
   if (event.until > event.step) text += fmt::format(", up to step {}", with_thousands(event.until));
   return text;
@@ -111,9 +111,9 @@ std::optional<double> RunHistory::newest(const std::string& key) const {
 /// Drops everything from `step` onwards.
 void RunHistory::rewind(int64_t step) {
   for (auto& [key, series] : series_) series.rewind(step);
-  std::erase_if(events_, [&](const RunEvent& event) { return event.step >= step; });
+  std::erase_if(events_, [&](const LoggedEvent& event) { return event.step >= step; });
   not_finite_.clear();
-  for (RunEvent& event : events_) {
+  for (LoggedEvent& event : events_) {
     if (event.until < step - 1) continue;
     event.until = step - 1;
     event.text = not_finite_text(event);
@@ -124,9 +124,9 @@ void RunHistory::rewind(int64_t step) {
 /// Merges consecutive steps into one event; otherwise they would displace all others.
 void RunHistory::note_not_finite(const std::string& key, int64_t step) {
   const auto begun =
-      std::find_if(events_.rbegin(), events_.rend(), [&](const RunEvent& event) { return event.key == key; });
+      std::find_if(events_.rbegin(), events_.rend(), [&](const LoggedEvent& event) { return event.key == key; });
   if (not_finite_.insert(key).second || begun == events_.rend()) {
-    RunEvent event{step, {}, key, step};
+    LoggedEvent event{step, {}, key, step};
     event.text = not_finite_text(event);
     add_event(std::move(event));
   } else {
@@ -141,7 +141,7 @@ void RunHistory::note(int64_t step, std::string text) {
   }
 }
 
-void RunHistory::add_event(RunEvent event) {
+void RunHistory::add_event(LoggedEvent event) {
   events_.push_back(std::move(event));
   if (events_.size() > kMostEvents) events_.pop_front();
 }

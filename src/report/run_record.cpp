@@ -37,7 +37,7 @@ RunRecord::RunRecord(const RecordTargets& targets, int64_t first_step, const Log
 RunRecord::~RunRecord() {
   if (finished_) return;
   try {
-    finish(RunStatus::broken_off);
+    finish(CompletionStatus::broken_off);
   } catch (...) {  // a writer's error must not replace the one that ended the run
   }
 }
@@ -63,7 +63,7 @@ void RunRecord::add(const ValidationReport& report) {
 void RunRecord::add(const SpikeReport& report) { add_line(json_line(report)); }
 void RunRecord::add(const SampleReport& report) { add_line(json_line(report)); }
 
-void RunRecord::finish(RunStatus status) {
+void RunRecord::finish(CompletionStatus status) {
   finished_ = true;
   if (prometheus_) prometheus_->finish(wall_time());
   if (report_) report_->finish(status, wall_time());
@@ -93,7 +93,7 @@ ReportFile::ReportFile(std::filesystem::path folder, nlohmann::ordered_json fact
 
 void ReportFile::add(const std::string& line, double now) {
   history_.add_line(line);
-  if (is_due(now)) write(RunStatus::going_on, now);
+  if (is_due(now)) write(CompletionStatus::going_on, now);
 }
 
 bool ReportFile::is_due(double now) const {
@@ -103,7 +103,7 @@ bool ReportFile::is_due(double now) const {
   return !std::filesystem::exists(folder_ / "run.json", unknown) && !unknown;
 }
 
-void ReportFile::finish(RunStatus status, double now) { write(status, now); }
+void ReportFile::finish(CompletionStatus status, double now) { write(status, now); }
 
 void ReportFile::write_facts(bool anew) const {
   const std::filesystem::path path = folder_ / "run.json";
@@ -113,7 +113,7 @@ void ReportFile::write_facts(bool anew) const {
   replace_own_file(path, facts_.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
-void ReportFile::write(RunStatus status, double now) {
+void ReportFile::write(CompletionStatus status, double now) {
   const auto begin = std::chrono::steady_clock::now();
   try {
     const std::string log_problem = log_.console_problem();

@@ -167,6 +167,7 @@ class Assembly {
       const bool is_here = added_.id_of(named.token.content).has_value();
       if (is_here) parts_.named.emplace_back(named.key, named.token.content);
     }
+    count_noticed();
     parts_.notices = std::move(settings_.notices);
     std::string all = fmt::format("Hugging Face {} {}\n{}", parts_.bos, parts_.eos, own);
     if (parts_.added != before || parts_.splits_special) all += described();
@@ -191,10 +192,10 @@ class Assembly {
       if (is_named(token)) as_known.make_special();
       const int32_t given = added_.add(as_known);
       if (given == id) continue;
-      notice(
-          fmt::format("the files beside it give the token \"{}\" the id {}; it has the id {} here, as in "
-                      "transformers",
-                      token.content, id, given));
+      notice_first(other_ids_,
+                   fmt::format("the files beside it give the token \"{}\" the id {}; it has the id {} here, as in "
+                               "transformers",
+                               token.content, id, given));
     }
   }
 
@@ -220,7 +221,8 @@ class Assembly {
       const bool is_new = !added_.id_of(token.content);
       const int32_t id = added_.add(token);
       if (is_new)
-        notice(fmt::format("the special token \"{}\" gets the new id {}, as in transformers", token.content, id));
+        notice_first(new_ids_,
+                     fmt::format("the special token \"{}\" gets the new id {}, as in transformers", token.content, id));
     }
   }
 
@@ -261,6 +263,23 @@ class Assembly {
     return added_.id_of(named->token.content).value_or(Tokenizer::kNoId);
   }
 
+  /// One line for all tokens of a kind: the first one's, and how many there are.
+  struct Noticed {
+    int64_t tokens = 0;
+    size_t line = 0;
+  };
+  void notice_first(Noticed& noticed, const std::string& what) {
+    if (noticed.tokens++ > 0) return;
+    notice(what);
+    noticed.line = settings_.notices.size() - 1;
+  }
+  void count_noticed() {
+    for (const Noticed& noticed : {other_ids_, new_ids_}) {
+      if (noticed.tokens > 1)
+        settings_.notices[noticed.line] += fmt::format(" (and {} others likewise)", noticed.tokens - 1);
+    }
+  }
+
   void notice(const std::string& what) {
     settings_.notices.push_back(fmt::format("tokenizer {}: {}", path_.string(), what));
   }
@@ -280,6 +299,7 @@ class Assembly {
   std::unordered_set<std::string> names_;  // contents of the named tokens
   AddedVocabulary added_;
   bool said_flags_ = false;
+  Noticed other_ids_, new_ids_;
 };
 
 HuggingFaceParts read_vocabulary_and_merges(const fs::path& vocabulary) {

@@ -10,6 +10,7 @@
 #include "sentencepiece_model.h"
 #include "tiktoken.h"
 #include "titan/base/error.h"
+#include "titan/base/text.h"
 #include "titan/text/utf8.h"
 
 namespace titan {
@@ -290,18 +291,31 @@ std::string HuggingFaceDecoder::decode(std::vector<std::string> tokens) const {
 
 namespace {
 
-std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+/// Bytes that a normalizer may make of a text of so many.
+size_t most_normalized(size_t bytes) { return (size_t{1} << 20) + 100 * bytes; }
+
+/// A stranger's rules may double a text again and again.
+void expect_room(size_t bytes, size_t most) {
+  if (bytes <= most) return;
+  throw Error(ExitCode::bad_data,
+              fmt::format("the tokenizer's normalizer makes more than {} of a text, over 100 times as much; take a "
+                          "tokenizer whose normalizer does not repeat its replacements",
+                          human_bytes(static_cast<double>(most))));
+}
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to, size_t most) {
   std::string out;
   out.reserve(text.size() + text.size() / 4);
   size_t settled = 0;
   for (size_t at = text.find(from); at != text.npos; at = text.find(from, settled)) {
     out.append(text.substr(settled, at - settled)).append(to);
     settled = at + from.size();
+    expect_room(out.size(), most);
   }
   return out.append(text.substr(settled));
 }
 
-std::string replaced(std::string_view text, const Pattern& pattern, std::string_view to) {
+std::string replaced(std::string_view text, const Pattern& pattern, std::string_view to, size_t most) {
   std::string out;
   size_t settled = 0;
   Pattern::Scratch scratch(pattern);
@@ -309,6 +323,7 @@ std::string replaced(std::string_view text, const Pattern& pattern, std::string_
   for (Pattern::Match match; pattern.next(text, walk, scratch, match);) {
     out.append(text.substr(settled, match.begin - settled)).append(to);
     settled = match.end;
+    expect_room(out.size(), most);
   }
   return out.append(text.substr(settled));
 }
@@ -366,16 +381,18 @@ void HuggingFaceNormalizer::add(const JsonNode& node) {
 
 std::string HuggingFaceNormalizer::normalized(std::string_view text) const {
   std::string out(text);
+  const size_t most = most_normalized(text.size());
   for (const Step& step : steps_) {
     if (step.is_form) {
       out = in_form(out, *form_named(step.from));
     } else if (step.pattern) {
-      out = replaced(out, *step.pattern, step.to);
+      out = replaced(out, *step.pattern, step.to, most);
     } else if (!step.from.empty()) {
-      out = replaced(out, step.from, step.to);
+      out = replaced(out, step.from, step.to, most);
     } else if (!out.empty()) {
       out.insert(0, step.to);
     }
+    expect_room(out.size(), most);
   }
   return out;
 }

@@ -10,7 +10,7 @@
 #include "titan/checkpoint/hugging_face_export.h"
 #include "titan/checkpoint/safetensors.h"
 #include "titan/train/hugging_face.h"
-#include "titan/train/run_state.h"
+#include "titan/train/state_dict.h"
 
 namespace titan {
 namespace {

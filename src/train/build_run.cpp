@@ -198,9 +198,9 @@ void connect_ranks(Run& run) {
   };
   // The units and the shared weights do not depend on the vocabulary, which may come from the tokenizer.
   const ModelDescription model = describe_model(config, 1);
-  run.groups =
-      make_mesh_groups(run.place.mesh, world.rank, timeout, communicator_maker(world, run.device.device, transport),
-                       groups_of_one, tied_ranks_of(plan_request(run, run.place, model), model));
+  run.groups = make_mesh_communicators(run.place.mesh, world.rank, timeout,
+                                       communicator_maker(world, run.device.device, transport), groups_of_one,
+                                       tied_ranks_of(plan_request(run, run.place, model), model));
   for (Communicator* group : run.groups.all()) group->record_in(world.trace);
   if (run.groups.world) run.log.info("Ranks communicate through {}", run.groups.world->transport());
   run.groups.make_peer_memory = peer_memory_maker(world, run.place.mesh, run.device.device, timeout);
@@ -268,7 +268,7 @@ void build_model(Run& run, std::optional<uint64_t> seed) {
 /// Builds what changes the weights: optimizer with its groups, learning-rate schedule, guard, and step runner.
 void build_optimizer(Run& run) {
   const TrainingSection& training = run.config.training;
-  RunModel& model = run.model;
+  Run::Model& model = run.model;
   std::vector<std::string> names;
   for (const Parameter* parameter : model.parameters) names.push_back(parameter->name());
   model.parameter_groups = assign_parameter_groups(names, run.config.optimizer.param_groups);
@@ -335,11 +335,11 @@ void open_data(Run& run) {
 
 void open_checkpoints(Run& run) {
   if (!run.config.checkpoint.enable || run.world.fake) return;
-  const RunModel& model = run.model;
+  const Run::Model& model = run.model;
   run.checkpoints = std::make_unique<RunCheckpoints>(
       run.config, run.world,
-      RunParts{model.description, model.assembly, model.parameters, model.parameter_groups, model.optimizer.get(),
-               model.schedule, run.place, model.guard.get()},
+      StateParts{model.description, model.assembly, model.parameters, model.parameter_groups, model.optimizer.get(),
+                 model.schedule, run.place, model.guard.get()},
       run.log);
   run.model.step_runner->before_change([&run] {
     const auto start = std::chrono::steady_clock::now();
@@ -383,10 +383,10 @@ std::unique_ptr<Run> build_inference(const JobConfig& config, const World& world
   run->memory = std::make_unique<RunMemory>(*run);
   read_tokenizer(*run);
   build_model(*run, /*seed=*/std::nullopt);
-  RunModel& model = run->model;
+  Run::Model& model = run->model;
   RunCheckpoints checkpoints(config, world,
-                             RunParts{model.description, model.assembly, model.parameters, model.parameter_groups,
-                                      nullptr, model.schedule, run->place},
+                             StateParts{model.description, model.assembly, model.parameters, model.parameter_groups,
+                                        nullptr, model.schedule, run->place},
                              log);
   checkpoints.load_initial();
   model.assembly.executor->weights_changed();

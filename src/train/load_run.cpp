@@ -25,7 +25,7 @@ bool leaves_model_alone(const std::set<std::string>& left_out) {
 
 class RunLoader {
  public:
-  RunLoader(const JobConfig& config, const RunParts& parts, const RunState& state, Checkpointer& checkpointer,
+  RunLoader(const JobConfig& config, const StateParts& parts, const StateDict& state, Checkpointer& checkpointer,
             const Log& log)
       : config_(config),
         options_(config.checkpoint),
@@ -35,11 +35,11 @@ class RunLoader {
         checkpointer_(checkpointer),
         log_(log) {}
 
-  RunStart load() { return report(load_newest()); }
-  RunStart load_initial_alone() { return report(load_initial()); }
+  StartingPoint load() { return report(load_newest()); }
+  StartingPoint load_initial_alone() { return report(load_initial()); }
 
  private:
-  RunStart report(const LoadOutcome& outcome);
+  StartingPoint report(const LoadOutcome& outcome);
   /// Loads the run's newest checkpoint or that of checkpoint.load_step; if there is none, what the config names.
   LoadOutcome load_newest();
   LoadOutcome load_initial();
@@ -48,7 +48,7 @@ class RunLoader {
   RunPosition restore(OpenCheckpoint& checkpoint, WeightUse use);
   /// From a checkpoint with only the model.
   RunPosition restore_model(OpenCheckpoint& checkpoint, WeightUse use);
-  RunPosition position_of(const OpenCheckpoint& checkpoint, const RestoredRun& restored, WeightUse use);
+  RunPosition position_of(const OpenCheckpoint& checkpoint, const Restored& restored, WeightUse use);
   /// Loads a finished run that saved only its model in `folder`; `read` loads it, given the step's number.
   RunPosition restore_finished(const std::filesystem::path& folder, std::string_view form,
                                const std::function<void(int64_t)>& read);
@@ -63,7 +63,7 @@ class RunLoader {
   const CheckpointSection& options_;
   const MeshPlace& place_;
   const ModelRequest model_;
-  const RunState& state_;
+  const StateDict& state_;
   Checkpointer& checkpointer_;
   const Log& log_;
   RunPosition position_;
@@ -71,12 +71,12 @@ class RunLoader {
   std::string changed_options_;     // options that differ from the loaded checkpoint's
 };
 
-RunStart RunLoader::report(const LoadOutcome& outcome) {
+StartingPoint RunLoader::report(const LoadOutcome& outcome) {
   log_.info(outcome.line);
   if (!changed_options_.empty()) log_.info(changed_options_);
   for (const std::string& warning : outcome.warnings) log_.warning(warning);
   for (const std::string& note : notes_) place_.rank == 0 ? log_.warning(note) : log_.info(note);
-  RunStart start{.position = position_, .has_weights = !outcome.folder.empty()};
+  StartingPoint start{.position = position_, .has_weights = !outcome.folder.empty()};
   start.is_trained = start.has_weights && outcome.folder.filename() != step_folder(0);
   start.has_checkpoint = outcome.step.has_value();
   start.went_back = options_.load_step >= 0 || forgets_progress(options_) || outcome.passed_unread;
@@ -139,8 +139,8 @@ RunPosition RunLoader::restore(OpenCheckpoint& checkpoint, WeightUse use) {
   if (checkpoint.folder().filename() == step_folder(0)) leave.insert(kBesidesModel.begin(), kBesidesModel.end());
   if (!leave.contains("model")) check_facts(checkpoint, use);
   if (!holds_run(checkpoint.index()) && !leaves_model_alone(leave)) return restore_model(checkpoint, use);
-  const RestoredRun restored = restore_run(checkpoint, state_.parameters(/*step=*/0), place_.rank, leave,
-                                           place_.mesh.data_parallel_rank(place_.rank), place_.mesh.world());
+  const Restored restored = restore_run(checkpoint, state_.parameters(/*step=*/0), place_.rank, leave,
+                                        place_.mesh.data_parallel_rank(place_.rank), place_.mesh.world());
   if (restored.has_moments) warn_of_counted_skips(checkpoint, use);
   if (!leaves_model_alone(leave)) notes_.insert(notes_.end(), restored.notes.begin(), restored.notes.end());
   return restored.progress ? position_of(checkpoint, restored, use) : RunPosition();
@@ -160,8 +160,8 @@ RunPosition RunLoader::restore_model(OpenCheckpoint& checkpoint, WeightUse use) 
   });
 }
 
-RunPosition RunLoader::position_of(const OpenCheckpoint& checkpoint, const RestoredRun& restored, WeightUse use) {
-  const RunProgress& progress = *restored.progress;
+RunPosition RunLoader::position_of(const OpenCheckpoint& checkpoint, const Restored& restored, WeightUse use) {
+  const SavedProgress& progress = *restored.progress;
   const std::optional<int64_t> named = step_of(checkpoint.folder().filename().string());
   if (use == WeightUse::resume) expect_step(checkpoint.folder(), progress.step);
   if (named && *named != progress.step) {
@@ -173,15 +173,15 @@ RunPosition RunLoader::position_of(const OpenCheckpoint& checkpoint, const Resto
       find_config_changes(manifest ? manifest->facts : nlohmann::ordered_json(), progress.step, config_, place_);
   changed_options_ = std::move(changes.line);
   std::move(changes.warnings.begin(), changes.warnings.end(), std::back_inserter(notes_));
-  RunPosition position{.step = progress.step, .tokens = progress.tokens, .data = std::nullopt};
+  RunPosition position{.step = progress.step, .tokens = progress.tokens.value_or(0), .data = std::nullopt};
   position.counters = run_counters_from_json(progress.counters);
-  if (restored.has_data_position) {
+  if (!progress.data_position.is_null()) {
     if (progress.step > 0) check_stream_options(progress.data_position, config_);
     position.data =
         data_position_from_json(progress.data_position, splits_by_rank(config_, place_),
                                 place_.mesh.data_parallel_degree(), place_.mesh.data_parallel_rank(place_.rank));
   }
-  position.samples = restored.samples;
+  position.samples = progress.samples;
   position.guard = guard_state_from_json(progress.guard);
   return position;
 }
@@ -247,13 +247,13 @@ bool forgets_progress(const CheckpointSection& options) {
   return std::find(left_out.begin(), left_out.end(), "train_state") != left_out.end();
 }
 
-RunStart load_run(const JobConfig& config, const RunParts& parts, const RunState& state, Checkpointer& checkpointer,
-                  const Log& log) {
+StartingPoint load_run(const JobConfig& config, const StateParts& parts, const StateDict& state,
+                       Checkpointer& checkpointer, const Log& log) {
   return RunLoader(config, parts, state, checkpointer, log).load();
 }
 
-RunStart load_initial_weights(const JobConfig& config, const RunParts& parts, const RunState& state,
-                              Checkpointer& checkpointer, const Log& log) {
+StartingPoint load_initial_weights(const JobConfig& config, const StateParts& parts, const StateDict& state,
+                                   Checkpointer& checkpointer, const Log& log) {
   return RunLoader(config, parts, state, checkpointer, log).load_initial_alone();
 }
 

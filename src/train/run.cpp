@@ -45,9 +45,9 @@ double Run::own_share(const StepBatch& batch) const {
   return static_cast<double>(valid_tokens_of(batch, share)) / static_cast<double>(batch.valid_tokens);
 }
 
-RunStart resume(Run& run) {
+StartingPoint resume(Run& run) {
   if (!run.checkpoints) return {};
-  RunStart start = run.checkpoints->load();
+  StartingPoint start = run.checkpoints->load();
   RunPosition& position = start.position;
   if (start.has_weights) run.model.assembly.executor->weights_changed();
   if (position.samples) {
@@ -80,7 +80,7 @@ void use_training_timeouts(Run& run) {
 }
 
 // If a rank closed a communicator early, later ranks could lose the last chunks of a collective.
-void close_groups(Run& run) {
+void close_communicators(Run& run) {
   const World& world = run.world;
   if (run.device.device.is_cpu() || !world.store) return;
   wait_for_device(run.device.device);

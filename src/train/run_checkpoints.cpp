@@ -14,7 +14,7 @@
 #include "titan/job/job.h"
 #include "titan/stream/batch_stream.h"
 #include "titan/train/hugging_face.h"
-#include "titan/train/run_state.h"
+#include "titan/train/state_dict.h"
 
 namespace titan {
 namespace {
@@ -43,7 +43,7 @@ std::unique_ptr<RankBarrier> barrier_of(const JobConfig& config, const World& wo
 
 }  // namespace
 
-RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, RunParts parts, const Log& log)
+RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, StateParts parts, const Log& log)
     : config_(config),
       model_(make_model_request(config, parts.model.vocabulary)),
       parts_(parts),
@@ -65,8 +65,8 @@ RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, RunP
       std::make_unique<Checkpointer>(make_posix_storage(), barrier_of(config, world, log, "checkpoints"), how, events);
 }
 
-RunStart RunCheckpoints::load() {
-  RunStart start = load_run(config_, parts_, state_, *checkpointer_, log_);
+StartingPoint RunCheckpoints::load() {
+  StartingPoint start = load_run(config_, parts_, state_, *checkpointer_, log_);
   begun_at_ = saved_step_ = start.position.step;
   has_checkpoint_ = start.has_checkpoint;
   if (has_checkpoint_ && start.went_back) went_back_to_ = saved_step_;

@@ -10,7 +10,7 @@
 #include "titan/base/log.h"
 #include "titan/checkpoint/checkpointer.h"
 #include "titan/distributed/world.h"
-#include "titan/train/run_state.h"
+#include "titan/train/state_dict.h"
 
 namespace titan {
 
@@ -19,21 +19,21 @@ bool forgets_progress(const CheckpointSection& options);
 
 /// Loads the checkpoint, folder or export that the config names, if there is one, into the run's state, and logs it in
 /// one line. Copies of the weights are stale afterwards. Throws Error on all ranks (load_together). Collective.
-RunStart load_run(const JobConfig& config, const RunParts& parts, const RunState& state, Checkpointer& checkpointer,
-                  const Log& log);
+StartingPoint load_run(const JobConfig& config, const StateParts& parts, const StateDict& state,
+                       Checkpointer& checkpointer, const Log& log);
 /// The same for `checkpoint.initial_load_*` only, ignoring the run's own folder.
-RunStart load_initial_weights(const JobConfig& config, const RunParts& parts, const RunState& state,
-                              Checkpointer& checkpointer, const Log& log);
+StartingPoint load_initial_weights(const JobConfig& config, const StateParts& parts, const StateDict& state,
+                                   Checkpointer& checkpointer, const Log& log);
 
 class RunCheckpoints {
  public:
   /// Collective, as are the functions below.
-  RunCheckpoints(const JobConfig& config, const World& world, RunParts parts, const Log& log);
+  RunCheckpoints(const JobConfig& config, const World& world, StateParts parts, const Log& log);
 
   /// Loads what `checkpoint.*` names (load_run), then checks that checkpoints can be written.
-  RunStart load();
+  StartingPoint load();
   /// Loads the weights that `checkpoint.initial_load_*` name, for inference.
-  RunStart load_initial() { return load_initial_weights(config_, parts_, state_, *checkpointer_, log_); }
+  StartingPoint load_initial() { return load_initial_weights(config_, parts_, state_, *checkpointer_, log_); }
   /// Saves step 0, for checkpoint.create_seed_checkpoint. Throws Error(storage).
   void save_seed();
   /// Whether a checkpoint is due by this rank's clock (checkpoint.interval_seconds). It is saved if it is due on any
@@ -75,8 +75,8 @@ class RunCheckpoints {
 
   const JobConfig& config_;
   ModelRequest model_;
-  const RunParts parts_;
-  RunState state_;
+  const StateParts parts_;
+  StateDict state_;
   const Log& log_;
   std::filesystem::path root_;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();

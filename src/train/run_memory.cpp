@@ -31,7 +31,7 @@ RunMemory::RunMemory(const Run& run)
   if (run.device.device.is_cpu()) bytes_before_ = resident_bytes();
 }
 
-MemoryQuestion RunMemory::question(std::optional<RunPhase> ran_out) const {
+MemoryQuestion RunMemory::question(std::optional<Phase> ran_out) const {
   return {run_.config,
           run_.place,
           run_.model.description.vocabulary,
@@ -42,16 +42,15 @@ MemoryQuestion RunMemory::question(std::optional<RunPhase> ran_out) const {
 }
 
 void RunMemory::begin_validation() {
-  phase_ = RunPhase::validation;
+  phase_ = Phase::validation;
   if (!run_.device.device.is_cpu()) held_before_validation_ = peak_memory_bytes(run_.device.device);
 }
 
 std::string RunMemory::position(int64_t step) const {
   std::vector<std::string> words;
-  if (phase_ == RunPhase::validation) words.emplace_back("validation");
+  if (phase_ == Phase::validation) words.emplace_back("validation");
   if (const std::string unit = run_.model.assembly.executor->position(); !unit.empty()) words.push_back(unit);
-  words.push_back(phase_ == RunPhase::validation ? fmt::format("after step {}", step)
-                                                 : fmt::format("step {}", step + 1));
+  words.push_back(phase_ == Phase::validation ? fmt::format("after step {}", step) : fmt::format("step {}", step + 1));
   return join(words, ", ");
 }
 
@@ -96,8 +95,7 @@ std::vector<MemoryRow> RunMemory::rows(int64_t peak_bytes) const {
   if (!run_.config.optimizer.early_step_in_backward || plan.gathers_weights()) {
     measured.gradient_bytes = assembly.executor->gradient_bytes();
   }
-  return memory_rows(phase_ == RunPhase::validation ? plan.validation_memory : plan.memory, assembly.parameters,
-                     measured);
+  return memory_rows(phase_ == Phase::validation ? plan.validation_memory : plan.memory, assembly.parameters, measured);
 }
 
 void RunMemory::watch(const std::function<std::string()>& position, const std::function<void()>& work) const {

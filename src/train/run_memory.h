@@ -26,7 +26,7 @@ class RunMemory {
   void watch(const std::function<std::string()>& position, const std::function<void()>& work) const;
   /// From here to end_validation(), tables and settings describe validation.
   void begin_validation();
-  void end_validation() { phase_ = RunPhase::training; }
+  void end_validation() { phase_ = Phase::training; }
   /// The current computation, "validation, forward of layers.0, after step 20"; `step`: the last complete step.
   std::string position(int64_t step) const;
   /// Planned and measured bytes by purpose at a peak of `peak_bytes`.
@@ -36,14 +36,14 @@ class RunMemory {
 
  private:
   /// `ran_out`: the phase that ran out of memory; none: it has not.
-  MemoryQuestion question(std::optional<RunPhase> ran_out = {}) const;
+  MemoryQuestion question(std::optional<Phase> ran_out = {}) const;
   /// Whether 1.5 times the plan (a margin for libraries) exceeds the available memory.
   bool is_short() const;
 
   const Run& run_;
   MemoryRoom room_;
   int64_t bytes_before_ = 0;  // of the process, libraries included, before the job's first tensor; 0 on a GPU
-  RunPhase phase_ = RunPhase::training;
+  Phase phase_ = Phase::training;
   int64_t held_before_validation_ = 0;  // maximum held by a GPU's allocator
 };
 

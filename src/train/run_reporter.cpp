@@ -74,7 +74,7 @@ nlohmann::ordered_json facts_of(const Run& run, const StepBatch* first) {
 
 RunReporter::RunReporter(Run& run) : run_(run), status_(run.log) {}
 
-void RunReporter::begin(const RunStart& start, const StepBatch* first) {
+void RunReporter::begin(const StartingPoint& start, const StepBatch* first) {
   first_step_ = start.position.step + 1;
   is_trained_ = start.is_trained;
   open_record(first);
@@ -374,7 +374,7 @@ void RunReporter::end(bool stopped) {
   if (last_ && !run_.world.fake) log.info("final loss {:.5f} at step {}", last_->loss, last_->step);
   log.info("outputs are in {}", run_.config.job.dump_folder);
   if (!record_) return;
-  record_->finish(stopped ? RunStatus::stopped : RunStatus::finished);
+  record_->finish(stopped ? CompletionStatus::stopped : CompletionStatus::finished);
   log.info("  metrics       {}", record_->metrics_path().string());
   if (run_.config.metrics.report && run_.world.rank == 0) {
     log.info("  report        {}", (std::filesystem::path(run_.config.job.dump_folder) / "report.html").string());

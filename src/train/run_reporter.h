@@ -36,7 +36,7 @@ class RunReporter {
   explicit RunReporter(Run& run);
 
   /// Opens the files of the run's folder and reports the start. `first`: the first batch; null: there is none.
-  void begin(const RunStart& start, const StepBatch* first);
+  void begin(const StartingPoint& start, const StepBatch* first);
   /// Reads the results of the previous step (on a CPU, of this step) and reports them when due. Returns the requests
   /// that all ranks agreed on. Throws Error(non_finite) under training.non_finite.
   Requests add(EnqueuedStep step);

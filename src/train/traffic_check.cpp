@@ -9,13 +9,13 @@ namespace {
 
 Traffic planned_for(const Plan& plan, const std::string& group, size_t kind) {
   const auto found = std::find_if(plan.traffic.begin(), plan.traffic.end(),
-                                  [&](const GroupTraffic& planned) { return planned.group == group; });
+                                  [&](const CommunicatorTraffic& planned) { return planned.group == group; });
   return found == plan.traffic.end() ? Traffic{} : found->table[kind];
 }
 
 }  // namespace
 
-TrafficCheck check_traffic(const Plan& plan, const MeshGroups& groups) {
+TrafficCheck check_traffic(const Plan& plan, const MeshCommunicators& groups) {
   TrafficCheck check;
   for (const Communicator* group : groups.all()) {
     for (size_t kind = 0; kind < kCollectives; ++kind) {

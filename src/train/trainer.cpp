@@ -33,7 +33,7 @@ class Trainer {
       run_.log.info("Created seed checkpoint");
       return ExitCode::success;
     }
-    const RunStart start = resume(run_);
+    const StartingPoint start = resume(run_);
     position_ = start.position;
     earlier_counters_ = position_.counters.data;
     next_batch_ = run_.data.stream->next(leaves_first_wait());
@@ -51,7 +51,7 @@ class Trainer {
     }
     observers_->finish();
     const ExitCode code = finish();
-    close_groups(run_);
+    close_communicators(run_);
     return code;
   }
 

@@ -181,7 +181,7 @@ class Bench {
   double save(bool now) {
     if (keep_ == 0) std::filesystem::remove_all(folder_);
     ++step_;
-    const RunProgress progress{step_, 1000 * step_, {{"chunk", step_}}, 1};
+    const SavedProgress progress{step_, 1000 * step_, {{"chunk", step_}}, 1};
     return seconds_of([&] { checkpointer_->save(step_, describe_run(parameters_, progress), now); });
   }
 

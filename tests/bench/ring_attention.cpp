@@ -17,7 +17,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 #include "titan/ops/context_parallel.h"
 
 namespace titan {
@@ -81,7 +81,7 @@ double seconds_of(const AttentionCore& core, const Sizes& sizes, Communicator* g
 }
 
 double seconds_of_rank(int64_t rank, Rotation rotation, const Sizes& sizes, const std::string& folder) {
-  GroupRequest request{.name = "cp", .instance = "", .interface = "lo", .rank = rank, .size = kRanks};
+  CommunicatorRequest request{.name = "cp", .instance = "", .interface = "lo", .rank = rank, .size = kRanks};
   auto context = std::make_shared<ContextParallel>();
   std::string refusal;
   context->communicator =

@@ -30,7 +30,7 @@ std::vector<SavedParameter> parameters(int64_t rank, uint64_t seed) {
           {"b.weight", {4, 3}, halves, rows(4), at::Tensor(), at::Tensor(), {}, /*trained=*/false}};
 }
 
-RunProgress some_progress() { return {7, 12345, {{"chunk", 99}}, 2}; }
+SavedProgress some_progress() { return {7, 12345, {{"chunk", 99}}, 2}; }
 
 class TrainingState : public ::testing::Test {
  protected:
@@ -63,7 +63,7 @@ class TrainingState : public ::testing::Test {
     storage_.write_all(folder / kIndexFile, write_index(index));
   }
 
-  RestoredRun restore(const std::vector<SavedParameter>& into, int64_t rank, const std::set<std::string>& leave = {}) {
+  Restored restore(const std::vector<SavedParameter>& into, int64_t rank, const std::set<std::string>& leave = {}) {
     OpenCheckpoint checkpoint(storage_, "root/step-7", true);
     return restore_run(checkpoint, into, rank, leave);
   }
@@ -75,14 +75,14 @@ TEST_F(TrainingState, EveryRankGetsItsShardsTheStepAndTheDataPositionBack) {
   save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress()); });
   for (int64_t rank = 0; rank < 2; ++rank) {
     const std::vector<SavedParameter> expected = parameters(rank, 1), into = parameters(rank, 50);
-    const RestoredRun restored = restore(into, rank);
+    const Restored restored = restore(into, rank);
     EXPECT_TRUE(same_bits(into[0].master, expected[0].master));
     EXPECT_TRUE(same_bits(into[0].first_moment, expected[0].first_moment));
     EXPECT_TRUE(same_bits(into[0].second_moment, expected[0].second_moment));
     EXPECT_TRUE(same_bits(into[1].master, expected[1].master));
     ASSERT_TRUE(restored.progress);
     EXPECT_EQ(restored.progress->step, 7);
-    EXPECT_TRUE(restored.has_data_position);
+    EXPECT_FALSE(restored.progress->data_position.is_null());
     EXPECT_EQ(restored.progress->data_position, some_progress().data_position);
     EXPECT_EQ(restored.progress->tokens, 12345) << "not a multiple of its two ranks";
     EXPECT_TRUE(restored.notes.empty());
@@ -150,10 +150,10 @@ TEST_F(TrainingState, NamesAreTorchtitans) {
 TEST_F(TrainingState, StatesThatAreLeftOutKeepWhatTheyHad) {
   save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress()); });
   const std::vector<SavedParameter> before = parameters(0, 50), into = parameters(0, 50);
-  const RestoredRun restored = restore(into, 0, {"optimizer", "dataloader"});
+  const Restored restored = restore(into, 0, {"optimizer", "dataloader"});
   EXPECT_TRUE(same_bits(into[0].master, parameters(0, 1)[0].master));
   EXPECT_TRUE(same_bits(into[0].first_moment, before[0].first_moment));
-  EXPECT_FALSE(restored.has_data_position);
+  EXPECT_TRUE(restored.progress->data_position.is_null());
   EXPECT_EQ(restored.progress->step, 7);
 }
 
@@ -176,7 +176,7 @@ TEST_F(TrainingState, TheStepsThatTheMomentsHaveSeenAreRestoredWithThemWhateverE
                                                {"train_state", "dataloader"},
                                                {"model", "train_state", "dataloader", "lr_scheduler"}}) {
       const std::vector<SavedParameter> into = both_trained(1, 50, 0, 0);
-      const RestoredRun restored = restore(into, 1, leave);
+      const Restored restored = restore(into, 1, leave);
       EXPECT_EQ(restored.progress.has_value(), !leave.contains("train_state"));
       EXPECT_EQ(into[0].steps.item<float>(), 3);
       EXPECT_EQ(into[1].steps.item<float>(), 5);
@@ -200,7 +200,7 @@ TEST_F(TrainingState, MomentsOfAParameterThatWasFrozenBeginFromZero) {
   save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress()); });
   std::vector<SavedParameter> into = both_trained(0, 50, 0, 0);
   into[1].first_moment.zero_();
-  const RestoredRun restored = restore(into, 0);
+  const Restored restored = restore(into, 0);
   EXPECT_EQ(into[0].steps.item<float>(), 7);
   EXPECT_EQ(into[1].steps.item<float>(), 0);
   EXPECT_EQ(into[1].first_moment.abs().sum().item<float>(), 0);
@@ -263,11 +263,11 @@ TEST_F(TrainingState, EveryGenerationsCountOfTokensIsReadAsThatOfAllRanks) {
        }) {
     storage_.remove_folder("root");
     save([&](int64_t rank) { return with_entries(describe_run(parameters(rank, 1), some_progress()), one.entries); });
-    const RestoredRun restored = restore(parameters(1, 50), 1);
+    const Restored restored = restore(parameters(1, 50), 1);
     ASSERT_TRUE(restored.progress) << one.writer;
     EXPECT_EQ(restored.progress->step, 7) << one.writer;
     EXPECT_EQ(restored.progress->tokens, one.tokens) << one.writer;
-    EXPECT_TRUE(restored.has_data_position) << one.writer;
+    EXPECT_FALSE(restored.progress->data_position.is_null()) << one.writer;
     const std::string notes = fmt::format("{}", fmt::join(restored.notes, "; "));
     EXPECT_EQ(notes.empty(), std::string_view(one.note).empty()) << one.writer << ": " << notes;
     EXPECT_NE(notes.find(one.note), std::string::npos) << one.writer << ": " << notes;
@@ -308,7 +308,7 @@ TEST_F(TrainingState, CountsThatCannotBeAreRefusedByName) {
 TEST_F(TrainingState, ACheckpointOfTheModelAloneRestoresThatAndSaysSo) {
   save([&](int64_t rank) { return describe_model(parameters(rank, 1)); });
   const std::vector<SavedParameter> into = parameters(1, 50);
-  const RestoredRun restored = restore(into, 1);
+  const Restored restored = restore(into, 1);
   EXPECT_TRUE(same_bits(into[0].master, parameters(1, 1)[0].master));
   EXPECT_FALSE(restored.progress);
   ASSERT_EQ(restored.notes.size(), 1u);
@@ -342,8 +342,8 @@ TEST_F(TrainingState, ADataPositionOfAnotherProgramIsNamedAndTheRestIsRestored) 
       }
       return with_entries(std::move(state), {{"dataloader.titan_stream", {}}});
     });
-    const RestoredRun restored = restore(parameters(0, 50), 0);
-    EXPECT_FALSE(restored.has_data_position);
+    const Restored restored = restore(parameters(0, 50), 0);
+    EXPECT_TRUE(restored.progress->data_position.is_null());
     EXPECT_EQ(restored.progress->step, 7);
     ASSERT_EQ(restored.notes.size(), 1u);
     EXPECT_NE(restored.notes[0].find(why), std::string::npos) << restored.notes[0];

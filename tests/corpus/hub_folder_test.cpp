@@ -62,6 +62,12 @@ TEST_F(HubFolder, OfItsSplitsTheOneForTrainingIsReadAndThatIsSaid) {
   EXPECT_EQ(files().size(), 3u) << "a plain folder is read as a whole";
 }
 
+TEST_F(HubFolder, AFormerDescriptionIsNotPassedOver) {
+  write("a.jsonl");
+  folder_.write("set/.huggingface.yaml", "configs: []\n");
+  EXPECT_PRED_FORMAT2(contains, refusal(), ".huggingface.yaml describes this data set, and it is not read here");
+}
+
 TEST_F(HubFolder, TextsOfADescribedSetAreRefusedSinceTheirLinesWouldBeRecords) {
   folder_.write("set/train.txt", "a\nb\n");
   folder_.write("set/test.txt", "c\n");

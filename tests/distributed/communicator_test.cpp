@@ -11,7 +11,7 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include "titan/base/error.h"
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 
 namespace titan {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 enum class Backend { host, gloo };
 
 std::unique_ptr<Communicator> make(Backend backend, const c10::intrusive_ptr<c10d::Store>& store,
-                                   const GroupRequest& request) {
+                                   const CommunicatorRequest& request) {
   if (backend == Backend::gloo) return make_gloo_communicator(store, request);
   std::string refusal;
   auto group = make_host_communicator(store, request, refusal);
@@ -37,7 +37,7 @@ void on_ranks_over(Backend backend, int64_t size, const std::function<void(Commu
   for (int64_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        GroupRequest request{
+        CommunicatorRequest request{
             .name = "test", .instance = "/0", .interface = "lo", .rank = rank, .size = size, .timeout = timeout};
         act(*make(backend, store, request));
       } catch (...) {
@@ -211,7 +211,7 @@ TEST(HostCommunicator, WithoutMemoryToShareAllMembersAreTold) {
   std::vector<std::thread> threads;
   for (int64_t rank : {1, 2}) {
     threads.emplace_back([&, rank] {
-      GroupRequest request{.name = "test", .instance = "/0", .interface = "", .rank = rank, .size = 3};
+      CommunicatorRequest request{.name = "test", .instance = "/0", .interface = "", .rank = rank, .size = 3};
       EXPECT_EQ(make_host_communicator(store, request, refusals[static_cast<size_t>(rank - 1)]), nullptr);
     });
   }

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 
 namespace titan {
 namespace {
@@ -24,7 +24,7 @@ void on_ranks(int64_t size, const std::function<void(Communicator& group)>& work
   for (int64_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        GroupRequest request;
+        CommunicatorRequest request;
         request.name = "test";
         request.interface = "lo";
         request.rank = rank;

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 #include "titan/gpu/cuda.h"
 
 namespace titan {
@@ -19,8 +19,9 @@ class GroupsOfOne : public testing::TestWithParam<at::DeviceType> {
     if (GetParam() == at::kCUDA && !has_gpu()) GTEST_SKIP() << "there is no CUDA device here";
     World world{.rank = 0, .size = 1, .local_rank = 0, .store = {}, .launcher = {}};
     world.store = c10::make_intrusive<c10d::HashStore>();
-    groups_ = make_mesh_groups(DeviceMesh({}, 1), 0, std::chrono::seconds(60), communicator_maker(world, device_),
-                               /*groups_of_one=*/true);
+    groups_ =
+        make_mesh_communicators(DeviceMesh({}, 1), 0, std::chrono::seconds(60), communicator_maker(world, device_),
+                                /*groups_of_one=*/true);
   }
   void TearDown() override { groups_.shut_down(); }
 
@@ -29,7 +30,7 @@ class GroupsOfOne : public testing::TestWithParam<at::DeviceType> {
   }
 
   at::Device device_{GetParam(), static_cast<c10::DeviceIndex>(GetParam() == at::kCUDA ? 0 : -1)};
-  MeshGroups groups_;
+  MeshCommunicators groups_;
 };
 
 TEST_P(GroupsOfOne, ExistForEveryPartOfTheMesh) {
@@ -75,8 +76,8 @@ TEST(GlooBetweenHosts, UsesTheInterfaceThatTheEnvironmentNames) {
   World world{.rank = 0, .size = 2, .local_rank = 0, .store = {}, .launcher = {}};
   world.store = c10::make_intrusive<c10d::HashStore>();
   auto make = [&] {
-    return make_mesh_groups(DeviceMesh({}, 1), 0, std::chrono::seconds(60), communicator_maker(world, at::kCPU),
-                            /*groups_of_one=*/true);
+    return make_mesh_communicators(DeviceMesh({}, 1), 0, std::chrono::seconds(60), communicator_maker(world, at::kCPU),
+                                   /*groups_of_one=*/true);
   };
   ::setenv("GLOO_SOCKET_IFNAME", "no-such-one", /*overwrite=*/1);
   EXPECT_ANY_THROW(make());

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "titan/base/error.h"
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 
 namespace titan {
 namespace {
@@ -18,7 +18,7 @@ constexpr int64_t kRanks = 3;
 enum class PermuteBackend { host, gloo };
 class Permute : public ::testing::TestWithParam<PermuteBackend> {};
 
-std::unique_ptr<Communicator> make(const c10::intrusive_ptr<c10d::Store>& store, const GroupRequest& request) {
+std::unique_ptr<Communicator> make(const c10::intrusive_ptr<c10d::Store>& store, const CommunicatorRequest& request) {
   if (Permute::GetParam() == PermuteBackend::gloo) return make_gloo_communicator(store, request);
   std::string refusal;
   return make_host_communicator(store, request, refusal);
@@ -31,7 +31,7 @@ void as_ranks(const std::function<void(Communicator& group)>& work) {
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      GroupRequest request{.name = "ring", .instance = "/0", .interface = "lo", .rank = rank, .size = kRanks};
+      CommunicatorRequest request{.name = "ring", .instance = "/0", .interface = "lo", .rank = rank, .size = kRanks};
       request.timeout = std::chrono::seconds(60);
       try {
         work(*make(store, request));

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "titan/base/error.h"
-#include "titan/distributed/group_members.h"
+#include "titan/distributed/communicator_members.h"
 
 namespace titan {
 namespace {
@@ -13,10 +13,10 @@ namespace {
 using Ranks = std::vector<int64_t>;
 constexpr std::chrono::milliseconds kLimit{3000};
 
-GroupMembers members_of(Ranks ranks) { return {"tp", std::move(ranks), std::make_shared<WaitForGraph>()}; }
+CommunicatorMembers members_of(Ranks ranks) { return {"tp", std::move(ranks), std::make_shared<WaitForGraph>()}; }
 
 TEST(WaitForGraph, AreThoseOfThisMomentAsRanksOfTheRun) {
-  const GroupMembers members = members_of({4, 6, 9});
+  const CommunicatorMembers members = members_of({4, 6, 9});
   const Ranks both{1, 2};
   EXPECT_TRUE(members.wait_for(both, [&] {
     EXPECT_EQ(members.waits->now(), (Ranks{6, 9}));
@@ -29,7 +29,7 @@ TEST(WaitForGraph, AreThoseOfThisMomentAsRanksOfTheRun) {
 }
 
 TEST(WaitForGraph, OfWorkThatNoHostThreadWaitsForAreThoseOfItsGroupUntilItIsComplete) {
-  const GroupMembers members = members_of({4, 6, 9});
+  const CommunicatorMembers members = members_of({4, 6, 9});
   bool first_done = false, second_done = false;
   const WaitForGraph::Ranks others = members.others(/*own=*/1);
   const auto first = members.noted(others, [&] { return first_done; });
@@ -45,12 +45,13 @@ TEST(WaitForGraph, OfWorkThatNoHostThreadWaitsForAreThoseOfItsGroupUntilItIsComp
   const auto failing = members.noted(others, []() -> bool { throw std::runtime_error("the card is lost"); });
   EXPECT_THROW(failing(), std::runtime_error);
   EXPECT_EQ(members.waits->now(), (Ranks{4, 9})) << "it says whom it waited for on its way out";
-  EXPECT_EQ((GroupMembers{"tp", {}, members.waits}.others(0)), nullptr) << "nothing to note: which ranks is not known";
+  EXPECT_EQ((CommunicatorMembers{"tp", {}, members.waits}.others(0)), nullptr)
+      << "nothing to note: which ranks is not known";
 }
 
 TEST(WaitForGraph, OfARankThatHasGivenUpStayWhateverItWaitsForOnItsWayOut) {
   for (const bool throws : {false, true}) {
-    const GroupMembers members = members_of({4, 6, 9});
+    const CommunicatorMembers members = members_of({4, 6, 9});
     const auto give_up = [&] {
       return members.wait_for(1, [&]() -> bool {
         if (throws) throw std::runtime_error("closed");
@@ -68,13 +69,13 @@ TEST(WaitForGraph, OfARankThatHasGivenUpStayWhateverItWaitsForOnItsWayOut) {
 }
 
 TEST(WaitForGraph, WhereNobodyAsksTheWaitIsAllThereIs) {
-  const GroupMembers members{"tp", {}, nullptr};
+  const CommunicatorMembers members{"tp", {}, nullptr};
   EXPECT_TRUE(members.wait_for(1, [] { return true; }));
   EXPECT_FALSE(members.wait_for(1, [] { return false; }));
 }
 
 TEST(WaitForGraph, AWaitInVainNamesTheRankOfTheRunWhereItIsKnown) {
-  const auto text = [](const GroupMembers& members) -> std::string {
+  const auto text = [](const CommunicatorMembers& members) -> std::string {
     try {
       members.fail_silent(1, kLimit);
     } catch (const Error& error) {

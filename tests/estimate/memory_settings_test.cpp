@@ -85,13 +85,13 @@ TEST_F(SettingsThatFit, AreValidationsWhereThatAloneTakesTooMuch) {
   const JobConfig config = validating_job();
   MemoryQuestion asked = question(config, 0);
   const int64_t now = predicted_bytes(asked);
-  asked.ran_out = RunPhase::training;
+  asked.ran_out = Phase::training;
   const int64_t in_steps = predicted_bytes(asked);
   ASSERT_LT(in_steps, now / 2);
-  asked.ran_out = RunPhase::validation;
+  asked.ran_out = Phase::validation;
   EXPECT_EQ(predicted_bytes(asked), now);
   asked.allowed = now * 3 / 4;
-  for (const std::optional<RunPhase> ran_out : {std::optional<RunPhase>(), std::optional(RunPhase::validation)}) {
+  for (const std::optional<Phase> ran_out : {std::optional<Phase>(), std::optional(Phase::validation)}) {
     asked.ran_out = ran_out;
     const std::vector<MemorySetting> settings = settings_that_fit(asked);
     ASSERT_EQ(settings.size(), 2u) << "one of them is enough";
@@ -116,9 +116,9 @@ TEST_F(SettingsThatFit, ChangeBothSizesOfAValidationWhereOneIsNotEnoughAndTraini
   JobConfig least = config;
   least.validation.local_batch_size = 1;
   least.validation.seq_len = 256;
-  asked.ran_out = RunPhase::validation;
+  asked.ran_out = Phase::validation;
   MemoryQuestion asked_of_least = question(least, 0);
-  asked_of_least.ran_out = RunPhase::validation;
+  asked_of_least.ran_out = Phase::validation;
   asked.allowed = predicted_bytes(asked_of_least) * 3 / 2 + 100;
   const std::vector<MemorySetting> settings = settings_that_fit(asked);
   ASSERT_EQ(settings.size(), 1u);
@@ -133,12 +133,12 @@ TEST_F(SettingsThatFit, ChangeBothSizesOfAValidationWhereOneIsNotEnoughAndTraini
 TEST_F(SettingsThatFit, LeaveTheBatchOfAValidationWhatIsLeftBesideWhatWasHeldBeforeIt) {
   const JobConfig config = validating_job();
   MemoryQuestion asked = question(config, 0);
-  asked.ran_out = RunPhase::validation;
+  asked.ran_out = Phase::validation;
   const auto taken_by = [&](int64_t samples) {
     JobConfig other = config;
     other.validation.local_batch_size = samples;
     MemoryQuestion its = question(other, 0);
-    its.ran_out = RunPhase::validation;
+    its.ran_out = Phase::validation;
     return predicted_bytes(its);
   };
   const int64_t sample = (taken_by(64) - taken_by(32)) / 32;
@@ -154,7 +154,7 @@ TEST_F(SettingsThatFit, LeaveTheBatchOfAValidationWhatIsLeftBesideWhatWasHeldBef
 TEST_F(SettingsThatFit, AreOfTrainingAndOfValidationWhereBothTakeTooMuch) {
   const JobConfig config = validating_job({"--training.local_batch_size=32", "--validation.local_batch_size=256"});
   MemoryQuestion asked = question(config, 0);
-  asked.ran_out = RunPhase::training;
+  asked.ran_out = Phase::training;
   asked.allowed = predicted_bytes(asked) / 2;
   const std::vector<MemorySetting> settings = settings_that_fit(asked);
   ASSERT_FALSE(settings.empty());

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "support/module_tree.h"
 #include "support/tensors.h"
 #include "titan/base/error.h"
 #include "titan/model/llama/llama.h"

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "support/model.h"
+#include "support/module_tree.h"
 #include "titan/base/error.h"
 #include "titan/model/model.h"
 

@@ -9,7 +9,7 @@
 
 #include "support/masked_softmax.h"
 #include "support/operation.h"
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 #include "titan/ops/context_parallel.h"
 
 namespace titan {
@@ -61,7 +61,8 @@ std::vector<RankOutcome> as_ranks(const RingCase& test,
   for (int64_t rank = 0; rank < test.split.ranks; ++rank) {
     threads.emplace_back([&, rank] {
       at::set_num_threads(1);
-      GroupRequest request{.name = "cp", .instance = "/0", .interface = "lo", .rank = rank, .size = test.split.ranks};
+      CommunicatorRequest request{
+          .name = "cp", .instance = "/0", .interface = "lo", .rank = rank, .size = test.split.ranks};
       request.timeout = std::chrono::seconds(60);
       try {
         auto context = std::make_shared<ContextParallel>();

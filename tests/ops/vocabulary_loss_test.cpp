@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "support/operation.h"
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/fused_kernels.h"
 #include "titan/plan/tensor_layout.h"
@@ -99,7 +99,7 @@ std::vector<Outcome> on_ranks(const Case& c, bool fused) {
   for (int64_t rank = 0; rank < c.ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        GroupRequest request{.name = "tp", .instance = "/0", .interface = "", .rank = rank, .size = c.ranks};
+        CommunicatorRequest request{.name = "tp", .instance = "/0", .interface = "", .rank = rank, .size = c.ranks};
         std::string refusal;
         std::shared_ptr<Communicator> communicator = make_host_communicator(store, request, refusal);
         ASSERT_NE(communicator, nullptr) << refusal;

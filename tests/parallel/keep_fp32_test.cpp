@@ -112,7 +112,7 @@ struct Kept {
     model->prepare(at::kCPU);
     const auto host_offload = no_offload();
     const auto slots = std::make_shared<SlotPool>(plan, host_offload->device());
-    MeshGroups groups;
+    MeshCommunicators groups;
     groups.gather = gather;
     groups.scatter = scatter;
     WeightStores weights;

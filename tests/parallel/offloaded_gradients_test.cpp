@@ -83,7 +83,7 @@ class OffloadedGradients : public ::testing::TestWithParam<std::tuple<at::Device
     auto host_offload = std::make_shared<HostOffload>(std::make_shared<MemoryArena>(at::Device(at::kCPU)),
                                                       std::make_shared<MemoryArena>(device_));
     auto slots = std::make_shared<SlotPool>(plan, host_offload->device());
-    MeshGroups groups;
+    MeshCommunicators groups;
     if (layout.ranks > 1) {
       groups.gather = make_fake_communicator("fsdp_gather", 0, layout.ranks);
       groups.scatter = make_fake_communicator("fsdp_scatter", 0, layout.ranks);

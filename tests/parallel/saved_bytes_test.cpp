@@ -6,7 +6,7 @@
 #include "support/model.h"
 #include "support/selections.h"
 #include "titan/base/error.h"
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 #include "titan/ops/float8_products.h"
 #include "titan/parallel/assembly.h"
 
@@ -94,7 +94,7 @@ TEST(SavedBytes, HoldTheColumnsOfFloat8WeightsWhereWeightsStay) {
     const ModelDescription model = describe_model(request);
     const Plan plan = make_plan(model, plan_request);
     const Assembly assembly =
-        assemble(family, request, {}, plan, MeshGroups{}, at::kCPU, /*seed=*/11, {.count_saved_bytes = true});
+        assemble(family, request, {}, plan, MeshCommunicators{}, at::kCPU, /*seed=*/11, {.count_saved_bytes = true});
     BatchContext batch;
     batch.tokens = integers({2, 16}, model.vocabulary, 5);
     batch.labels = integers({2, 16}, model.vocabulary, 6);
@@ -130,8 +130,8 @@ TEST_P(SavedBytesOfOneRank, OfSeveralThatShareEveryMatrixAreWhatThePlanSaid) {
     world.rank = 1;
     world.size = 2;
     world.fake = true;
-    const MeshGroups groups = make_mesh_groups(plan.request.place.mesh, world.rank, std::chrono::seconds(1),
-                                               communicator_maker(world, at::kCPU));
+    const MeshCommunicators groups = make_mesh_communicators(
+        plan.request.place.mesh, world.rank, std::chrono::seconds(1), communicator_maker(world, at::kCPU));
     const Assembly assembly =
         assemble(family, request, {}, plan, groups, at::kCPU, /*seed=*/11, {.count_saved_bytes = true});
     BatchContext batch;
@@ -142,7 +142,7 @@ TEST_P(SavedBytesOfOneRank, OfSeveralThatShareEveryMatrixAreWhatThePlanSaid) {
       EXPECT_EQ(assembly.executor->saved_bytes(u, 0), plan.units[u].saved_bytes) << plan.units[u].name;
     }
     backward(*assembly.executor, batch, 0, /*is_last=*/true);
-    for (const GroupTraffic& planned : plan.traffic) {
+    for (const CommunicatorTraffic& planned : plan.traffic) {
       if (planned.group != group_names::kTensor) continue;
       EXPECT_EQ(groups.tensor->traffic(), planned.table);
     }

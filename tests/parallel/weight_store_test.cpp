@@ -91,12 +91,12 @@ std::ptrdiff_t place_in(const std::vector<std::string>& trace, const std::string
 /// Rank 0 of two that shard a small model between them.
 struct Sharded {
   explicit Sharded(PlanRequest request = small_plan(), const ModelRequest& model = small_request()) {
-    const ModelFamily& family = *find_model_family(model.name);
+    const ModelFamily& family = *find_model_family(model.model.name);
     description = describe_model(model);
     request.sequence_length = model.sequence_length;
     request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
     plan = make_plan(description, request);
-    MeshGroups groups;
+    MeshCommunicators groups;
     groups.gather = std::make_shared<TracedCommunicator>("fsdp_gather", &trace);
     groups.scatter = std::make_shared<TracedCommunicator>("fsdp_scatter", &trace);
     assembly = assemble(family, model, {}, plan, groups, at::kCPU, 11);
@@ -123,7 +123,7 @@ std::vector<std::string> traced_step(int64_t replicas = 1, int64_t layers = 3) {
   std::vector<std::string> trace;
   ModelRequest model = small_request();
   model.model.override_sizes.n_layers = layers;
-  const ModelFamily& family = *find_model_family(model.name);
+  const ModelFamily& family = *find_model_family(model.model.name);
   PlanRequest request = small_plan();
   request.sequence_length = model.sequence_length;
   request.place = {DeviceMesh({1, replicas, 2, 1, 1}, replicas * 2), 0};
@@ -131,7 +131,7 @@ std::vector<std::string> traced_step(int64_t replicas = 1, int64_t layers = 3) {
 
   const auto host_offload = no_offload();
   const auto slots = std::make_shared<SlotPool>(plan, host_offload->device());
-  MeshGroups groups;
+  MeshCommunicators groups;
   groups.gather = std::make_shared<TracedCommunicator>("fsdp_gather", &trace);
   groups.scatter = std::make_shared<TracedCommunicator>("fsdp_scatter", &trace);
   if (replicas > 1) groups.replicate = std::make_shared<TracedCommunicator>("dp_replicate", &trace);
@@ -196,7 +196,7 @@ struct PoisonedModel {
       : small(request, placed(std::move(plan)), {},
               [this](const Plan& made, size_t group, std::vector<Parameter*> members) {
                 if (!slots) slots = std::make_shared<SlotPool>(made, host_offload->device());
-                MeshGroups groups;
+                MeshCommunicators groups;
                 groups.gather = gather;
                 groups.scatter = scatter;
                 return std::make_unique<WeightStore>(made.groups[group], std::move(members), made.request, host_offload,

@@ -253,7 +253,7 @@ TEST(Plan, SteppingInBackwardHoldsTheLargestGroupsGradientOnly) {
 
 /// Gathers of a step.
 int64_t gathers_of(const Plan& plan) {
-  for (const GroupTraffic& group : plan.traffic) {
+  for (const CommunicatorTraffic& group : plan.traffic) {
     if (group.group == group_names::kGather) return group.table[static_cast<size_t>(Collective::all_gather)].calls;
   }
   return 0;

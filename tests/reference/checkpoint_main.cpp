@@ -104,9 +104,10 @@ int restore(const std::string& folder) {
   const auto storage = make_posix_storage();
   OpenCheckpoint checkpoint(*storage, folder, true);
   const std::vector<SavedParameter> parameters = small_run(/*fresh=*/true);
-  const RestoredRun restored = restore_run(checkpoint, parameters, 0);
+  const Restored restored = restore_run(checkpoint, parameters, 0);
   nlohmann::json said{{"notes", restored.notes}};
-  if (restored.progress) said.update({{"step", restored.progress->step}, {"tokens", restored.progress->tokens}});
+  if (restored.progress)
+    said.update({{"step", restored.progress->step}, {"tokens", restored.progress->tokens.value_or(0)}});
   for (const SavedParameter& parameter : parameters) {
     for (const auto& [what, tensor] :
          {std::pair("master", parameter.master), std::pair("exp_avg", parameter.first_moment),

@@ -26,7 +26,7 @@ RunHistory a_history(int64_t steps, double scale = 1) {
   return history;
 }
 
-RunView a_run(const RunHistory& history, const std::string& name = "run") {
+ReportedRun a_run(const RunHistory& history, const std::string& name = "run") {
   return {name, {{"description", "a run"}, {"steps", 1000}, {"model", "llama3 <small>"}}, &history};
 }
 
@@ -84,7 +84,7 @@ TEST(Page, ACurveOfManyStepsHasTheRangeOfEachBucket) {
 
 TEST(Page, TextOfARunIsTextAndNoMarkup) {
   RunHistory history = a_history(3);
-  RunView run = a_run(history, "a\"</script><b>");
+  ReportedRun run = a_run(history, "a\"</script><b>");
   run.facts["sample"] = "<|begin_of_text|>\xff & more";
   run.facts["config"] = {{"job", {{"description", "</details><script>"}}}};
   run.facts["description"] = "</title><script>";
@@ -101,15 +101,15 @@ TEST(Page, TextOfARunIsTextAndNoMarkup) {
 
 TEST(Page, ARunThatContinuesIsLoadedAgainAndOneThatHasEndedIsNot) {
   const RunHistory history = a_history(10);
-  RunView run = a_run(history);
+  ReportedRun run = a_run(history);
   run.written = 1e9;
   run.eta_seconds = 3600;
-  run.status = RunStatus::going_on;
+  run.status = CompletionStatus::going_on;
   EXPECT_NE(render_page({run}).find("http-equiv=\"refresh\""), std::string::npos);
   EXPECT_NE(data_of(render_page({run}))["runs"][0]["eta"], "");
   for (const auto& [status, words] :
-       {std::pair(RunStatus::finished, "finished"), std::pair(RunStatus::stopped, "stopped"),
-        std::pair(RunStatus::broken_off, "ended by an error")}) {
+       {std::pair(CompletionStatus::finished, "finished"), std::pair(CompletionStatus::stopped, "stopped"),
+        std::pair(CompletionStatus::broken_off, "ended by an error")}) {
     run.status = status;
     const std::string page = render_page({run});
     EXPECT_EQ(page.find("http-equiv=\"refresh\""), std::string::npos);
@@ -120,7 +120,7 @@ TEST(Page, ARunThatContinuesIsLoadedAgainAndOneThatHasEndedIsNot) {
 
 TEST(Page, OfSeveralRunsHasTheCurvesAndOptionsOfEach) {
   const RunHistory one = a_history(50), two = a_history(80, 0.5);
-  RunView first = a_run(one, "first"), second = a_run(two, "second");
+  ReportedRun first = a_run(one, "first"), second = a_run(two, "second");
   first.facts["config"] = {{"optimizer", {{"lr", 1e-3}, {"name", "AdamW"}}}};
   second.facts["config"] = {{"optimizer", {{"lr", 2e-3}, {"name", "AdamW"}}}};
   const nlohmann::json runs = data_of(render_page({first, second}))["runs"];

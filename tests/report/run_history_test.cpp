@@ -17,7 +17,7 @@ std::string a_line(int64_t step, double loss) {
 
 std::vector<std::string> texts(const RunHistory& history) {
   std::vector<std::string> all;
-  for (const RunEvent& event : history.events()) all.push_back(fmt::format("{}: {}", event.step, event.text));
+  for (const LoggedEvent& event : history.events()) all.push_back(fmt::format("{}: {}", event.step, event.text));
   return all;
 }
 

@@ -185,6 +185,15 @@ TEST(HuggingFaceTokenizer, AnExpressionWithoutEndGivesUp) {
                       "the tokenizer's expression gives up at byte 0 of a text of 5001 bytes");
 }
 
+TEST(HuggingFaceTokenizer, ANormalizerThatRepeatsItselfIsBounded) {
+  json steps = json::array();
+  for (int i = 0; i < 40; ++i)
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
+  const auto tokenizer = Folder(with("/normalizer", {{"type", "Sequence"}, {"normalizers", steps}})).open();
+  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { tokenizer->encode("aaaa", false, false); }),
+                      "the tokenizer's normalizer makes more than 1.00 MiB of a text");
+}
+
 TEST(HuggingFaceTokenizer, TruncationAndPaddingDoNotCount) {
   json file = with("/truncation", {{"max_length", 2}});
   file["padding"] = {{"strategy", {{"Fixed", 100}}}};

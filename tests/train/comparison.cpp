@@ -75,7 +75,7 @@ double norm_of(const std::map<std::string, at::Tensor>& gradients) {
 std::string traffic_difference(const RankResult& result) {
   std::string differences;
   for (const auto& [group, counted] : result.traffic) {
-    const GroupTraffic* planned = result.plan.traffic_of(group);
+    const CommunicatorTraffic* planned = result.plan.traffic_of(group);
     for (size_t k = 0; k < kCollectives; ++k) {
       const Traffic expected = planned ? planned->table[k] : Traffic{};
       if (counted[k] == expected) continue;
@@ -84,7 +84,7 @@ std::string traffic_difference(const RankResult& result) {
                       counted[k].calls, counted[k].bytes, expected.calls, expected.bytes);
     }
   }
-  for (const GroupTraffic& planned : result.plan.traffic) {
+  for (const CommunicatorTraffic& planned : result.plan.traffic) {
     if (!result.traffic.contains(planned.group)) differences += planned.group + " was never made\n";
   }
   return differences;

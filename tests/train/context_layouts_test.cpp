@@ -110,7 +110,7 @@ class Deaf : public ForwardingCommunicator {
 
 TEST(ContextMatrix, NoticesThatGradientsOfKeysDoNotComeHome) {
   Fault fault;
-  fault.groups = [](int64_t, MeshGroups& groups) { groups.context = std::make_shared<Deaf>(groups.context); };
+  fault.groups = [](int64_t, MeshCommunicators& groups) { groups.context = std::make_shared<Deaf>(groups.context); };
   LayoutRow row;
   row.layout = "cp2";
   row.context = 2;

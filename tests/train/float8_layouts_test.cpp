@@ -217,7 +217,7 @@ class Secretive : public ForwardingCommunicator {
 
 TEST(Float8Layouts, NoticeScalesThatRanksDoNotAgreeOn) {
   Fault fault;
-  fault.groups = [](int64_t, MeshGroups& groups) { groups.gather = std::make_shared<Secretive>(groups.gather); };
+  fault.groups = [](int64_t, MeshCommunicators& groups) { groups.gather = std::make_shared<Secretive>(groups.gather); };
   const LayoutRow row = with_float8(row_named("fsdp2"), {.gathers = true});
   const RankResult broken = train_ranks(row, 2, fault)[0];
   const RankResult whole = train_ranks(row, 2)[0];

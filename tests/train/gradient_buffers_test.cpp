@@ -48,7 +48,7 @@ TEST(GradientBuffers, AreReducedWhereProductsAddedToThemUnderFsdp) {
   row.accumulation = 4;
   std::vector<Seen> inputs, outputs;
   Fault watch;
-  watch.groups = [&](int64_t rank, MeshGroups& groups) {
+  watch.groups = [&](int64_t rank, MeshCommunicators& groups) {
     if (rank == 0) groups.scatter = std::make_shared<Watching>(groups.scatter, inputs, outputs);
   };
   const Plan plan = train_ranks(row, 1, watch)[0].plan;
@@ -80,7 +80,7 @@ TEST(GradientBuffers, AreReducedWhereProductsAddedToThemUnderDdp) {
   std::vector<Seen> reduced, none;
   std::set<const void*> read;  // by the optimizer
   Fault watch;
-  watch.groups = [&](int64_t rank, MeshGroups& groups) {
+  watch.groups = [&](int64_t rank, MeshCommunicators& groups) {
     if (rank == 0) groups.replicate = std::make_shared<Watching>(groups.replicate, reduced, none);
   };
   watch.reduced_gradient = [&](int64_t rank, Parameter& parameter) {

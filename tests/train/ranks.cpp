@@ -93,7 +93,7 @@ std::vector<BatchContext> share_of(const GlobalBatch& batch, const PlanRequest& 
   return microbatches;
 }
 
-std::map<std::string, TrafficTable> traffic_of(const MeshGroups& groups) {
+std::map<std::string, TrafficTable> traffic_of(const MeshCommunicators& groups) {
   std::map<std::string, TrafficTable> result;
   for (Communicator* group : groups.all()) result[group->name()] = group->traffic();
   return result;
@@ -120,14 +120,14 @@ class RankRun {
     MeshPlace place{DeviceMesh({row.pipeline, row.replicate, row.shard, row.context, row.tensor}, world.size),
                     world.rank};
     const ModelRequest request = matrix_request(row);
-    const ModelFamily& family = *find_model_family(request.name);
+    const ModelFamily& family = *find_model_family(request.model.name);
     const ModelDescription model = matrix_model(row);
     request_ = matrix_plan(row, place);
     const PlanRequest plan = with_pipeline(request_, row, model);
     const TransportOptions transport{.shared_memory = !row.sockets, .refused = {}};
-    groups_ = make_mesh_groups(place.mesh, world.rank, std::chrono::seconds(60),
-                               communicator_maker(world, at::kCPU, transport),
-                               /*groups_of_one=*/false, tied_ranks_of(plan, model));
+    groups_ = make_mesh_communicators(place.mesh, world.rank, std::chrono::seconds(60),
+                                      communicator_maker(world, at::kCPU, transport),
+                                      /*groups_of_one=*/false, tied_ranks_of(plan, model));
     groups_.make_peer_memory = peer_memory_maker(world, place.mesh, at::kCPU, std::chrono::seconds(60));
     for (const Communicator* group : groups_.all()) {
       EXPECT_EQ(group->transport(), row.sockets ? "Gloo" : "shared memory") << group->name();
@@ -223,9 +223,9 @@ class RankRun {
   World world_;
   Fault fault_;
   RecordedCalls calls_;
-  MeshGroups made_;
-  MeshGroups groups_;    // the same, but for a fault
-  PlanRequest request_;  // before a pipeline cuts its microbatches
+  MeshCommunicators made_;
+  MeshCommunicators groups_;  // the same, but for a fault
+  PlanRequest request_;       // before a pipeline cuts its microbatches
   std::set<std::string> trained_;
   RankResult result_;
   std::shared_ptr<ReplayCounts> replays_ = std::make_shared<ReplayCounts>();

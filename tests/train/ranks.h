@@ -44,7 +44,7 @@ struct RankResult {
 struct Fault {
   std::optional<int64_t> stopping_rank;  // requests it in step 2
   /// May put others in the place of the groups that were made; what those did is counted.
-  std::function<void(int64_t rank, MeshGroups& groups)> groups;
+  std::function<void(int64_t rank, MeshCommunicators& groups)> groups;
   std::function<void(int64_t rank, Parameter& parameter)> reduced_gradient;
 };
 

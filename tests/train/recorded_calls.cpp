@@ -108,11 +108,11 @@ RecordedCalls::~RecordedCalls() {
   ranges_of_thread = nullptr;
 }
 
-void RecordedCalls::listen_to(MeshGroups& groups) {
+void RecordedCalls::listen_to(MeshCommunicators& groups) {
   if (!lines_) return;
-  for (const auto group :
-       {&MeshGroups::gather, &MeshGroups::scatter, &MeshGroups::replicate, &MeshGroups::tensor, &MeshGroups::context,
-        &MeshGroups::loss, &MeshGroups::pipeline, &MeshGroups::tied, &MeshGroups::model}) {
+  for (const auto group : {&MeshCommunicators::gather, &MeshCommunicators::scatter, &MeshCommunicators::replicate,
+                           &MeshCommunicators::tensor, &MeshCommunicators::context, &MeshCommunicators::loss,
+                           &MeshCommunicators::pipeline, &MeshCommunicators::tied, &MeshCommunicators::model}) {
     if (groups.*group) groups.*group = std::make_shared<RecordingCommunicator>(groups.*group, lines_);
   }
 }
@@ -138,7 +138,7 @@ void RecordedCalls::write(const LayoutRow& row, int64_t rank, const RankResult& 
   for (const auto& [parameter, weight] : result.weights) {
     file << fmt::format("weight {} {}\n", parameter, bits_of(weight));
   }
-  for (const GroupTraffic& traffic : result.plan.traffic) {
+  for (const CommunicatorTraffic& traffic : result.plan.traffic) {
     for (const Traffic& planned : traffic.table)
       file << traffic.group << ' ' << planned.calls << ' ' << planned.bytes << '\n';
   }

@@ -22,7 +22,7 @@ class RecordedCalls {
   RecordedCalls& operator=(const RecordedCalls&) = delete;
 
   /// Puts a communicator that records its calls in front of each of `groups`.
-  void listen_to(MeshGroups& groups);
+  void listen_to(MeshCommunicators& groups);
   /// Writes the calls and the bits of `result` to a file of this test, row and rank.
   void write(const LayoutRow& row, int64_t rank, const RankResult& result) const;
 

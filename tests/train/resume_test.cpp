@@ -17,7 +17,7 @@
 #include "titan/config/dump.h"
 #include "titan/config/schema.h"
 #include "titan/train/run.h"
-#include "titan/train/run_state.h"
+#include "titan/train/state_dict.h"
 
 namespace titan {
 namespace {

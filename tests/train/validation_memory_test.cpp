@@ -9,7 +9,7 @@
 #include "support/allocations.h"
 #include "support/job.h"
 #include "support/tensors.h"
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 #include "titan/job/pipeline_job.h"
 #include "titan/parallel/assembly.h"
 
@@ -45,7 +45,7 @@ struct Rank {
     self.rank = rank;
     self.size = world;
     self.fake = world > 1;
-    groups = make_mesh_groups(place.mesh, rank, std::chrono::seconds(1), communicator_maker(self, at::kCPU));
+    groups = make_mesh_communicators(place.mesh, rank, std::chrono::seconds(1), communicator_maker(self, at::kCPU));
     assembly = assemble(family, request, strategies, plan, groups, at::kCPU, /*seed=*/11, {});
   }
 
@@ -73,7 +73,7 @@ struct Rank {
   TestFolder folder;
   JobConfig config;
   Plan plan;
-  MeshGroups groups;
+  MeshCommunicators groups;
   Assembly assembly;
 };
 

@@ -113,7 +113,7 @@ class Saver {
 };
 
 // The trainer's interface: load at the start, save on request, retention after each commit. Knows no config, no trainer
-// and no process group.
+// and no communicator.
 
 struct CheckpointerOptions {
   std::filesystem::path root;  // the folder of all checkpoints

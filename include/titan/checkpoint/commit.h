@@ -1,4 +1,4 @@
-// The stages of a save, from staging to commit, each for one rank and without a process group. The caller puts a
+// The stages of a save, from staging to commit, each for one rank and without a communicator. The caller puts a
 // barrier between stages (docs/checkpoints.md has the order).
 #pragma once
 

@@ -37,14 +37,23 @@ struct SavedParameter {
   at::Tensor steps = {};  // fp32 scalar: how many steps the moments have seen; undefined: as many as the run
 };
 
-/// Progress of a run.
-struct RunProgress {
-  int64_t step = 0;                        // steps done
-  int64_t tokens = 0;                      // seen by all ranks together
-  nlohmann::json data_position = nullptr;  // state of the data stream; null: none
-  int64_t data_ranks = 1;                  // ranks that read different data
-  nlohmann::json guard = nullptr;          // state of the spike guard; null: none
-  nlohmann::json counters = nullptr;       // what the run has counted so far; null: unknown
+/// The data position of torchtitan's loader on one data-parallel rank.
+struct SamplePosition {
+  int64_t ranks = 1;                 // data-parallel ranks that read different data
+  int64_t samples = 0;               // documents of the rank's part read in this epoch
+  std::vector<int32_t> left_tokens;  // not yet packed into a sequence
+};
+
+/// The progress of a run in a checkpoint of any program and release. What titan wrote is kept as it is, since a
+/// conversion passes it on.
+struct SavedProgress {
+  int64_t step = 0;                                      // steps done
+  std::optional<int64_t> tokens = std::nullopt;          // seen by all ranks together; empty: not saved
+  nlohmann::json data_position = nullptr;                // state of the data stream; null: none
+  int64_t data_ranks = 1;                                // ranks that read different data
+  nlohmann::json guard = nullptr;                        // state of the spike guard; null: none
+  nlohmann::json counters = nullptr;                     // what the run has counted so far; null: unknown
+  std::optional<SamplePosition> samples = std::nullopt;  // torchtitan's position instead of `data_position`
 };
 
 /// The key of the spike guard's state.
@@ -64,22 +73,17 @@ bool holds_moments(const CheckpointIndex& index);
 
 CheckpointState describe_model(std::span<const SavedParameter> parameters);
 /// The whole state dict, as torchtitan's last TOML release loads it.
-CheckpointState describe_run(std::span<const SavedParameter> parameters, const RunProgress& progress);
+CheckpointState describe_run(std::span<const SavedParameter> parameters, const SavedProgress& progress);
 /// The entries `dataloader.*` and `train_state.*`, complete for a strict load by `release`. Its data loaders start from
 /// the beginning: they cannot represent our position, which has a separate key.
-CheckpointState describe_progress(const RunProgress& progress, TorchtitanRelease release);
+CheckpointState describe_progress(const SavedProgress& progress, TorchtitanRelease release);
 
 /// Keys of one data-parallel rank.
 inline constexpr int64_t kMostDataRanks = 1'000'000;
 
-/// The progress in a checkpoint of any program and release.
-struct StoredProgress {
-  int64_t step = 0;
-  std::optional<int64_t> tokens = std::nullopt;  // seen by all ranks; empty: not saved
-  int64_t data_ranks = 1;                        // data-parallel ranks of the run that saved it
-};
-/// Throws MismatchError for a wrong type, DamageError for impossible values. Requires holds_run().
-StoredProgress read_progress(OpenCheckpoint& checkpoint);
+/// Step, tokens and data-parallel ranks. Throws MismatchError for a wrong type, DamageError for impossible values.
+/// Requires holds_run().
+SavedProgress read_progress(OpenCheckpoint& checkpoint);
 /// `number` as a count; throws DamageError if it is negative or not an integer.
 int64_t stored_count(const std::string& name, double number);
 /// The number of data-parallel ranks with a loader state.
@@ -89,18 +93,9 @@ PickleRef read_titan_position(OpenCheckpoint& checkpoint);
 /// True if it has torchtitan's lists of losses and they are not empty.
 bool holds_past_losses(OpenCheckpoint& checkpoint);
 
-/// The data position of torchtitan's loader on one data-parallel rank.
-struct SamplePosition {
-  int64_t ranks = 1;                 // data-parallel ranks that read different data
-  int64_t samples = 0;               // documents of the rank's part read in this epoch
-  std::vector<int32_t> left_tokens;  // not yet packed into a sequence
-};
-
-struct RestoredRun {
-  std::optional<RunProgress> progress;    // empty if only the model was requested or stored
+struct Restored {
+  std::optional<SavedProgress> progress;  // empty if only the model was requested or stored
   bool has_moments = false;               // the optimizer's state was restored
-  bool has_data_position = false;         // progress->data_position is titan's
-  std::optional<SamplePosition> samples;  // torchtitan's position, if stored
   std::vector<std::string> notes;         // what was not restored and why, for the log
 };
 
@@ -108,8 +103,8 @@ struct RestoredRun {
 /// checkpoint holds the model alone, only that is restored, with a note. `data_rank`: the data-parallel rank whose data
 /// position is read. `ranks`: number of ranks that load. If nothing is skipped, each also reads a part of the tensors
 /// that no rank needs, so that every block's hash is checked. Throws what OpenCheckpoint::load throws.
-RestoredRun restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
-                        const std::set<std::string>& leave = {}, int64_t data_rank = 0, int64_t ranks = 1);
+Restored restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
+                     const std::set<std::string>& leave = {}, int64_t data_rank = 0, int64_t ranks = 1);
 
 /// torchtitan's position in the state of a Python data loader: its only dictionary with both a document count
 /// ("sample_idx") and a "token_buffer". Throws PickleError that describes what it holds instead.

@@ -1,5 +1,5 @@
 // Turns a command line (and the TOML file it names) into a typed config and collects all problems. Never throws for
-// user errors; uses no device and no process group; reads no files but the config and model.from_hf's config.json.
+// user errors; uses no device and no communicator; reads no files but the config and model.from_hf's config.json.
 #pragma once
 
 #include <optional>

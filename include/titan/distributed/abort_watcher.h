@@ -1,6 +1,6 @@
 // Ends a run with several ranks: when one rank fails or dies, the others exit within seconds, even while blocked in a
 // collective. Every rank keeps one connection to rank 0, watched by a separate thread; the kernel closes the connection
-// when the process dies. Created by the rendezvous; does not depend on tensors or process groups.
+// when the process dies. Created by the rendezvous; does not depend on tensors or communicators.
 #pragma once
 
 #include <chrono>

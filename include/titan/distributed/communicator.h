@@ -49,7 +49,7 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
 
   const std::string& name() const { return name_; }
-  /// Position of this process in the group, and the group's size.
+  /// Position of this process in the communicator, and the communicator's size.
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
 
@@ -61,8 +61,8 @@ class Communicator {
   [[nodiscard]] Pending all_reduce(std::vector<at::Tensor> tensors, Reduction reduction = Reduction::sum);
 
   /// Point-to-point messages, as one call. The n-th message sent to a rank matches the n-th message that it receives
-  /// from the sender, independently of how calls group them, so several calls may be in flight. Sent tensors must not
-  /// be written before completion and must not share memory with received ones.
+  /// from the sender, independently of how calls group them, so several calls may be in flight. Sent tensors
+  /// must not be written before completion and must not share memory with received ones.
   [[nodiscard]] Pending transfer(std::vector<Message> receives, std::vector<Message> sends);
   /// Sends `inputs` to rank `to` and receives `outputs` from rank `from`. Either may be kNoRank, with an empty list.
   [[nodiscard]] Pending permute(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs, int64_t to,
@@ -73,7 +73,7 @@ class Communicator {
   /// Limit of every later call.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
   /// Waits for the calls in flight and closes the transport; no call may follow. All members call it, in the same order
-  /// of groups. Without it, the transport stays open until the process exits.
+  /// of communicators. Without it, the transport stays open until the process exits.
   virtual void shut_down() {}
 
   /// Records every later call in `trace`; null stops recording.
@@ -101,8 +101,8 @@ class Communicator {
   std::shared_ptr<CollectiveTrace> trace_;
 };
 
-/// A group of one process that plays rank `rank` of `size`: shapes and memory are real, nothing is sent. What others
-/// would send is zero, sums are this rank's own share.
+/// A communicator of one process that plays rank `rank` of `size`: shapes and memory are real, nothing is sent. What
+/// others would send is zero, sums are this rank's own share.
 std::unique_ptr<Communicator> make_fake_communicator(std::string name, int64_t rank, int64_t size);
 
 // Several tensors as one flat message: for backends where one large call is cheaper than many small ones.

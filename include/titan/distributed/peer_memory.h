@@ -1,6 +1,6 @@
-// Memory of every rank of a group that all its ranks can read and write, with signals for synchronisation: the basis of
-// chunked, overlapped communication. Between CPU ranks of one host it is shared memory; between GPUs of one host it is
-// device memory mapped by the peers (Cuda::peer_memory).
+// Memory of every rank of a communicator that all its ranks can read and write, with signals for synchronisation: the
+// basis of chunked, overlapped communication. Between CPU ranks of one host it is shared memory; between GPUs of one
+// host it is device memory mapped by the peers (Cuda::peer_memory).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -67,8 +67,8 @@ class RankCheck {
   /// The rank is missing again.
   void remove(int64_t rank);
   bool is_complete() const { return present_ == size(); }
-  /// Requires is_complete(). Groups the ranks by host and assigns each rank without a GPU the one of its local rank.
-  /// A refusal when the launchers' local ranks do not match the hosts, a local rank has no GPU, or two share one.
+  /// Requires is_complete(). Groups the ranks by host and assigns each rank without a GPU the one of its local
+  /// rank. A refusal when the launchers' local ranks do not match the hosts, a local rank has no GPU, or two share one.
   std::optional<Refusal> settle();
   const HostPlace& place(int64_t rank) const { return places_[static_cast<size_t>(rank)]; }
   /// "rank 3", "ranks 3 and 5", "ranks 3, 5 and 6 to 9".

@@ -1,5 +1,5 @@
 // The rank of this process in a run, and what it shares with the other ranks. Created once by the rendezvous; a default
-// World is a single process. Passed by reference; does not depend on the mesh or process groups.
+// World is a single process. Passed by reference; does not depend on the mesh or communicators.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -31,7 +31,7 @@ struct World {
   /// The detected launcher, for the start line: "torchrun", "srun", …; empty for a single process.
   std::string launcher;
 
-  /// Records the collectives of this rank's groups; may be null.
+  /// Records the collectives of this rank's communicators; may be null.
   std::shared_ptr<CollectiveTrace> trace = nullptr;
   /// Records which ranks this rank is blocked on; may be null.
   std::shared_ptr<WaitForGraph> waits = nullptr;

@@ -16,7 +16,7 @@
 namespace titan {
 
 /// The phase of a run that a memory report is about.
-enum class RunPhase { training, validation };
+enum class Phase { training, validation };
 
 /// A setting to try, the bytes of its plan, and the resulting job.
 struct MemorySetting {
@@ -31,10 +31,10 @@ struct MemoryQuestion {
   const JobConfig& config;
   MeshPlace place;
   int64_t vocabulary = 1;
-  bool device_only = false;              // host memory is separate and ignored
-  std::optional<int64_t> allowed = {};   // bytes available to the job's tensors; none: unknown, less than now
-  std::optional<RunPhase> ran_out = {};  // the phase that ran out; none: the job had not begun
-  int64_t held = 0;  // maximum part of `allowed` held before the validation that ran out; 0: unknown
+  bool device_only = false;             // host memory is separate and ignored
+  std::optional<int64_t> allowed = {};  // bytes available to the job's tensors; none: unknown, less than now
+  std::optional<Phase> ran_out = {};    // the phase that ran out; none: the job had not begun
+  int64_t held = 0;                     // maximum part of `allowed` held before the validation that ran out; 0: unknown
 };
 
 /// At most `most` settings whose plan fits into `allowed`, ordered by loss of speed and by effect on the result;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -88,7 +87,7 @@ class Model {
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
-  /// Set by `build`, in canonical order (that of module_tree's named_parameters()).
+  /// Set by `build`, in canonical order.
   std::span<const std::unique_ptr<Parameter>> parameter_handles() const { return parameters_by_order_; }
   Parameter& parameter(std::string_view name) const;
   std::span<const std::shared_ptr<Unit>> chain() const { return chain_; }
@@ -120,11 +119,5 @@ class ModelFamily {
 std::span<const ModelFamily* const> model_families();
 /// Null when no family serves `name`.
 const ModelFamily* find_model_family(std::string_view name);
-
-// The model as a LibTorch module tree that can be walked and printed.
-
-/// named_parameters() are the model's parameters in order: the masters (this rank's shards) if allocated, otherwise
-/// meta tensors of the parameter's shape.
-std::shared_ptr<torch::nn::Module> module_tree(const Model& model);
 
 }  // namespace titan

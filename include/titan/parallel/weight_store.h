@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 #include "titan/ops/float8.h"
 #include "titan/ops/parameter.h"
 #include "titan/parallel/host_offload.h"
@@ -54,8 +54,8 @@ class WeightStore {
   /// `parameters` in the group's storage order: neighbours form fused operands. `offload`: shards are in its host
   /// memory, units run on its device. `slots` null: weights are resident.
   WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
-              std::shared_ptr<HostOffload> offload, std::shared_ptr<SlotPool> slots = nullptr, MeshGroups groups = {},
-              Float8Casts casts = make_aten_float8_casts());
+              std::shared_ptr<HostOffload> offload, std::shared_ptr<SlotPool> slots = nullptr,
+              MeshCommunicators groups = {}, Float8Casts casts = make_aten_float8_casts());
 
   /// REFRESH: computes the compute copies of this rank's shard, unless the optimizer has written them
   /// (Parameter::compute_copy_written), and float8 scales: of resident weights, and those used to cast a float8 shard.
@@ -128,7 +128,7 @@ class WeightStore {
   bool transient_gradients_;  // resident: gradient memory exists from OPEN_GRADIENT to ZERO_GRADIENT
   std::shared_ptr<HostOffload> offload_;
   std::shared_ptr<SlotPool> slots_;  // null: weights are resident
-  MeshGroups groups_;
+  MeshCommunicators groups_;
   Float8Casts casts_;
 
   // In the shards' memory: the host's with CPU offload.

@@ -1,5 +1,5 @@
-// The named mesh axes, outermost to innermost: pp, dp_replicate, dp_shard, cp, tp. Arithmetic only; process groups over
-// the axes are created elsewhere (mesh_groups.h).
+// The named mesh axes, outermost to innermost: pp, dp_replicate, dp_shard, cp, tp. Arithmetic only; communicators over
+// the axes are created elsewhere (mesh_communicators.h).
 #pragma once
 
 #include <array>

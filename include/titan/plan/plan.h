@@ -1,6 +1,6 @@
 // The plan: a pure function of the model's description and the job's choices. It defines how every parameter is sharded
 // over the ranks, which parameters are grouped, in what order units use them, what is gathered and reduced when and how
-// large it is, what is recomputed and what everything costs. It needs no GPU, no process group and no tensor memory;
+// large it is, what is recomputed and what everything costs. It needs no GPU, no communicator and no tensor memory;
 // the executor runs it.
 #pragma once
 
@@ -208,7 +208,7 @@ struct MemoryPurpose {
 };
 
 /// What one step sends through the communicator `group` of `ranks` ranks.
-struct GroupTraffic {
+struct CommunicatorTraffic {
   std::string group;
   int64_t ranks = 1;
   TrafficTable table{};
@@ -230,7 +230,7 @@ struct Plan {
   std::vector<MemoryPurpose> memory;             // at the peak of a step
   std::string peak;                              // the instruction at the peak: "BACKWARD layers.3 microbatch 0"
   std::vector<MemoryPurpose> validation_memory;  // at the peak of a validation; empty: no validation
-  std::vector<GroupTraffic> traffic;
+  std::vector<CommunicatorTraffic> traffic;
   std::vector<LinearChoice> float8_layers;  // of the whole model; empty without float8
   /// Bytes per step from the host to the device and back (CPU offload).
   int64_t to_device_bytes = 0;
@@ -259,7 +259,7 @@ struct Plan {
   int64_t training_bytes(bool device_only = false) const;
   int64_t validation_bytes(bool device_only = false) const;
   int64_t predicted_bytes(bool device_only = false) const;
-  const GroupTraffic* traffic_of(std::string_view group) const;
+  const CommunicatorTraffic* traffic_of(std::string_view group) const;
 };
 
 /// Throws Error(bad_config) if a tensor-parallel degree does not divide a dimension that it shards, or if samples do

@@ -1,4 +1,4 @@
-// How one logical tensor is sharded over the axes of a device mesh: arithmetic only, no tensor, no process group.
+// How one logical tensor is sharded over the axes of a device mesh: arithmetic only, no tensor, no communicator.
 // Checkpoints, initialisation, clipping, export and the memory estimate use only this.
 #pragma once
 

@@ -12,13 +12,13 @@
 
 namespace titan {
 
-enum class RunStatus { going_on, finished, stopped, broken_off, unknown };
+enum class CompletionStatus { going_on, finished, stopped, broken_off, unknown };
 
-struct RunView {
+struct ReportedRun {
   std::string name;              // shown if there are several runs
   nlohmann::ordered_json facts;  // from run.json; null if unknown
   const RunHistory* history = nullptr;
-  RunStatus status = RunStatus::unknown;
+  CompletionStatus status = CompletionStatus::unknown;
   double written = 0;      // time of these data, seconds since 1970; 0: unknown
   double eta_seconds = 0;  // only if the run continues
 };
@@ -27,7 +27,7 @@ struct RunView {
 inline constexpr std::string_view kPageMark = "<meta name=\"generator\" content=\"titan_train\">";
 
 /// Needs at least one run. The page of a single running run reloads itself.
-std::string render_page(const std::vector<RunView>& runs);
+std::string render_page(const std::vector<ReportedRun>& runs);
 
 /// Escapes `text` for use in HTML.
 std::string escaped_html(std::string_view text);

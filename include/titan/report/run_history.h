@@ -54,7 +54,7 @@ class Series {
 // from the file or passed as they are written.
 
 /// An event at a step that no curve shows.
-struct RunEvent {
+struct LoggedEvent {
   int64_t step = 0;
   std::string text;
   std::string key;    ///< for non-finite values: the curve's key
@@ -75,19 +75,19 @@ class RunHistory {
   const Series& series(const std::string& key) const;
   /// The value in the newest line that has it.
   std::optional<double> newest(const std::string& key) const;
-  const std::deque<RunEvent>& events() const { return events_; }  // the newest, in order
+  const std::deque<LoggedEvent>& events() const { return events_; }  // the newest, in order
   int64_t last_step() const { return last_step_; }
   bool empty() const { return last_step_ == 0; }
 
  private:
   void rewind(int64_t step);
   void note(int64_t step, std::string text);
-  void add_event(RunEvent event);
+  void add_event(LoggedEvent event);
   void note_not_finite(const std::string& key, int64_t step);
 
   std::map<std::string, Series, std::less<>> series_;
   std::map<std::string, double, std::less<>> newest_;
-  std::deque<RunEvent> events_;
+  std::deque<LoggedEvent> events_;
   std::set<std::string, std::less<>> not_finite_;  // curves whose newest value is not finite
   int64_t last_step_ = 0;                          // the newest with a loss
   int64_t unread_lines_ = 0;

@@ -44,7 +44,7 @@ class ReportFile {
   void add(const std::string& line, double now);
   /// Sets the time left that the page shows.
   void set_eta(double seconds) { eta_seconds_ = seconds; }
-  void finish(RunStatus status, double now);
+  void finish(CompletionStatus status, double now);
 
   static constexpr double kPause = 5;
   static constexpr double kShare = 100;
@@ -52,7 +52,7 @@ class ReportFile {
  private:
   /// Writes run.json if it is missing or if `anew` is set.
   void write_facts(bool anew) const;
-  void write(RunStatus status, double now);
+  void write(CompletionStatus status, double now);
   bool is_due(double now) const;
 
   std::filesystem::path folder_;
@@ -87,7 +87,7 @@ class RunRecord {
   void add(const SpikeReport& report);
   void add(const SampleReport& report);
   /// The run ends, finally or to be resumed later. If this is not called, the destructor records an error.
-  void finish(RunStatus status);
+  void finish(CompletionStatus status);
   ~RunRecord();
   RunRecord(const RunRecord&) = delete;
   RunRecord& operator=(const RunRecord&) = delete;

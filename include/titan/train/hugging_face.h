@@ -11,7 +11,7 @@
 #include "titan/checkpoint/tensor_source.h"
 #include "titan/config/job_config.h"
 #include "titan/model/model.h"
-#include "titan/train/run_state.h"
+#include "titan/train/state_dict.h"
 
 namespace titan {
 

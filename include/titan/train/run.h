@@ -8,7 +8,7 @@
 
 #include "titan/base/log.h"
 #include "titan/config/job_config.h"
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 #include "titan/job/learning_rate.h"
 #include "titan/model/model.h"
 #include "titan/optimize/optimizer.h"
@@ -16,7 +16,7 @@
 #include "titan/stream/batch_stream.h"
 #include "titan/train/batch.h"
 #include "titan/train/device.h"
-#include "titan/train/run_state.h"
+#include "titan/train/state_dict.h"
 #include "titan/train/step_runner.h"
 
 namespace titan {
@@ -27,27 +27,27 @@ class RunMemory;
 class RunReporter;
 class Validator;
 
-struct RunData {
-  std::shared_ptr<const Tokenizer> tokenizer;
-  std::string description;  // of the dataset
-  std::unique_ptr<BatchStream> stream;
-  int64_t tokens_per_step = 0;  // of all ranks
-};
-
-struct RunModel {
-  ModelDescription description;
-  Assembly assembly;                             // units, weights and the executor
-  std::vector<Parameter*> parameters;            // of all stages, in canonical order; other ranks' without memory
-  std::vector<ParameterGroup> parameter_groups;  // of `parameters`
-  std::unique_ptr<Optimizer> optimizer;          // of this rank's parameters
-  std::unique_ptr<SpikeGuard> guard;             // null: off
-  std::unique_ptr<StepRunner> step_runner;
-  LearningRateSchedule schedule;
-
-  const Plan& plan() const { return assembly.executor->plan(); }
-};
-
 struct Run {
+  struct Data {
+    std::shared_ptr<const Tokenizer> tokenizer;
+    std::string description;  // of the dataset
+    std::unique_ptr<BatchStream> stream;
+    int64_t tokens_per_step = 0;  // of all ranks
+  };
+
+  struct Model {
+    ModelDescription description;
+    Assembly assembly;                             // units, weights and the executor
+    std::vector<Parameter*> parameters;            // of all stages, in canonical order; other ranks' without memory
+    std::vector<ParameterGroup> parameter_groups;  // of `parameters`
+    std::unique_ptr<Optimizer> optimizer;          // of this rank's parameters
+    std::unique_ptr<SpikeGuard> guard;             // null: off
+    std::unique_ptr<StepRunner> step_runner;
+    LearningRateSchedule schedule;
+
+    const Plan& plan() const { return assembly.executor->plan(); }
+  };
+
   Run(const JobConfig& config, const World& world, const Log& log);
   ~Run();
 
@@ -62,10 +62,10 @@ struct Run {
   std::unique_ptr<RunFolder> folder;  // null except on rank 0
   MeshPlace place;                    // of this rank in the device mesh
   SequenceShare share;                // of every sequence: this rank's part under context parallelism
-  MeshGroups groups;                  // communicators
+  MeshCommunicators groups;           // communicators
   std::unique_ptr<RunMemory> memory;
-  RunData data;
-  RunModel model;
+  Data data;
+  Model model;
   std::unique_ptr<Validator> validator;         // null: off
   std::unique_ptr<RunCheckpoints> checkpoints;  // null: off
   std::unique_ptr<RunReporter> reporter;
@@ -84,7 +84,7 @@ std::unique_ptr<Run> build_inference(const JobConfig& config, const World& world
 ExitCode train(Run& run);
 
 /// Loads the checkpoint that `checkpoint.*` names, if there is one, and sets the data position.
-RunStart resume(Run& run);
+StartingPoint resume(Run& run);
 
 /// Forward only, through all stages of the model. With a pipeline, logits are on every rank; other results are as in
 /// Executor::infer.
@@ -95,6 +95,6 @@ at::Tensor infer(const Run& run, const BatchContext& batch, UnitMode mode);
 void use_training_timeouts(Run& run);
 
 /// On GPUs: waits until no rank has work left, then closes all communicators. Not after a failure (NcclTransport).
-void close_groups(Run& run);
+void close_communicators(Run& run);
 
 }  // namespace titan

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 #include "titan/plan/plan.h"
 
 namespace titan {
@@ -17,6 +17,6 @@ struct TrafficCheck {
 };
 
 /// `groups` must have counted exactly one training step since they were reset.
-TrafficCheck check_traffic(const Plan& plan, const MeshGroups& groups);
+TrafficCheck check_traffic(const Plan& plan, const MeshCommunicators& groups);
 
 }  // namespace titan

@@ -1,5 +1,5 @@
 // Creates communicators: shared memory between CPU ranks of one host, Gloo between CPUs of several hosts, NCCL between
-// GPUs (Cuda::nccl). Members find each other through the run's store under the group's name.
+// GPUs (Cuda::nccl). Members find each other through the run's store under the communicator's name.
 #pragma once
 
 #include <chrono>
@@ -19,37 +19,38 @@ namespace titan {
 
 class WaitForGraph;
 
-struct GroupRequest {
-  std::string name;       // what the group is for; equal on all ranks
-  std::string instance;   // distinguishes groups of that name; equal on all members
+struct CommunicatorRequest {
+  std::string name;       // what the communicator is for; equal on all ranks
+  std::string instance;   // distinguishes communicators of that name; equal on all members
   std::string interface;  // network interface for Gloo; empty: that of the hostname
-  int64_t rank = 0;       // of this process within the group
+  int64_t rank = 0;       // of this process within the communicator
   int64_t size = 1;
   std::chrono::milliseconds timeout{300'000};
-  std::vector<int64_t> members{};         // global rank by group rank; empty: unknown
+  std::vector<int64_t> members{};         // global rank by communicator rank; empty: unknown
   std::shared_ptr<WaitForGraph> waits{};  // records the ranks that this one waits for; null: off
-  std::string queue{};  // NCCL: groups with equal members and queue share a transport: their calls are serialised
+  std::string
+      queue{};  // NCCL: communicators with equal members and queue share a transport: their calls are serialised
 };
 
 /// For ranks of one host. Blocks until all members have called it. Null, on all members, if one of them cannot share
 /// memory with the others; `refusal` is the reason.
 std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c10d::Store>& store,
-                                                     const GroupRequest& request, std::string& refusal);
+                                                     const CommunicatorRequest& request, std::string& refusal);
 
-/// Blocks until all members have called it. Throws Error(launcher) naming the group at the timeout.
+/// Blocks until all members have called it. Throws Error(launcher) naming the communicator at the timeout.
 std::unique_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c10d::Store>& store,
-                                                     const GroupRequest& request);
+                                                     const CommunicatorRequest& request);
 
-/// Creates one group; the request's rank and size are those of this process in it.
-using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const GroupRequest&)>;
+/// Creates one communicator; the request's rank and size are those of this process in it.
+using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const CommunicatorRequest&)>;
 
-// The process groups of one rank: which mesh axes communicate, and what for. Created once, in the same order on all
-// ranks; groups of one rank are not created unless requested.
+// The communicators of one rank: which mesh axes communicate, and what for. Created once, in the same order on all
+// ranks; communicators of one rank are not created unless requested.
 
-/// Null where the group would have one member. Axes: docs/distributed.md.
-struct MeshGroups {
+/// Null where the communicator would have one member. Axes: docs/distributed.md.
+struct MeshCommunicators {
   std::shared_ptr<Communicator> gather;     // dp_shard × cp: shards of weights
-  std::shared_ptr<Communicator> scatter;    // the same ranks: gradients; a separate group so that both overlap
+  std::shared_ptr<Communicator> scatter;    // the same ranks: gradients; a separate communicator so that both overlap
   std::shared_ptr<Communicator> replicate;  // dp_replicate
   std::shared_ptr<Communicator> tensor;     // tp
   std::shared_ptr<Communicator> context;    // cp
@@ -69,11 +70,11 @@ struct MeshGroups {
   void shut_down();
 };
 
-/// `groups_of_one`: also creates groups of one rank, where every collective is a copy (to test a backend). `tied`: the
-/// two coordinates on axis pp with tied embeddings; none if embeddings are not tied or one rank has both.
-MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
-                            const MakeCommunicator& make, bool groups_of_one = false,
-                            const std::optional<std::pair<int64_t, int64_t>>& tied = std::nullopt);
+/// `groups_of_one`: also creates communicators of one rank, where every collective is a copy (to test a backend).
+/// `tied`: the two coordinates on axis pp with tied embeddings; none if embeddings are not tied or one rank has both.
+MeshCommunicators make_mesh_communicators(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
+                                          const MakeCommunicator& make, bool groups_of_one = false,
+                                          const std::optional<std::pair<int64_t, int64_t>>& tied = std::nullopt);
 
 struct TransportOptions {
   /// Between CPU ranks of one host. false: use sockets.
@@ -82,13 +83,13 @@ struct TransportOptions {
   std::function<void(const std::string& reason)> refused;
 };
 
-/// Returns the factory of `world`'s groups: fake ones for a dry run, NCCL if `device` is a GPU, shared memory if all
-/// ranks are on one host, else Gloo. Gloo uses loopback within one host; between hosts it uses the interface in
+/// Returns the factory of `world`'s communicators: fake ones for a dry run, NCCL if `device` is a GPU, shared memory if
+/// all ranks are on one host, else Gloo. Gloo uses loopback within one host; between hosts it uses the interface in
 /// GLOO_SOCKET_IFNAME, else that of the hostname.
 MakeCommunicator communicator_maker(const World& world, const at::Device& device, TransportOptions options = {});
 
-/// Returns the factory of peer memory for the tensor-parallel group; empty if its ranks are on several hosts, and for a
-/// single process without a store.
+/// Returns the factory of peer memory for the tensor-parallel communicator; empty if its ranks are on several hosts,
+/// and for a single process without a store.
 std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(const World& world,
                                                                                const DeviceMesh& mesh,
                                                                                const at::Device& device,

@@ -1,4 +1,4 @@
-// The global ranks of a group's members. Records in the wait-for graph which of them this rank waits for.
+// The global ranks of a communicator's members. Records in the wait-for graph which of them this rank waits for.
 #pragma once
 
 #include <chrono>
@@ -16,16 +16,16 @@
 
 namespace titan {
 
-struct GroupMembers {
+struct CommunicatorMembers {
   std::string group;
-  std::vector<int64_t> ranks;           // global rank by group rank; empty: unknown
+  std::vector<int64_t> ranks;           // global rank by communicator rank; empty: unknown
   std::shared_ptr<WaitForGraph> waits;  // null: waits are not recorded
 
-  /// Global rank of the group's rank `peer`; -1: unknown.
+  /// Global rank of the communicator's rank `peer`; -1: unknown.
   int64_t run_rank(int64_t peer) const { return ranks.empty() ? -1 : ranks[static_cast<size_t>(peer)]; }
 
-  /// Calls `came`, which waits for `peers` of the group and returns whether they arrived; returns its result. If they
-  /// did not arrive, or it throws, the recorded wait stays.
+  /// Calls `came`, which waits for `peers` of the communicator and returns whether they arrived; returns its result. If
+  /// they did not arrive, or it throws, the recorded wait stays.
   template <class Came>
   bool wait_for(std::span<const int64_t> peers, const Came& came) const {
     if (!waits || ranks.empty()) return came();
@@ -46,18 +46,18 @@ struct GroupMembers {
     return wait_for(std::span(&peer, 1), came);
   }
 
-  /// Global ranks of all members except group rank `own`, for `noted`; null: unknown, or not recorded.
+  /// Global ranks of all members except communicator rank `own`, for `noted`; null: unknown, or not recorded.
   WaitForGraph::Ranks others(int64_t own) const;
   /// For work that no host thread waits for: this rank counts as waiting for `ranks` until `is_complete` returns true.
   /// If it throws, the recorded wait stays.
   std::function<bool()> noted(WaitForGraph::Ranks ranks, std::function<bool()> is_complete) const;
 
-  /// Ends a wait that timed out: throws Error(peer_failure) that names group and peer.
+  /// Ends a wait that timed out: throws Error(peer_failure) that names communicator and peer.
   [[noreturn]] void fail_silent(int64_t peer, std::chrono::milliseconds timeout) const;
 };
 
 /// Wraps `memory` to record every wait.
-std::unique_ptr<PeerMemory> noting(std::unique_ptr<PeerMemory> memory, GroupMembers members);
+std::unique_ptr<PeerMemory> noting(std::unique_ptr<PeerMemory> memory, CommunicatorMembers members);
 
 // Our reductions as those of LibTorch's process groups.
 

@@ -1,10 +1,10 @@
-#include "titan/distributed/group_members.h"
+#include "titan/distributed/communicator_members.h"
 
 #include "titan/base/error.h"
 
 namespace titan {
 
-void GroupMembers::fail_silent(int64_t peer, std::chrono::milliseconds timeout) const {
+void CommunicatorMembers::fail_silent(int64_t peer, std::chrono::milliseconds timeout) const {
   const int64_t rank = run_rank(peer);
   throw Error(
       ExitCode::peer_failure,
@@ -14,14 +14,14 @@ void GroupMembers::fail_silent(int64_t peer, std::chrono::milliseconds timeout) 
                   std::chrono::duration<double>(timeout).count()));
 }
 
-WaitForGraph::Ranks GroupMembers::others(int64_t own) const {
+WaitForGraph::Ranks CommunicatorMembers::others(int64_t own) const {
   if (!waits || ranks.empty()) return nullptr;
   auto found = std::make_shared<std::vector<int64_t>>(ranks);
   found->erase(found->begin() + own);
   return found;
 }
 
-std::function<bool()> GroupMembers::noted(WaitForGraph::Ranks ranks, std::function<bool()> is_complete) const {
+std::function<bool()> CommunicatorMembers::noted(WaitForGraph::Ranks ranks, std::function<bool()> is_complete) const {
   if (!ranks) return is_complete;
   waits->begin(ranks);
   return [waits = waits, ranks = std::move(ranks), is_complete = std::move(is_complete)] {
@@ -40,7 +40,7 @@ namespace {
 
 class NotingPeerMemory : public PeerMemory {
  public:
-  NotingPeerMemory(std::unique_ptr<PeerMemory> memory, GroupMembers members)
+  NotingPeerMemory(std::unique_ptr<PeerMemory> memory, CommunicatorMembers members)
       : memory_(std::move(memory)), members_(std::move(members)) {}
   int64_t rank() const override { return memory_->rank(); }
   int64_t size() const override { return memory_->size(); }
@@ -60,12 +60,12 @@ class NotingPeerMemory : public PeerMemory {
 
  private:
   std::unique_ptr<PeerMemory> memory_;
-  GroupMembers members_;
+  CommunicatorMembers members_;
 };
 
 }  // namespace
 
-std::unique_ptr<PeerMemory> noting(std::unique_ptr<PeerMemory> memory, GroupMembers members) {
+std::unique_ptr<PeerMemory> noting(std::unique_ptr<PeerMemory> memory, CommunicatorMembers members) {
   return std::make_unique<NotingPeerMemory>(std::move(memory), std::move(members));
 }
 

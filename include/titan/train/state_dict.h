@@ -23,13 +23,13 @@
 namespace titan {
 
 /// What a run has counted so far, over all its starts; documents and tokens are counted by each process.
-struct RunCounters {
+struct TotalCounters {
   int64_t skipped_steps = 0;
   DataCounters data;
 };
-nlohmann::json to_json(const RunCounters& counters);
+nlohmann::json to_json(const TotalCounters& counters);
 /// Counts that are missing are 0.
-RunCounters run_counters_from_json(const nlohmann::json& json);
+TotalCounters run_counters_from_json(const nlohmann::json& json);
 
 /// The position of a run before its next step.
 struct RunPosition {
@@ -41,11 +41,11 @@ struct RunPosition {
   // Instead of `data`: position of torchtitan's loader, which the trainer finds in the corpus.
   std::optional<SamplePosition> samples = std::nullopt;
   std::optional<SpikeGuardState> guard = {};  // from a loaded checkpoint
-  RunCounters counters = {};                  // of all starts of the run
+  TotalCounters counters = {};                // of all starts of the run
 };
 
 /// Where a run starts.
-struct RunStart {
+struct StartingPoint {
   RunPosition position;
   bool has_weights = false;     // loaded, not initialised from the seed of this run
   bool is_trained = false;      // loaded, and not from a seed checkpoint
@@ -54,7 +54,7 @@ struct RunStart {
 };
 
 /// What is saved; all of it outlives the state.
-struct RunParts {
+struct StateParts {
   const ModelDescription& model;
   const Assembly& assembly;
   const std::vector<Parameter*>& parameters;  // of the whole model, in canonical order; other stages' without memory
@@ -88,9 +88,9 @@ void take_recorded_tokenizer(const nlohmann::ordered_json& facts, JobConfig& con
 nlohmann::json to_json(const SpikeGuardState& state);
 std::optional<SpikeGuardState> guard_state_from_json(const nlohmann::json& words);
 
-class RunState {
+class StateDict {
  public:
-  RunState(const JobConfig& config, RunParts parts);
+  StateDict(const JobConfig& config, StateParts parts);
 
   /// The state after `step` steps.
   std::vector<SavedParameter> parameters(int64_t step) const;
@@ -104,7 +104,7 @@ class RunState {
   nlohmann::ordered_json facts(const RunPosition& now) const;
 
   const JobConfig& config_;
-  RunParts parts_;
+  StateParts parts_;
   std::map<std::string, BoxOfRank> boxes_;         // by name
   std::map<std::string, size_t> optimizer_index_;  // of this rank's
 };

@@ -1,4 +1,4 @@
-#include "titan/train/run_state.h"
+#include "titan/train/state_dict.h"
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -107,14 +107,14 @@ void visit_counters(Counters& counters, const Visit& visit) {
 
 }  // namespace
 
-nlohmann::json to_json(const RunCounters& counters) {
+nlohmann::json to_json(const TotalCounters& counters) {
   nlohmann::json json;
   visit_counters(counters, [&](const char* name, int64_t count) { json[name] = count; });
   return json;
 }
 
-RunCounters run_counters_from_json(const nlohmann::json& json) {
-  RunCounters counters;
+TotalCounters run_counters_from_json(const nlohmann::json& json) {
+  TotalCounters counters;
   visit_counters(counters, [&](const char* name, int64_t& count) {
     if (!json.is_object() || !json.contains(name) || !json.at(name).is_number_integer()) return;
     count = std::max<int64_t>(0, json.at(name).get<int64_t>());
@@ -122,7 +122,7 @@ RunCounters run_counters_from_json(const nlohmann::json& json) {
   return counters;
 }
 
-RunState::RunState(const JobConfig& config, RunParts parts) : config_(config), parts_(parts) {
+StateDict::StateDict(const JobConfig& config, StateParts parts) : config_(config), parts_(parts) {
   for (ParameterPlace& place : place_parameters(parts.model, parts.assembly.executor->plan().request)) {
     boxes_[place.spec.name] = boxes_of(place.layout, parts.place.mesh, std::move(place.stages));
   }
@@ -131,7 +131,7 @@ RunState::RunState(const JobConfig& config, RunParts parts) : config_(config), p
   }
 }
 
-AdamSettings RunState::settings_of(const ParameterGroup& group, int64_t step) const {
+AdamSettings StateDict::settings_of(const ParameterGroup& group, int64_t step) const {
   const OptimizerOptions options = make_optimizer_options(config_);
   const bool foreach = options.implementation == OptimizerImplementation::foreach;
   const bool fused = options.implementation == OptimizerImplementation::fused;
@@ -146,7 +146,7 @@ AdamSettings RunState::settings_of(const ParameterGroup& group, int64_t step) co
           .foreach = fused ? std::nullopt : std::optional(foreach)};
 }
 
-std::vector<SavedParameter> RunState::parameters(int64_t step) const {
+std::vector<SavedParameter> StateDict::parameters(int64_t step) const {
   std::vector<SavedParameter> saved;
   for (const Parameter* parameter : parts_.parameters) {
     SavedParameter one{parameter->name(),
@@ -173,7 +173,7 @@ std::vector<SavedParameter> RunState::parameters(int64_t step) const {
   return saved;
 }
 
-nlohmann::ordered_json RunState::facts(const RunPosition& now) const {
+nlohmann::ordered_json StateDict::facts(const RunPosition& now) const {
   nlohmann::ordered_json layout;
   for (const MeshAxis axis : kMeshAxes) layout[std::string(name(axis))] = parts_.place.mesh.size(axis);
   return {{"tokens", now.tokens},
@@ -237,8 +237,8 @@ StreamState data_position_from_json(const nlohmann::json& json, bool split, int6
   return stream_state_from_json(json.at("ranks").at(static_cast<size_t>(rank)));
 }
 
-CheckpointState RunState::whole(const RunPosition& now) const {
-  RunProgress progress{now.step, now.tokens, data_position(now), parts_.place.mesh.data_parallel_degree()};
+CheckpointState StateDict::whole(const RunPosition& now) const {
+  SavedProgress progress{now.step, now.tokens, data_position(now), parts_.place.mesh.data_parallel_degree()};
   progress.counters = to_json(now.counters);
   note_stream_options(progress.data_position, config_);
   if (parts_.guard) progress.guard = to_json(parts_.guard->state());
@@ -247,7 +247,7 @@ CheckpointState RunState::whole(const RunPosition& now) const {
   return state;
 }
 
-CheckpointState RunState::model(const RunPosition& now, at::ScalarType type) const {
+CheckpointState StateDict::model(const RunPosition& now, at::ScalarType type) const {
   CheckpointState state = describe_model(parameters(now.step));
   for (StateTensor& tensor : state.tensors) {
     tensor.placed.tensor.type = type;

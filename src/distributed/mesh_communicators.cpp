@@ -1,16 +1,16 @@
-#include "titan/distributed/mesh_groups.h"
+#include "titan/distributed/mesh_communicators.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
 
 #include "titan/distributed/collective_trace.h"
-#include "titan/distributed/group_members.h"
+#include "titan/distributed/communicator_members.h"
 #include "titan/gpu/cuda.h"
 
 namespace titan {
 
-std::vector<Communicator*> MeshGroups::all() const {
+std::vector<Communicator*> MeshCommunicators::all() const {
   std::vector<Communicator*> groups;
   for (const auto& group : {gather, scatter, replicate, tensor, context, loss, data, pipeline, tied, model, world}) {
     const bool known = std::find(groups.begin(), groups.end(), group.get()) != groups.end();
@@ -19,29 +19,29 @@ std::vector<Communicator*> MeshGroups::all() const {
   return groups;
 }
 
-void MeshGroups::set_timeout(std::chrono::milliseconds timeout) {
+void MeshCommunicators::set_timeout(std::chrono::milliseconds timeout) {
   for (Communicator* group : all()) group->set_timeout(timeout);
 }
 
-void MeshGroups::shut_down() {
+void MeshCommunicators::shut_down() {
   for (Communicator* group : all()) group->shut_down();
 }
 
-void MeshGroups::reset_traffic() {
+void MeshCommunicators::reset_traffic() {
   for (Communicator* group : all()) group->reset_traffic();
 }
 
-MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
-                            const MakeCommunicator& make, bool groups_of_one,
-                            const std::optional<std::pair<int64_t, int64_t>>& tied) {
+MeshCommunicators make_mesh_communicators(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
+                                          const MakeCommunicator& make, bool groups_of_one,
+                                          const std::optional<std::pair<int64_t, int64_t>>& tied) {
   auto group_of = [&](const char* name, const std::vector<int64_t>& ranks,
                       const char* queue) -> std::shared_ptr<Communicator> {
     const auto mine = std::find(ranks.begin(), ranks.end(), rank);
     if ((ranks.size() == 1 && !groups_of_one) || mine == ranks.end()) return nullptr;
-    GroupRequest request;
+    CommunicatorRequest request;
     request.name = name;
     request.queue = queue;
-    request.instance = "/" + std::to_string(ranks.front());  // the first rank identifies the group
+    request.instance = "/" + std::to_string(ranks.front());  // the first rank identifies the communicator
     request.rank = mine - ranks.begin();
     request.size = static_cast<int64_t>(ranks.size());
     request.timeout = timeout;
@@ -53,7 +53,7 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
     return group_of(name, mesh.group(rank, axes_of(name)), queue);
   };
   using namespace group_names;
-  MeshGroups groups;
+  MeshCommunicators groups;
   groups.gather = group(kGather, "gather");
   groups.scatter = group(kScatter);
   groups.replicate = group(kReplicate);
@@ -74,7 +74,9 @@ MeshGroups make_mesh_groups(const DeviceMesh& mesh, int64_t rank, std::chrono::m
 
 MakeCommunicator communicator_maker(const World& world, const at::Device& device, TransportOptions options) {
   if (world.fake) {
-    return [](const GroupRequest& request) { return make_fake_communicator(request.name, request.rank, request.size); };
+    return [](const CommunicatorRequest& request) {
+      return make_fake_communicator(request.name, request.rank, request.size);
+    };
   }
   const bool one_host = world.is_on_one_host();
   MakeCommunicator over_nccl;
@@ -83,7 +85,7 @@ MakeCommunicator communicator_maker(const World& world, const at::Device& device
     over_nccl = cuda().nccl(world.store, device.index(), std::move(watch));
   }
   return [store = world.store, waits = world.waits, over_nccl, one_host,
-          options = std::move(options)](GroupRequest request) mutable {
+          options = std::move(options)](CommunicatorRequest request) mutable {
     request.waits = waits;
     if (over_nccl) return over_nccl(request);
     if (one_host && options.shared_memory) {
@@ -108,7 +110,7 @@ std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(c
   if (!world.store) return {};
   if (!std::includes(world.host_ranks.begin(), world.host_ranks.end(), ranks.begin(), ranks.end())) return {};
   const std::string name = "tp/" + std::to_string(ranks.front());
-  const GroupMembers members{"tp", ranks, world.waits};
+  const CommunicatorMembers members{"tp", ranks, world.waits};
   return [=, store = world.store](int64_t capacity) {
     if (device.is_cuda()) return cuda().peer_memory(store, name, rank, size, capacity, timeout, device.index());
     return noting(make_shared_peer_memory(store, name, rank, size, capacity, timeout), members);

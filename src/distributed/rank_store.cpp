@@ -1,4 +1,4 @@
-#include "run_store.h"
+#include "rank_store.h"
 
 #include <fmt/format.h>
 
@@ -27,12 +27,12 @@ int64_t number_of(const std::string& text) { return std::strtoll(text.c_str(), n
 
 std::string text_of(const ByteVector& bytes) { return {bytes.begin(), bytes.end()}; }
 
-class RunStore : public c10d::Store {
+class RankStore : public c10d::Store {
  public:
-  explicit RunStore(AskStore ask) : ask_(std::move(ask)) {}
+  explicit RankStore(AskStore ask) : ask_(std::move(ask)) {}
 
   c10::intrusive_ptr<c10d::Store> clone() override {
-    auto same = c10::make_intrusive<RunStore>(ask_);
+    auto same = c10::make_intrusive<RankStore>(ask_);
     same->timeout_ = timeout_;
     return same;
   }
@@ -150,6 +150,6 @@ void StoreTable::on_change(std::function<void()> changed) {
   on_change_ = std::move(changed);
 }
 
-c10::intrusive_ptr<c10d::Store> make_run_store(AskStore ask) { return c10::make_intrusive<RunStore>(std::move(ask)); }
+c10::intrusive_ptr<c10d::Store> make_run_store(AskStore ask) { return c10::make_intrusive<RankStore>(std::move(ask)); }
 
 }  // namespace titan
