@@ -6,7 +6,7 @@ A part takes a section of JobConfig where it needs most of it, and an operation 
 the third way: a struct that describes a job again, field by field. Its name ends in Options, Request, Strategies, Schedule,
 Selection or Retention, or is TraceShape or ValidationShape. A field counts if its name is an option's (`loss_chunks`), if all its words are words
 of one option (`cpu_offload` of training.enable_cpu_offload), or if OTHER_NAMES says which option it holds. Flags of
-subcommands (src/app, src/cli) are not options of a job.
+subcommands (src/app, src/cli, include/titan/cli) are not options of a job.
 """
 
 import argparse
@@ -28,6 +28,8 @@ OTHER_NAMES = {
     "reduce": "training.mixed_precision_reduce",
     "round_weight_gradient": "training.weight_gradient_dtype",
     "chunks": "training.loss_chunks",
+    "parallel": "parallelism.disable_loss_parallel",
+    "in_place": "compile.components",
     "rotation": "parallelism.context_parallel_rotate_method",
     "rotates_by_all_gather": "parallelism.context_parallel_rotate_method",
     "load_balance": "parallelism.context_parallel_load_balancer",
@@ -120,12 +122,14 @@ def fields(body):
     body = re.sub(r"\b(struct|enum class|enum) \w+[^;{]*\{(?:[^{}]|\{[^{}]*\})*\}", "", body)  # nested types
     body = re.sub(r"\)\s*(const)?\s*\{(?:[^{}]|\{[^{}]*\})*\}", ");", body)  # bodies of functions
     names = []
-    for statement in body.split(";"):
-        statement = re.sub(r"=[^,]*|\{[^{}]*\}", "", statement)
+    for original in body.split(";"):
+        statement = re.sub(r"=[^,]*|\{[^{}]*\}", "", original)
         while re.search(r"<[^<>]*>", statement):
             statement = re.sub(r"<[^<>]*>", " ", statement)
         if re.match(r"\s*(using|friend|static|template|explicit|virtual)\b", statement) or "(" in statement:
             continue
+        if "Section" in original or DESCRIBES.search(re.split(r"\s", statement.strip())[0]):
+            continue  # holds the section itself, or a struct whose fields are counted
         declared = re.match(r"\s*[\w:&*]+(?:\s+const)?[\s&*]+(\w+(?:\s*,\s*\w+)*)\s*$", statement.replace("const ", ""))
         if declared:
             names += re.split(r"\s*,\s*", declared[1])
@@ -147,7 +151,7 @@ def copies(checkout):
     for folder in ("include", "src"):
         for path in sorted((checkout / folder).rglob("*.h")) + sorted((checkout / folder).rglob("*.cpp")):
             relative = path.relative_to(checkout).as_posix()
-            if path.name == "job_config.h" or relative.startswith(("src/app/", "src/cli/")):
+            if path.name == "job_config.h" or relative.startswith(("src/app/", "src/cli/", "include/titan/cli/")):
                 continue
             for name, body in structs(without_comments(path.read_text())):
                 if not DESCRIBES.search(name):

@@ -11,10 +11,10 @@
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/load.h"
-#include "titan/config/start.h"
 #include "titan/corpus/vocabulary.h"
 #include "titan/job/checks.h"
 #include "titan/job/job.h"
+#include "titan/job/start.h"
 #include "titan/model/model.h"
 #include "titan/tools/convert.h"
 #include "titan/train/state_dict.h"
@@ -148,8 +148,8 @@ CheckpointJob load_checkpoint_job(const Schema& schema, const fs::path& checkpoi
     const bool is_default = problem.where.kind == Place::Kind::default_value;
     return (is_default || problem.key.starts_with("training.")) && !given("--" + problem.key);
   });
-  if (loaded.problems.empty() && loaded.config.training.mixed_precision_param == "bfloat16") {
-    loaded.config.training.dtype = "bfloat16";  // without an optimizer, higher precision is not needed
+  if (loaded.problems.empty() && loaded.config.training.mixed_precision_param == ElementType::bfloat16) {
+    loaded.config.training.dtype = ElementType::bfloat16;  // without an optimizer, higher precision is not needed
   }
   if (loaded.problems.empty() && !loaded.config.checkpoint.initial_load_path) {
     throw Error(

@@ -15,8 +15,8 @@
 #include "titan/cli/options.h"
 #include "titan/config/config_command.h"
 #include "titan/config/load.h"
-#include "titan/config/start.h"
 #include "titan/job/checks.h"
+#include "titan/job/start.h"
 #include "titan/tools/convert.h"
 #include "titan/train/threads.h"
 

@@ -11,8 +11,8 @@
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/config/config_command.h"
-#include "titan/config/start.h"
 #include "titan/distributed/rendezvous.h"
+#include "titan/job/start.h"
 
 namespace titan {
 namespace {

@@ -11,9 +11,9 @@
 #include "titan/base/stop_signals.h"
 #include "titan/config/dump.h"
 #include "titan/config/load.h"
-#include "titan/config/start.h"
 #include "titan/estimate/planned_job.h"
 #include "titan/job/checks.h"
+#include "titan/job/start.h"
 #include "titan/train/device.h"
 #include "titan/train/run.h"
 

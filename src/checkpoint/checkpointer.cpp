@@ -245,8 +245,8 @@ Checkpointer::Checkpointer(std::unique_ptr<Storage> storage, std::unique_ptr<Ran
       barrier_(std::move(barrier)),
       options_(std::move(options)),
       events_(std::move(events)) {
-  run_ = barrier_->exchange(fmt::format("{:08x}", std::random_device()())).front();
-  saver_ = std::make_unique<Saver>(*storage_, *barrier_, SaverOptions{options_.root, run_, options_.mode},
+  options_.saver.run = barrier_->exchange(fmt::format("{:08x}", std::random_device()())).front();
+  saver_ = std::make_unique<Saver>(*storage_, *barrier_, options_.saver,
                                    [this](const SaveOutcome& outcome) { after_save(outcome); });
 }
 
@@ -262,7 +262,7 @@ void Checkpointer::after_save(const SaveOutcome& outcome) {
   // Deleted on a thread: the other ranks already continue training and would wait for this rank in their next
   // collective.
   deleting_ = std::thread([this, step = outcome.step] {
-    for (const std::string& failure : delete_old(*storage_, options_.root, options_.retention, step)) {
+    for (const std::string& failure : delete_old(*storage_, options_.saver.root, options_.retention, step)) {
       events_.warn(failure);
     }
   });
@@ -273,7 +273,7 @@ void Checkpointer::wait_for_deletions() {
 }
 
 std::vector<int64_t> Checkpointer::put_aside_later(int64_t step) {
-  return titan::put_aside_later(*storage_, options_.root, step);
+  return titan::put_aside_later(*storage_, options_.saver.root, step);
 }
 
 void Checkpointer::save(int64_t step, const CheckpointState& state, bool now) {
@@ -297,13 +297,14 @@ void Checkpointer::finish() {
 }
 
 std::string Checkpointer::rehearse() {
-  const std::filesystem::path folder = options_.root / fmt::format("{}trial-{}", kSavingPrefix, run_);
+  const std::filesystem::path folder =
+      options_.saver.root / fmt::format("{}trial-{}", kSavingPrefix, options_.saver.run);
   const bool leads = barrier_->rank() == 0;
   WriteTrial trial;
   if (leads) {
     trial = try_writing([&] {
-      storage_->make_folders(options_.root);
-      storage_->sync_way_to(options_.root);
+      storage_->make_folders(options_.saver.root);
+      storage_->sync_way_to(options_.saver.root);
       storage_->make_folders(folder);
     });
   }
@@ -324,12 +325,12 @@ LoadOutcome Checkpointer::load(std::optional<int64_t> step, const LoadAttempt& a
                                const ExportAttempt& attempt_export) {
   std::vector<std::string> warnings;
   const bool cleans = barrier_->rank() == 0 && !options_.only_loads;
-  if (cleans) give_back(*storage_, options_.root);  // failures are retried below and reported there
+  if (cleans) give_back(*storage_, options_.saver.root);  // failures are retried below and reported there
   LoadOutcome outcome =
-      load_together(*storage_, *barrier_, options_.root, step, attempt, options_.only_loads, attempt_export);
-  if (cleans) warnings = clean_leftovers(*storage_, options_.root);  // nothing is removed if the load failed
+      load_together(*storage_, *barrier_, options_.saver.root, step, attempt, options_.only_loads, attempt_export);
+  if (cleans) warnings = clean_leftovers(*storage_, options_.saver.root);  // nothing is removed if the load failed
   if (cleans) {
-    const std::vector<std::string> files = files_in_the_way(*storage_, options_.root);
+    const std::vector<std::string> files = files_in_the_way(*storage_, options_.saver.root);
     warnings.insert(warnings.end(), files.begin(), files.end());
   }
   outcome.warnings.insert(outcome.warnings.begin(), warnings.begin(), warnings.end());

@@ -140,7 +140,7 @@ void print_programs(const Plan& plan) {
     const char* name = i + 1 == step.size() ? "update" : i + 2 == step.size() ? "last pass" : "pass";
     print_program(plan, name, step[i].program, step[i].times);
   }
-  if (!plan.request.validation) return;
+  if (!plan.request.validation.enable) return;
   const WeightState& entry = step.back().program.exit;
   print_program(plan, "validation", expand(plan, ProgramKind::evaluation, entry), 1);
 }

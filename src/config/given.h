@@ -122,6 +122,9 @@ struct GenerationChoice {
 /// came later. A file with both is a problem that names both places.
 GenerationChoice decide_generation(const std::vector<Given>& given, std::vector<Problem>& problems);
 
+/// December 2024's default: as many microbatches as stages.
+void derive_december_microbatches(Settings& settings);
+
 /// model.from_hf (from_hf.cpp): sets options of the sections model and checkpoint from the config.json.
 void apply_hugging_face_config(Settings& settings, std::vector<Problem>& problems);
 

@@ -1,7 +1,6 @@
 #include "titan/config/load.h"
 
 #include <fmt/format.h>
-#include <glob.h>
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -11,7 +10,6 @@
 #include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
-#include "titan/config/start.h"
 
 namespace titan {
 namespace {
@@ -38,7 +36,7 @@ void run_checks(std::span<const ConfigCheck> checks, LoadedConfig& loaded) {
   for (const Problem& problem : loaded.problems) {
     if (!problem.key.empty()) wrong_already.insert(problem.key);
   }
-  std::vector<Problem> found = check_contradictions(loaded.config, loaded.origins);
+  std::vector<Problem> found;
   for (const ConfigCheck& check : checks) {
     std::vector<Problem> more = check(loaded.config, loaded.origins);
     found.insert(found.end(), more.begin(), more.end());
@@ -51,21 +49,6 @@ void run_checks(std::span<const ConfigCheck> checks, LoadedConfig& loaded) {
     } else {
       loaded.problems.push_back(std::move(problem));
     }
-  }
-}
-
-/// December 2024's default: as many microbatches as stages.
-void derive_december_microbatches(Settings& settings) {
-  const std::string key = "parallelism.pipeline_parallel_microbatch_size";
-  auto degree = settings.get<int64_t>("parallelism.pipeline_parallel_degree");
-  if (settings.generation() != Generation::december_2024 || degree < 2 || settings.is_set(key)) return;
-  const auto& schedule = settings.get<std::string>("parallelism.pipeline_parallel_schedule");
-  bool one_stage_per_rank = schedule == "1F1B" || schedule == "GPipe" || schedule == "PipelineScheduleSingle";
-  auto points = std::ssize(settings.get<std::vector<std::string>>("parallelism.pipeline_parallel_split_points"));
-  int64_t stages = points > 0 ? points + 1 : one_stage_per_rank ? degree : 2 * degree;
-  auto batch = settings.get<int64_t>("training.local_batch_size");
-  if (batch % stages == 0) {
-    settings.set(key, Value(batch / stages), Level::default_value, {}, {});
   }
 }
 
@@ -116,7 +99,7 @@ LoadedConfig load(const Schema& schema, const detail::TomlDocument& document, co
   loaded.generation_reason = choice.reason;
   Settings settings(schema, choice.generation);
   detail::apply_given(reader.all(), settings, loaded.problems, loaded.renamed);
-  derive_december_microbatches(settings);
+  detail::derive_december_microbatches(settings);
   derive_following(schema, settings);
   derive_rope_scaling(settings);
   detail::apply_hugging_face_config(settings, loaded.problems);
@@ -183,130 +166,6 @@ LoadedConfig load_config_text(const Schema& schema, std::string_view text, const
   LoadedConfig loaded = load(schema, detail::read_toml(text, name), command_line, std::move(problems), checks);
   loaded.config.job.config_file = name;
   return loaded;
-}
-
-// Input files named in a config: where to search, and the error if they are missing.
-
-namespace {
-
-namespace fs = std::filesystem;
-
-/// A config file's folder and the parents to search: one of them may be the root of the checkout or installation.
-constexpr int kLevels = 4;
-
-bool matches_a_file(const std::string& pattern) {
-  if (pattern.find_first_of("*?[") == std::string::npos) return false;
-  glob_t matches{};
-  const bool found = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &matches) == 0;
-  ::globfree(&matches);
-  return found;
-}
-
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored) || matches_a_file(path.string());
-}
-
-/// The folders in which an option's relative path is searched, in order.
-std::vector<fs::path> folders_for(const LoadedConfig& loaded, const std::string& key) {
-  std::error_code ignored;
-  std::vector<fs::path> folders{fs::current_path(ignored)};
-  if (loaded.origins.place(key).kind != Place::Kind::file) return folders;
-  fs::path folder = fs::absolute(loaded.config.job.config_file, ignored).lexically_normal().parent_path();
-  for (int level = 0; level < kLevels; ++level, folder = folder.parent_path()) {
-    if (std::find(folders.begin(), folders.end(), folder) == folders.end()) folders.push_back(folder);
-  }
-  return folders;
-}
-
-/// A path that can be opened: `path` itself if it exists, else the first match in the folders; nothing if there is
-/// none.
-std::optional<std::string> find_input(const LoadedConfig& loaded, const std::string& key, const std::string& path) {
-  if (is_there(path)) return path;
-  if (fs::path(path).is_absolute()) return std::nullopt;
-  for (const fs::path& folder : folders_for(loaded, key)) {
-    const fs::path candidate = (folder / path).lexically_normal();
-    if (is_there(candidate)) return candidate.string();
-  }
-  return std::nullopt;
-}
-
-/// The `what` of a missing input.
-std::string missing(const LoadedConfig& loaded, const std::string& key, const std::string& path) {
-  std::string what = fmt::format("{} = \"{}\" does not exist", key, path);
-  if (fs::path(path).is_absolute()) return what;
-  std::vector<std::string> folders;
-  for (const fs::path& folder : folders_for(loaded, key)) folders.push_back(folder.string());
-  return what + fmt::format(" (looked in {})", join(folders, ", "));
-}
-
-void check_dataset(const std::string& section, const std::string& dataset, const std::optional<std::string>& path,
-                   const LoadedConfig& loaded, std::vector<Problem>& problems) {
-  if (dataset == "mixture") return;
-  const std::string key = section + ".dataset_path";
-  if (path) {
-    if (find_input(loaded, key, *path)) return;
-    problems.push_back(loaded.origins.problem(key, missing(loaded, key, *path),
-                                              "name a file or folder that is there, or a glob that matches"));
-  } else if (dataset != "text" && dataset != "chat") {  // without a path, check_contradictions reports these two
-    problems.push_back(loaded.origins.problem(
-        section + ".dataset", fmt::format("{}.dataset = \"{}\" is not downloaded", section, dataset),
-        fmt::format("point {} at local .jsonl, .txt or .bin files, such as configs/corpora/stories{}.jsonl", key,
-                    section == "validation" ? "_validation" : "")));
-  }
-}
-
-void locate(const LoadedConfig& loaded, const std::string& key, std::string& path, std::vector<std::string>& lines) {
-  const std::optional<std::string> found = find_input(loaded, key, path);
-  if (!found || *found == path) return;
-  lines.push_back(fmt::format("{} = \"{}\" is not in the current folder; using {}", key, path, *found));
-  path = *found;
-}
-
-}  // namespace
-
-std::vector<Problem> check_inputs(const LoadedConfig& loaded) {
-  std::vector<Problem> problems;
-  const JobConfig& config = loaded.config;
-  check_dataset("training", config.training.dataset, config.training.dataset_path, loaded, problems);
-  if (config.validation.enable) {
-    check_dataset("validation", config.validation.dataset, config.validation.dataset_path, loaded, problems);
-  }
-  for (const MixtureSource& source : config.data.mixture) {
-    if (config.training.dataset != "mixture" || find_input(loaded, "data.mixture", source.path)) continue;
-    problems.push_back(loaded.origins.problem("data.mixture", missing(loaded, "data.mixture", source.path),
-                                              "name a file or folder that is there, or a glob that matches"));
-  }
-  const std::string key = config.model.tokenizer_path ? "model.tokenizer_path" : "model.hf_assets_path";
-  const std::string& tokenizer = tokenizer_location(config);
-  if (!find_input(loaded, key, tokenizer)) {
-    problems.push_back(
-        {loaded.origins.place(key), "model.tokenizer_path", missing(loaded, key, tokenizer),
-         "name a tokenizer file, a folder that holds one, or the .bin file of ids that is trained on, in "
-         "model.tokenizer_path, such as configs/tokenizers/stories.model",
-         Severity::error});
-  }
-  return problems;
-}
-
-std::vector<std::string> locate_inputs(LoadedConfig& loaded) {
-  std::vector<std::string> lines;
-  JobConfig& config = loaded.config;
-  if (config.model.tokenizer_path) {
-    locate(loaded, "model.tokenizer_path", *config.model.tokenizer_path, lines);
-  } else {
-    locate(loaded, "model.hf_assets_path", config.model.hf_assets_path, lines);
-  }
-  if (config.training.dataset_path) {
-    locate(loaded, "training.dataset_path", *config.training.dataset_path, lines);
-  }
-  if (config.training.dataset == "mixture") {
-    for (MixtureSource& source : config.data.mixture) locate(loaded, "data.mixture", source.path, lines);
-  }
-  if (config.validation.enable && config.validation.dataset_path) {
-    locate(loaded, "validation.dataset_path", *config.validation.dataset_path, lines);
-  }
-  return lines;
 }
 
 }  // namespace titan

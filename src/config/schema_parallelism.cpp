@@ -46,9 +46,8 @@ void describe_degrees(Fields& parallelism) {
       .at_most(kMostRanks)
       .or_else(-1)
       .help("ranks over which parameters, gradients and states are sharded (FSDP); -1: all that are left");
-  parallelism.add("fsdp_reshard_after_forward", &S::fsdp_reshard_after_forward, "default")
+  parallelism.add("fsdp_reshard_after_forward", &S::fsdp_reshard_after_forward, ReshardPolicy::standard)
       .later()
-      .choices({"default", "always", "never"})
       .only_when(gathered())
       .help("free gathered weights after use: blocks unless in a pipeline (default), all (always), none (never)");
   degree("tensor_parallel_degree", &S::tensor_parallel_degree, "tensor-parallel ranks, which split every matrix");
@@ -61,14 +60,12 @@ void describe_degrees(Fields& parallelism) {
       .only_when(tensor_parallel())
       .help("overlap tensor-parallel communication with products; ranks on one host");
   degree("context_parallel_degree", &S::context_parallel_degree, "context-parallel ranks, which split every sequence");
-  parallelism.add("context_parallel_rotate_method", &S::context_parallel_rotate_method, "allgather")
+  parallelism.add("context_parallel_rotate_method", &S::context_parallel_rotate_method, Rotation::all_gather)
       .later()
-      .choices({"allgather", "alltoall"})
       .only_when(context_parallel())
       .help("how keys and values are exchanged: all at once, or around a ring");
-  parallelism.add("context_parallel_load_balancer", &S::context_parallel_load_balancer, "headtail")
+  parallelism.add("context_parallel_load_balancer", &S::context_parallel_load_balancer, LoadBalance::head_tail)
       .later()
-      .choices({"headtail", "none"})
       .refuses("ptrr", "it balances the block masks of flex attention, which is not used here; headtail is the nearest")
       .only_when(context_parallel())
       .help("how sequences are sharded over the ranks");
@@ -306,7 +303,6 @@ void describe_linear_float8(Schema& schema) {
   section.add("precompute_float8_dynamic_scale_for_fsdp", &S::precompute_float8_dynamic_scale_for_fsdp, false)
       .help("compute all weight scales in one reduction after the optimizer step");
   section.add("recipe_name", &S::recipe_name, std::nullopt)
-      .choices({"tensorwise", "rowwise", "rowwise_with_gw_hp"})
       .help("how scales are chosen; none: tensorwise, from the two options above");
   section.add("filter_fqns", &S::filter_fqns, {})
       .in_2024(Value(std::vector<std::string>{"output"}))
@@ -316,8 +312,8 @@ void describe_linear_float8(Schema& schema) {
   section.add("force_recompute_fp8_weight_in_bwd", &S::force_recompute_fp8_weight_in_bwd, false)
       .help("cast weights again in backward instead of keeping them");
   const Condition keeps{on.text + " and its recipe is tensorwise", [on](const JobConfig& config) {
-                          return on.holds(config) &&
-                                 config.quantize.linear.float8.recipe_name.value_or("tensorwise") == "tensorwise";
+                          return on.holds(config) && config.quantize.linear.float8.recipe_name.value_or(
+                                                         Float8Recipe::tensorwise) == Float8Recipe::tensorwise;
                         }};
   for (Option& option : schema.section_options("quantize.linear.float8")) {
     option.later().only_when(option.key.ends_with(".force_recompute_fp8_weight_in_bwd") ? keeps : on);

@@ -79,24 +79,21 @@ void describe_run_length(TrainingFields& training) {
 template <class TrainingFields>
 void describe_numbers(TrainingFields& training) {
   using S = TrainingSection;
-  training.add("dtype", &S::dtype, "float32")
+  training.add("dtype", &S::dtype, ElementType::float32)
       .later()
-      .choices({"float32", "bfloat16"})
       .help("dtype that parameters are created and updated in; bfloat16 uses stochastic rounding");
-  training.add("mixed_precision_param", &S::mixed_precision_param, "bfloat16")
+  training.add("mixed_precision_param", &S::mixed_precision_param, ElementType::bfloat16)
       .choices({"bfloat16", "float32"})
       .help("dtype that forward and backward compute in");
-  training.add("mixed_precision_reduce", &S::mixed_precision_reduce, "float32")
-      .choices({"float32", "bfloat16"})
+  training.add("mixed_precision_reduce", &S::mixed_precision_reduce, ElementType::float32)
       .among_several("one process reduces nothing")
       .help("dtype in which data-parallel ranks send gradients; they are summed and kept in float32");
   training.add("keep_fp32", &S::keep_fp32, {})
       .own()
       .not_empty()
       .help("units whose parameters stay in fp32 under mixed precision");
-  training.add("weight_gradient_dtype", &S::weight_gradient_dtype, "float32")
+  training.add("weight_gradient_dtype", &S::weight_gradient_dtype, ElementType::float32)
       .own()
-      .choices({"float32", "bfloat16"})
       .help("dtype to which weight-gradient products are rounded before fp32 accumulation");
   training.add("allow_bf16_reduced_precision_reduction", &S::allow_bf16_reduced_precision_reduction, true)
       .own()
@@ -367,16 +364,14 @@ void describe_optimizer_section(Schema& schema) {
       .later()
       .at_least(0)
       .help("weight decay: decoupled for AdamW, added to the gradient for Adam");
-  optimizer.add("implementation", &S::implementation, "fused")
+  optimizer.add("implementation", &S::implementation, OptimizerImplementation::fused)
       .in_2024(Value("foreach"))
       .later()
-      .choices({"for-loop", "foreach", "fused"})
       .help("how the step is computed; the three agree up to rounding");
   optimizer.add("early_step_in_backward", &S::early_step_in_backward, false)
       .help("step each unit inside backward, without keeping gradients; clipping is then off");
-  optimizer.add("state_dtype", &S::state_dtype, "float32")
+  optimizer.add("state_dtype", &S::state_dtype, ElementType::float32)
       .own()
-      .choices({"float32", "bfloat16"})
       .help("dtype of the optimizer's moments; bfloat16 uses stochastic rounding");
   optimizer.add("offload", &S::offload, false)
       .own()
@@ -417,11 +412,7 @@ void describe_lr_scheduler(Schema& schema) {
       .at_most(1)
       .only_when(shaped)
       .help("share of the steps spent decaying; none: everything after the warm-up");
-  scheduler.add("decay_type", &S::decay_type, "linear")
-      .later()
-      .choices({"linear", "sqrt", "cosine"})
-      .only_when(decays)
-      .help("shape of the decay");
+  scheduler.add("decay_type", &S::decay_type, DecayType::linear).later().only_when(decays).help("shape of the decay");
   scheduler.add("min_lr_factor", &S::min_lr_factor, 0.0)
       .later()
       .at_least(0)

@@ -33,7 +33,8 @@ double CostModel::collective_seconds(std::string_view communicator, Collective k
 }
 
 double CostModel::stage_message_seconds() {
-  const double bytes = static_cast<double>(plan_.hidden_rows * plan_.hidden_width * size_of(plan_.request.compute));
+  const double bytes = static_cast<double>(plan_.hidden_rows * plan_.hidden_width *
+                                           size_of(plan_.request.training.mixed_precision_param));
   const Link& pipeline = link(group_names::kPipeline);
   const double rate = pipeline.hosts > 1 ? hardware_.network_rate : hardware_.nvlink_rate;
   return bytes / rate + kLaunch + (pipeline.hosts > 1 ? kHostHop : kHop);

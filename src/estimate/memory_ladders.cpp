@@ -21,12 +21,12 @@ void batch(Trial& trial, int64_t size) {
 }
 
 void narrow_states(Trial& trial) {
-  const std::string narrow = "bfloat16";
+  const ElementType narrow = ElementType::bfloat16;
   trial.set("optimizer.state_dtype", trial.config.optimizer.state_dtype, narrow, "\"bfloat16\"");
 }
 
 void narrow_weights(Trial& trial) {
-  const std::string narrow = "bfloat16";
+  const ElementType narrow = ElementType::bfloat16;
   trial.set("training.dtype", trial.config.training.dtype, narrow, "\"bfloat16\"");
 }
 

@@ -39,7 +39,7 @@ Peaks predict(const JobConfig& config, const MeshPlace& place, const MemoryQuest
   add_pipeline(request, config, model);
   const Plan plan = make_plan(model, request);
   return {plan.training_bytes(question.device_only), plan.validation_bytes(question.device_only),
-          request.validation ? plan.validation_memory.back().bytes : 0};
+          request.validation.enable ? plan.validation_memory.back().bytes : 0};
 }
 
 class Search {

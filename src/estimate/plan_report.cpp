@@ -44,16 +44,16 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
   std::vector<std::string> lines;
   const int64_t replicas = request.place.mesh.size(MeshAxis::dp_replicate);
   if (request.place.mesh.size(MeshAxis::tp) > 1) {
-    const bool float8 = converts_any(plan.float8_layers) && request.float8->recipe == Float8Recipe::tensorwise;
+    const bool float8 = converts_any(plan.float8_layers) && recipe_of(*request.float8) == Float8Recipe::tensorwise;
     lines.push_back(fmt::format("Applied {}{}Tensor Parallelism to the model", float8 ? "Float8 " : "",
-                                request.async_tensor_parallel ? "Async " : ""));
+                                request.async_tensor_parallel() ? "Async " : ""));
   }
   if (request.split().ranks > 1) lines.push_back("Applied Context Parallelism to the model");
   if (request.shards() > 1) lines.push_back(fmt::format("Applied {} to the model", replicas > 1 ? "HSDP" : "FSDP"));
   if (request.shards() == 1 && replicas > 1) lines.push_back("Applied DDP to the model");
-  if (request.cpu_offload) lines.push_back("Applied CPU Offloading to the model");
+  if (request.training.enable_cpu_offload) lines.push_back("Applied CPU Offloading to the model");
   if (request.offload_activations) lines.push_back("Applied activation offloading to the recomputed blocks");
-  if (request.offload_optimizer) lines.push_back("Applied optimizer offloading to the moments");
+  if (request.offloads_optimizer()) lines.push_back("Applied optimizer offloading to the moments");
   for (const StagePlan& stage : request.pipeline ? plan.stages : std::vector<StagePlan>()) {
     lines.push_back(fmt::format("PP rank {} runs stage {} of {}: {} to {}", request.place.coordinate(MeshAxis::pp),
                                 stage.number, request.pipeline->stage_count(), plan.units[stage.first].name,
@@ -74,18 +74,18 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
 }
 
 std::optional<std::string> precision_warning(const Plan& plan) {
-  const std::optional<Float8Request>& float8 = plan.request.float8;
+  const std::optional<LinearFloat8Section>& float8 = plan.request.float8;
   return float8 ? idle_float8_words(*float8, plan.float8_layers) : std::nullopt;
 }
 
 std::vector<std::string> precision_lines(const Plan& plan) {
-  const std::optional<Float8Request>& float8 = plan.request.float8;
+  const std::optional<LinearFloat8Section>& float8 = plan.request.float8;
   if (!float8) return {};
   std::vector<std::string> lines = float8_lines(*float8, plan.float8_layers);
   if (!converts_any(plan.float8_layers)) return lines;
-  const bool travels = float8->gathers && plan.gathers_weights();
+  const bool travels = float8->enable_fsdp_float8_all_gather && plan.gathers_weights();
   lines.push_back(fmt::format("Swapped to Float8Linear layers with enable_fsdp_float8_all_gather={}", travels));
-  if (float8->gathers && !travels) {
+  if (float8->enable_fsdp_float8_all_gather && !travels) {
     lines.emplace_back(
         "quantize.linear.float8.enable_fsdp_float8_all_gather has no effect here: no weights are gathered");
   }

@@ -48,10 +48,10 @@ std::vector<std::string> unit_table(const Plan& plan) {
       owned += weights.shard_numel;
       trained += weights.trained_shard_numel();
     }
-    const int64_t moments = plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
-    const std::string text =
-        numbers(size_words(owned * size_of(plan.request.master)), size_words(trained * size_of(ElementType::float32)),
-                size_words(trained * moments), size_words(unit.saved_bytes));
+    const int64_t moments = plan.request.optimizer_moments * size_of(plan.request.optimizer.state_dtype);
+    const std::string text = numbers(size_words(owned * size_of(plan.request.training.dtype)),
+                                     size_words(trained * size_of(ElementType::float32)), size_words(trained * moments),
+                                     size_words(unit.saved_bytes));
     if (text == last) {
       lines.back() = line(first_name + " to " + unit.name, text);
       continue;
@@ -66,11 +66,12 @@ std::vector<std::string> unit_table(const Plan& plan) {
 }  // namespace
 
 PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu) {
-  PlannedJob job{{make_mesh(config, world), rank}, describe_planned_model(config), {}};
-  PlanRequest request = make_plan_request(config, job.place, on_gpu);
-  add_pipeline(request, config, job.model);
-  job.plan = make_plan(job.model, request);
-  return job;
+  const MeshPlace place{make_mesh(config, world), rank};
+  ModelDescription model = describe_planned_model(config);
+  PlanRequest request = make_plan_request(config, place, on_gpu);
+  add_pipeline(request, config, model);
+  Plan plan = make_plan(model, request);
+  return {place, std::move(model), std::move(plan)};
 }
 
 std::vector<std::string> estimate_lines(const JobConfig& config, const PlannedJob& job, bool on_gpu,

@@ -119,7 +119,7 @@ class RankClock {
       case Work::copies:
         if (!plan_.copies_weights(plan_.groups[index(action)])) return;
         return move_where_weights_are(
-            static_cast<double>((size_of(plan_.request.master) + 2) * plan_.groups[index(action)].shard_numel),
+            static_cast<double>((size_of(plan_.request.training.dtype) + 2) * plan_.groups[index(action)].shard_numel),
             "compute copies");
       case Work::none:
         return;
@@ -196,8 +196,8 @@ class RankClock {
   }
   void move(double bytes, const std::string& purpose) { spend(costs_.memory_seconds(bytes), purpose); }
   void move_where_weights_are(double bytes, const std::string& purpose) {
-    plan_.request.cpu_offload ? spend(bytes / hardware_.host_memory_rate, purpose + " on the host")
-                              : move(bytes, purpose);
+    plan_.request.training.enable_cpu_offload ? spend(bytes / hardware_.host_memory_rate, purpose + " on the host")
+                                              : move(bytes, purpose);
   }
   void wait_until(double until, const std::string& purpose) {
     if (until > clock_) spend(until - clock_, purpose);
@@ -223,7 +223,7 @@ class RankClock {
   /// the device first.
   Started start(Thing thing, const Action& action) {
     Started started{clock_, ""};
-    if (thing == Thing::gather && plan_.request.cpu_offload) {
+    if (thing == Thing::gather && plan_.request.training.enable_cpu_offload) {
       started = copy(action, kToDevice, static_cast<double>(plan_.groups[index(action)].gathered_shard_bytes()));
     }
     for (const Exchange& exchange : exchanges_of(plan_, action)) {
@@ -250,9 +250,9 @@ class RankClock {
   /// Runs where the weights are. Offloaded moments are copied to the device and back concurrently.
   void optimize(const Action& action) {
     const PlanRequest& request = plan_.request;
-    const double moments = static_cast<double>(request.optimizer_moments * size_of(request.optimizer_state));
-    const double each = 4 + 2 * (static_cast<double>(size_of(request.master)) + moments);
-    if (!request.offload_optimizer) return move_where_weights_are(each * stepped(action), "optimizer");
+    const double moments = static_cast<double>(request.optimizer_moments * size_of(request.optimizer.state_dtype));
+    const double each = 4 + 2 * (static_cast<double>(size_of(request.training.dtype)) + moments);
+    if (!request.offloads_optimizer()) return move_where_weights_are(each * stepped(action), "optimizer");
     const Started in = copy(action, kToDevice, moments * stepped(action)),
                   out = copy(action, kToHost, moments * stepped(action));
     move(each * stepped(action), "optimizer");

@@ -11,10 +11,6 @@
 namespace titan {
 namespace {
 
-ElementType element_type(const std::string& name) {
-  return name == "bfloat16" ? ElementType::bfloat16 : ElementType::float32;
-}
-
 DatasetOptions dataset_options(const JobConfig& config, const std::string& dataset,
                                const std::optional<std::string>& path) {
   DatasetOptions options;
@@ -72,21 +68,10 @@ RecomputeSelection make_recompute_selection(const JobConfig& config) {
   return selection;
 }
 
-std::optional<Float8Request> make_float8_request(const JobConfig& config) {
+std::optional<LinearFloat8Section> float8_options(const JobConfig& config) {
   const std::vector<std::string>& converters = config.model.converters;
-  if (std::find(converters.begin(), converters.end(), "quantize.linear.float8") == converters.end()) return {};
-  const LinearFloat8Section& section = config.quantize.linear.float8;
-  Float8Request request;
-  if (section.recipe_name) request.recipe = float8_recipe(*section.recipe_name);
-  request.emulate = section.emulate;
-  request.casts_again = section.force_recompute_fp8_weight_in_bwd;
-  request.gathers = section.enable_fsdp_float8_all_gather;
-  request.precomputes = request.gathers && section.precompute_float8_dynamic_scale_for_fsdp;
-  for (const std::string& filter : section.filter_fqns) {
-    if (filter == kSmallLayersFilter) request.leaves_small = true;
-    if (filter != kSmallLayersFilter) request.filters.push_back(filter);
-  }
-  return request;
+  const bool is_used = std::find(converters.begin(), converters.end(), "quantize.linear.float8") != converters.end();
+  return is_used ? std::optional(config.quantize.linear.float8) : std::nullopt;
 }
 
 DeviceMesh make_mesh(const JobConfig& config, int64_t world) {
@@ -98,41 +83,21 @@ DeviceMesh make_mesh(const JobConfig& config, int64_t world) {
 }
 
 SequenceShare make_sequence_share(const JobConfig& config, const MeshPlace& place) {
-  const bool contiguous = config.parallelism.context_parallel_load_balancer == "none";
-  const LoadBalance balance = contiguous ? LoadBalance::none : LoadBalance::head_tail;
-  return {{place.mesh.size(MeshAxis::cp), balance}, place.coordinate(MeshAxis::cp)};
+  return {{place.mesh.size(MeshAxis::cp), config.parallelism.context_parallel_load_balancer},
+          place.coordinate(MeshAxis::cp)};
 }
 
 PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place, bool on_gpu) {
-  PlanRequest request;
+  PlanRequest request(config);
+  request.float8 = float8_options(config);
+  request.recompute = make_recompute_selection(config);
+  request.place = place;
   request.samples = config.training.local_batch_size;
   request.sequence_length = config.training.seq_len;
   request.accumulation = accumulation_steps(config, place);
-  request.master = element_type(config.training.dtype);
-  request.compute = element_type(config.training.mixed_precision_param);
-  request.reduce = element_type(config.training.mixed_precision_reduce);
-  request.optimizer_state = element_type(config.optimizer.state_dtype);
-  request.step_in_backward = config.optimizer.early_step_in_backward;
-  request.loss_chunks = config.training.loss_chunks;
-  request.recompute = make_recompute_selection(config);
-  request.place = place;
-  const std::string& reshard = config.parallelism.fsdp_reshard_after_forward;
-  request.reshard = reshard == "always"  ? ReshardPolicy::always
-                    : reshard == "never" ? ReshardPolicy::never
-                                         : ReshardPolicy::standard;
-  request.keep_fp32 = config.training.keep_fp32;
-  request.float8 = make_float8_request(config);
-  request.loss_parallel = !config.parallelism.disable_loss_parallel;
-  request.async_tensor_parallel = config.parallelism.enable_async_tensor_parallel && place.mesh.size(MeshAxis::tp) > 1;
-  const bool ring = config.parallelism.context_parallel_rotate_method == "alltoall";
-  request.rotation = ring ? Rotation::all_to_all : Rotation::all_gather;
-  request.load_balance = make_sequence_share(config, place).split.balance;
-  request.cpu_offload = config.training.enable_cpu_offload;
-  request.offload_activations = config.activation_checkpoint.offload && config.activation_checkpoint.mode != "none";
-  request.offload_optimizer = config.optimizer.offload && !request.cpu_offload;
   request.norm_message_bytes = kNormMessageBytes;
   request.loss_message_bytes = kLossMessageBytes;
-  if (config.validation.enable) request.validation = {config.validation.local_batch_size, config.validation.seq_len};
+  request.offload_activations = config.activation_checkpoint.offload && config.activation_checkpoint.mode != "none";
   request.on_gpu = on_gpu;
   request.fused_kernels = on_gpu && compiles(config, "model");
   request.fused_loss = on_gpu && compiles(config, "loss");
@@ -163,14 +128,10 @@ bool splits_by_rank(const JobConfig& config, const MeshPlace& place) {
 
 std::shared_ptr<const ChatTemplate> open_chat_template(const JobConfig& config,
                                                        const std::shared_ptr<const Tokenizer>& tokenizer) {
-  const ChatSection& chat = config.data.chat;
   ChatTemplateOptions options;
   options.name = config.data.chat_template;
   options.tokenizer = tokenizer_location(config);
-  options.begin = chat.begin;
-  options.system = {chat.system_prefix, chat.system_suffix};
-  options.user = {chat.user_prefix, chat.user_suffix};
-  options.assistant = {chat.assistant_prefix, chat.assistant_suffix};
+  options.custom = config.data.chat;
   options.all_count = config.data.chat_loss == "all";
   return std::make_shared<ChatTemplate>(options, tokenizer);
 }
@@ -182,11 +143,11 @@ ChunkPacking make_packing(const JobConfig& config, const std::string& dataset) {
 
 BatchOptions make_batch_options(const JobConfig& config, bool block_causal) {
   BatchOptions options;
-  options.dataset = config.training.dataset;
-  options.restart_positions = block_causal;
-  options.packing = make_packing(config, config.training.dataset);
-  options.drops_long = config.data.long_conversations == "drop";
-  options.labels_end_with_document = config.data.packing == "document";
+  options.chunks.dataset = config.training.dataset;
+  options.chunks.packing = make_packing(config, config.training.dataset);
+  options.chunks.drops_long = config.data.long_conversations == "drop";
+  options.rows.restart_positions = block_causal;
+  options.rows.labels_end_with_document = config.data.packing == "document";
   options.queue_depth = config.data.prefetch;
   options.timeout = std::chrono::seconds(config.data.timeout);
   return options;

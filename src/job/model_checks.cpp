@@ -52,17 +52,17 @@ std::vector<Problem> check_kept_units(const ModelDescription& model, const JobCo
 /// Checks that quantize.linear.float8.filter_fqns names layers of the model.
 std::vector<Problem> check_float8_filters(const ModelDescription& model, const JobConfig& config,
                                           const Origins& origins) {
-  const std::optional<Float8Request> request = make_float8_request(config);
-  if (!request) return {};
+  const std::optional<LinearFloat8Section> section = float8_options(config);
+  if (!section) return {};
   const std::string key = "quantize.linear.float8.filter_fqns";
   std::vector<std::string> layers;
-  for (const LinearChoice& choice : choose_float8_layers(model, *request, 1, {})) {
+  for (const LinearChoice& choice : choose_float8_layers(model, *section, 1, {})) {
     const std::string prefix = "layers.0.";
     if (choice.layer.starts_with(prefix)) layers.push_back(choice.layer.substr(prefix.size()));
     if (!choice.layer.starts_with("layers.")) layers.push_back(choice.layer);
   }
   std::vector<Problem> problems;
-  for (const std::string& filter : idle_filters(model, request->filters)) {
+  for (const std::string& filter : idle_filters(model, name_filters(*section))) {
     std::vector<std::string> words = layers;
     words.emplace_back(kSmallLayersFilter);
     const std::vector<std::string> best = nearest(filter, words, 1);
@@ -77,7 +77,7 @@ std::vector<Problem> check_float8_filters(const ModelDescription& model, const J
 
 }  // namespace
 
-std::vector<ConfigCheck> job_checks() { return {check_model, check_sources}; }
+std::vector<ConfigCheck> job_checks() { return {check_contradictions, check_model, check_sources}; }
 
 std::vector<Problem> check_sources(const JobConfig& config, const Origins& origins) {
   if (config.training.dataset != "mixture" || config.data.mixture.empty()) return {};

@@ -3,8 +3,8 @@
 #include "titan/base/error.h"
 #include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
-#include "titan/config/start.h"
 #include "titan/job/checks.h"
+#include "titan/job/start.h"
 #include "titan/plan/plan.h"
 #include "titan/schedule/action.h"
 

@@ -70,15 +70,16 @@ std::vector<Problem> notes_for_mesh(const JobConfig& config, const Origins& orig
   const bool is_open = config.parallelism.data_parallel_shard_degree == -1;
   const bool gathers =
       mesh.size(MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) > 1 || config.training.enable_cpu_offload;
-  if (!is_open || gathers || !origins.is_set(key) || config.parallelism.fsdp_reshard_after_forward == "default")
+  if (!is_open || gathers || !origins.is_set(key) ||
+      config.parallelism.fsdp_reshard_after_forward == ReshardPolicy::standard)
     return {};
   const std::string why = mesh.world() == 1 ? "one process holds every parameter whole"
                                             : fmt::format(
                                                   "no rank of {} shards its weights "
                                                   "(parallelism.data_parallel_shard_degree comes to 1)",
                                                   mesh.world());
-  return {origins.note(
-      key, fmt::format("{} = \"{}\" has no effect here: {}", key, config.parallelism.fsdp_reshard_after_forward, why))};
+  return {origins.note(key, fmt::format("{} = \"{}\" has no effect here: {}", key,
+                                        word_of(config.parallelism.fsdp_reshard_after_forward), why))};
 }
 
 }  // namespace

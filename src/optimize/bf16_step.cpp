@@ -43,7 +43,7 @@ void Optimizer::step_bf16(const State& state, int64_t step, double lr, const Ste
   const at::Tensor& gradient = parameter.gradient_shard;
   TITAN_CHECK(master.is_contiguous() && gradient.is_contiguous(), parameter.name());
   const AdamConstants constants = constants_of(state, lr);
-  const Rounding rounding{rounding_key(options_.rounding_seed, step, parameter.name()), place_of(parameter)};
+  const Rounding rounding{rounding_key(rounding_seed_, step, parameter.name()), place_of(parameter)};
   const bool bf16_weight = master.scalar_type() == at::kBFloat16;
   const bool bf16_moments = state.first.scalar_type() == at::kBFloat16;
   parameter.compute_copy_written = writes_copy(parameter);  // also for an empty shard, which has no memory
@@ -77,8 +77,7 @@ void Optimizer::store(const State& state, int64_t step, KeptNumber number, const
     kept.copy_(at::where(control.skip.to(at::kBool), kept, fresh));
     return;
   }
-  const Rounding rounding{rounding_key(options_.rounding_seed, step, state.parameter->name()),
-                          place_of(*state.parameter)};
+  const Rounding rounding{rounding_key(rounding_seed_, step, state.parameter->name()), place_of(*state.parameter)};
   const at::Tensor values = fresh.contiguous();
   if (kept.is_cuda()) {
     cuda().kernels().round_stochastically({values.const_data_ptr<float>(), kept.mutable_data_ptr(), kept.numel(),

@@ -13,6 +13,7 @@
 #include "titan/gpu/cuda.h"
 #include "titan/kernels/kernels.h"
 #include "titan/optimize/gradient_norm.h"
+#include "titan/parallel/weight_store.h"
 
 namespace titan {
 
@@ -22,26 +23,15 @@ bool Optimizer::writes_copy(const Parameter& parameter) {
          copy.is_contiguous() && copy.device() == parameter.master.device();
 }
 
-OptimizerOptions make_optimizer_options(const JobConfig& config) {
-  OptimizerOptions options;
-  TITAN_CHECK(config.optimizer.name == "Adam" || config.optimizer.name == "AdamW", config.optimizer.name);
-  options.decoupled_decay = config.optimizer.name == "AdamW";
-  options.beta1 = config.optimizer.beta1;
-  options.beta2 = config.optimizer.beta2;
-  options.epsilon = config.optimizer.eps;
-  options.weight_decay = config.optimizer.weight_decay;
-  options.state_type = config.optimizer.state_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
-  // A run without a seed must also round identically after a restart.
-  options.rounding_seed = static_cast<uint64_t>(config.debug.seed.value_or(0));
-  options.implementation = config.optimizer.implementation == "for-loop"  ? OptimizerImplementation::for_loop
-                           : config.optimizer.implementation == "foreach" ? OptimizerImplementation::foreach
-                                                                          : OptimizerImplementation::fused;
-  return options;
-}
-
 Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
-                     const OptimizerOptions& options, std::shared_ptr<HostOffload> offload)
-    : options_(options), offload_(std::move(offload)), states_(parameters.size()) {
+                     const OptimizerSection& options, uint64_t rounding_seed, std::shared_ptr<HostOffload> offload)
+    : options_(options),
+      decoupled_decay_(options.name == "AdamW"),
+      state_type_(scalar_type(options.state_dtype)),
+      rounding_seed_(rounding_seed),
+      offload_(std::move(offload)),
+      states_(parameters.size()) {
+  TITAN_CHECK(options.name == "Adam" || options.name == "AdamW", options.name);
   for (const ParameterGroup& group : groups) {
     for (size_t index : group.members) {
       states_[index].lr_multiplier = group.lr_multiplier;
@@ -67,9 +57,9 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, const std::vector<Param
   int64_t total = 0;
   for (State* state : by_address) total += state->parameter->master.numel();
   if (by_address.empty()) return;
-  const at::TensorOptions layout = by_address[0]->parameter->master.options().dtype(options.state_type);
+  const at::TensorOptions layout = by_address[0]->parameter->master.options().dtype(state_type_);
   const auto zeros = [&] {
-    return offload_ ? offload_->host().allocate(total, options.state_type, offload_->pins()).zero_()
+    return offload_ ? offload_->host().allocate(total, state_type_, offload_->pins()).zero_()
                     : at::zeros({total}, layout);
   };
   at::Tensor first = zeros();
@@ -192,7 +182,7 @@ void Optimizer::step_offloaded(const std::vector<const State*>& states, int64_t 
 void Optimizer::step_states(const std::vector<const State*>& states, int64_t step, double lr,
                             const StepControl& control) {
   const at::Tensor& master = states[0]->parameter->master;
-  const bool bf16_states = master.scalar_type() != at::kFloat || options_.state_type != at::kFloat;
+  const bool bf16_states = master.scalar_type() != at::kFloat || state_type_ != at::kFloat;
   if (options_.implementation == OptimizerImplementation::fused && bf16_states) {
     for (const State* state : states) step_bf16(*state, step, lr, control);
   } else if (options_.implementation == OptimizerImplementation::fused) {
@@ -253,11 +243,11 @@ at::Tensor Optimizer::bias_correction(const State& state, double beta) {
 
 AdamConstants Optimizer::constants_of(const State& state, double lr) const {
   const double rate = lr * state.lr_multiplier;
-  const bool decoupled = options_.decoupled_decay;
+  const bool decoupled = decoupled_decay_;
   AdamConstants constants{};
   constants.beta1 = static_cast<float>(options_.beta1);
   constants.beta2 = static_cast<float>(options_.beta2);
-  constants.epsilon = static_cast<float>(options_.epsilon);
+  constants.epsilon = static_cast<float>(options_.eps);
   const bool on_host = state.applied.is_cpu();
   const double correction1 = on_host ? 1 - std::pow(options_.beta1, look_at(state.applied)) : 1;
   const double correction2 = on_host ? 1 - std::pow(options_.beta2, look_at(state.applied)) : 1;
@@ -287,11 +277,11 @@ void Optimizer::step_one(const State& state, int64_t step, double lr, const Step
   const at::Tensor correction2 = bias_correction(state, options_.beta2);
   at::Tensor g = state.parameter->gradient_shard * control.clip;
   at::Tensor p = master.to(at::kFloat);
-  if (!options_.decoupled_decay) g = g + p * state.weight_decay;
+  if (!decoupled_decay_) g = g + p * state.weight_decay;
   at::Tensor m = state.first.to(at::kFloat) * options_.beta1 + g * (1 - options_.beta1);
   at::Tensor v = state.second.to(at::kFloat) * options_.beta2 + g * g * (1 - options_.beta2);
-  if (options_.decoupled_decay) p = p * (1 - rate * state.weight_decay);
-  p = p - rate * (m / correction1) / (v.sqrt() / correction2.sqrt() + options_.epsilon);
+  if (decoupled_decay_) p = p * (1 - rate * state.weight_decay);
+  p = p - rate * (m / correction1) / (v.sqrt() / correction2.sqrt() + options_.eps);
   store(state, step, KeptNumber::first_moment, m, state.first, control);
   store(state, step, KeptNumber::second_moment, v, state.second, control);
   store(state, step, KeptNumber::weight, p, master, control);
@@ -307,22 +297,22 @@ void Optimizer::step_foreach(const std::vector<const State*>& states, int64_t st
     first.push_back(state->first.to(at::kFloat));
     second.push_back(state->second.to(at::kFloat));
     const double rate = lr * state->lr_multiplier;
-    decays.emplace_back(options_.decoupled_decay ? 1 - rate * state->weight_decay : 1.0);
-    couplings.emplace_back(options_.decoupled_decay ? 0.0 : state->weight_decay);
+    decays.emplace_back(decoupled_decay_ ? 1 - rate * state->weight_decay : 1.0);
+    couplings.emplace_back(decoupled_decay_ ? 0.0 : state->weight_decay);
     rates.emplace_back(-rate);
     corrections.push_back(bias_correction(*state, options_.beta1));
     roots.push_back(bias_correction(*state, options_.beta2).sqrt_());
   }
   // `store` discards the results of a skipped step.
   std::vector<at::Tensor> g = at::_foreach_mul(gradients, control.clip);
-  if (!options_.decoupled_decay) at::_foreach_add_(g, at::_foreach_mul(weights, couplings));
+  if (!decoupled_decay_) at::_foreach_add_(g, at::_foreach_mul(weights, couplings));
   std::vector<at::Tensor> m = at::_foreach_mul(first, options_.beta1);
   at::_foreach_add_(m, g, 1 - options_.beta1);
   std::vector<at::Tensor> v = at::_foreach_mul(second, options_.beta2);
   at::_foreach_addcmul_(v, g, g, 1 - options_.beta2);
   std::vector<at::Tensor> denominators = at::_foreach_sqrt(v);
   at::_foreach_div_(denominators, roots);
-  at::_foreach_add_(denominators, options_.epsilon);
+  at::_foreach_add_(denominators, options_.eps);
   std::vector<at::Tensor> fresh = at::_foreach_mul(weights, decays);
   at::_foreach_addcdiv_(fresh, at::_foreach_div(m, corrections), denominators, rates);
   for (size_t i = 0; i < states.size(); ++i) {

@@ -19,11 +19,13 @@ constexpr double kLeastReach = 3;
 
 }  // namespace
 
-SpikeGuard::SpikeGuard(const SpikeGuardOptions& options, const at::Device& device)
-    : options_(options),
-      values_(at::full({2, options.window}, std::numeric_limits<double>::quiet_NaN(),
+SpikeGuard::SpikeGuard(int64_t window, double threshold, bool skips, const at::Device& device)
+    : window_(window),
+      threshold_(threshold),
+      skips_(skips),
+      values_(at::full({2, window}, std::numeric_limits<double>::quiet_NaN(),
                        at::TensorOptions(device).dtype(at::kDouble))) {
-  TITAN_CHECK(options.window >= 2 && options.threshold > 0, options.window, options.threshold);
+  TITAN_CHECK(window >= 2 && threshold > 0, window, threshold);
 }
 
 at::Tensor SpikeGuard::judge(const at::Tensor& loss, const at::Tensor& norm) {
@@ -34,12 +36,12 @@ at::Tensor SpikeGuard::judge(const at::Tensor& loss, const at::Tensor& norm) {
   const at::Tensor variance = at::where(finite, (values_ - mean.unsqueeze(1)).square(), 0.0).sum(1) / count;
   const at::Tensor deviation = at::maximum(variance.sqrt(), mean.abs() * kLeastDeviation);
   const at::Tensor z = (fresh - mean) / deviation;
-  const at::Tensor enough = count * 2 >= static_cast<double>(options_.window);
-  const at::Tensor spike = (z > options_.threshold).logical_and_(enough).logical_and_(at::isfinite(fresh));
-  const at::Tensor highest = mean + std::max(options_.threshold, kLeastReach) * deviation;
+  const at::Tensor enough = count * 2 >= static_cast<double>(window_);
+  const at::Tensor spike = (z > threshold_).logical_and_(enough).logical_and_(at::isfinite(fresh));
+  const at::Tensor highest = mean + std::max(threshold_, kLeastReach) * deviation;
   // A window of zeros has no deviation to compare with.
   const at::Tensor kept = at::where(spike.logical_and(deviation > 0), at::minimum(fresh, highest), fresh);
-  values_.select(1, steps_ % options_.window).copy_(kept);
+  values_.select(1, steps_ % window_).copy_(kept);
   ++steps_;
   return at::cat({spike.any().to(at::kDouble).view({1}), z});
 }
@@ -47,12 +49,12 @@ at::Tensor SpikeGuard::judge(const at::Tensor& loss, const at::Tensor& norm) {
 SpikeGuardState SpikeGuard::state() const {
   const at::Tensor host = values_.cpu().contiguous();
   const double* const losses = host.const_data_ptr<double>();
-  const double* const norms = losses + options_.window;
-  return {steps_, {losses, norms}, {norms, norms + options_.window}};
+  const double* const norms = losses + window_;
+  return {steps_, {losses, norms}, {norms, norms + window_}};
 }
 
 bool SpikeGuard::restore(const SpikeGuardState& state) {
-  const auto window = static_cast<size_t>(options_.window);
+  const auto window = static_cast<size_t>(window_);
   if (state.losses.size() != window || state.norms.size() != window || state.steps < 0) return false;
   values_.select(0, 0).copy_(at::tensor(state.losses, at::kDouble));
   values_.select(0, 1).copy_(at::tensor(state.norms, at::kDouble));

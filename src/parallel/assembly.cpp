@@ -25,13 +25,13 @@ std::shared_ptr<const TensorParallel> tensor_parallel_of(const Plan& plan, const
   std::shared_ptr<const SequenceParallel> exchange =
       peer_memory ? make_async_sequence_parallel(peer_memory) : make_collective_sequence_parallel(groups.tensor);
   return std::make_shared<TensorParallel>(
-      TensorParallel{groups.tensor, std::move(exchange), plan.request.loss_parallel});
+      TensorParallel{groups.tensor, std::move(exchange), !plan.request.parallelism.disable_loss_parallel});
 }
 
 std::shared_ptr<const ContextParallel> context_parallel_of(const Plan& plan, const MeshCommunicators& groups) {
   if (plan.request.split().ranks == 1) return nullptr;
   return std::make_shared<ContextParallel>(
-      ContextParallel{groups.context, plan.request.split(), plan.request.rotation});
+      ContextParallel{groups.context, plan.request.split(), plan.request.parallelism.context_parallel_rotate_method});
 }
 
 Float8Casts float8_casts_of(const ExecutorOptions& options) {
@@ -40,10 +40,10 @@ Float8Casts float8_casts_of(const ExecutorOptions& options) {
 
 std::shared_ptr<const LinearProducts> float8_products_of(const Plan& plan, const ModelStrategies& strategies,
                                                          const MeshCommunicators& groups, const Float8Casts& casts) {
-  const Float8Request& request = *plan.request.float8;
-  return make_float8_products({.recipe = request.recipe,
-                               .emulate = request.emulate,
-                               .round_weight_gradient = strategies.round_weight_gradient,
+  const LinearFloat8Section& section = *plan.request.float8;
+  return make_float8_products({.recipe = recipe_of(section),
+                               .emulate = section.emulate,
+                               .round_weight_gradient = strategies.loss.round_weight_gradient,
                                .keeps_weights = keeps_float8_weights(plan.request),
                                .casts = casts,
                                .tensor = groups.tensor,
@@ -98,13 +98,13 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
     assembly.group_parameters.push_back(std::move(members));
   }
   if (plan.gathers_weights()) {
-    assembly.offload = offload_of(device, plan.request.cpu_offload);
+    assembly.offload = offload_of(device, plan.request.training.enable_cpu_offload);
     assembly.slots = std::make_shared<SlotPool>(plan, assembly.offload->device());
   }
   if (plan.request.offload_activations) assembly.activation_offload = offload_of(device, /*enabled=*/true);
-  if (plan.request.offload_optimizer) assembly.optimizer_offload = offload_of(device, /*enabled=*/true);
+  if (plan.request.offloads_optimizer()) assembly.optimizer_offload = offload_of(device, /*enabled=*/true);
   options.activation_offload = assembly.activation_offload;
-  if (plan.request.cpu_offload) options.weight_offload = assembly.offload;
+  if (plan.request.training.enable_cpu_offload) options.weight_offload = assembly.offload;
   options.pipeline = groups.pipeline;
   WeightStores weights = weights_of(plan, assembly, groups, device, casts);
   for (const auto& parameter : assembly.model->parameter_handles()) {

@@ -110,12 +110,13 @@ void StageMessages::wait_sends() {
 }
 
 HiddenStates StageMessages::packed(HiddenStates hidden) const {
-  return {hidden[0].to(scalar_type(plan_.request.compute)).contiguous()};
+  return {hidden[0].to(scalar_type(plan_.request.training.mixed_precision_param)).contiguous()};
 }
 
 HiddenStates StageMessages::empty_message(const BatchContext& batch) const {
   const int64_t rows = batch.tokens.numel() / plan_.request.place.mesh.size(MeshAxis::tp);
-  return {at::empty({rows, plan_.hidden_width}, batch.labels.options().dtype(scalar_type(plan_.request.compute)))};
+  return {at::empty({rows, plan_.hidden_width},
+                    batch.labels.options().dtype(scalar_type(plan_.request.training.mixed_precision_param)))};
 }
 
 Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain, WeightStores weights,
@@ -131,7 +132,8 @@ Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chai
   for (const UnitPlan& unit : plan_.units) chain_.push_back(chain[unit.chain_index]);
   TITAN_CHECK(weights_.size() == plan_.groups.size(), weights_.size(), plan_.groups.size());
   // Kernels compute the amax of what they write if tensorwise float8 products need it.
-  scales_.wanted = options_.kernels && plan_.request.float8 && plan_.request.float8->recipe == Float8Recipe::tensorwise;
+  scales_.wanted =
+      options_.kernels && plan_.request.float8 && recipe_of(*plan_.request.float8) == Float8Recipe::tensorwise;
   if (!plan_.request.offload_activations) return;
   TITAN_CHECK(options_.activation_offload && "offloaded activations need host memory");
   offload_ = std::make_unique<ActivationOffload>(options_.activation_offload);

@@ -126,7 +126,7 @@ WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> pa
       trained_numel_(plan.trained_numel()),
       trained_shard_numel_(plan.trained_shard_numel()),
       shards_(request.shards()),
-      transient_gradients_(!slots && request.step_in_backward),
+      transient_gradients_(!slots && request.optimizer.early_step_in_backward),
       offload_(std::move(offload)),
       slots_(std::move(slots)),
       groups_(std::move(groups)),
@@ -135,10 +135,11 @@ WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> pa
   TITAN_CHECK(slots_ || !offload_->enabled(), plan_.name);
   TITAN_CHECK(parameters_.size() == plan_.parameters.size(), plan_.name, parameters_.size(), plan_.parameters.size());
   const bool pinned = offload_->pins();
-  masters_ = offload_->host().allocate(plan_.shard_numel, scalar_type(request.master), pinned);
-  const std::vector<at::Tensor> masters = views_in(masters_, plan_, &ParameterPlan::shard, scalar_type(request.master));
+  masters_ = offload_->host().allocate(plan_.shard_numel, scalar_type(request.training.dtype), pinned);
+  const std::vector<at::Tensor> masters =
+      views_in(masters_, plan_, &ParameterPlan::shard, scalar_type(request.training.dtype));
   std::vector<at::Tensor> copies = masters;
-  if (plan_.gathers_float8 || plan_.compute != request.master) {
+  if (plan_.gathers_float8 || plan_.compute != request.training.dtype) {
     copies_ = offload_->host().allocate(plan_.gathered_shard_bytes(), at::kByte, pinned);
     copies = views_in(copies_, plan_, &ParameterPlan::shard);
   }

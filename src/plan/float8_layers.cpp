@@ -46,9 +46,14 @@ bool is_small(const Linear& linear, Float8Recipe recipe) {
   return n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
 }
 
-std::string reason_against(const Linear& linear, const Float8Request& request, int64_t tensor_ranks,
+bool leaves_small(const LinearFloat8Section& section) {
+  const std::vector<std::string>& filters = section.filter_fqns;
+  return std::find(filters.begin(), filters.end(), kSmallLayersFilter) != filters.end();
+}
+
+std::string reason_against(const Linear& linear, const LinearFloat8Section& section, int64_t tensor_ranks,
                            const std::vector<std::string>& keep_fp32) {
-  for (const std::string& filter : request.filters) {
+  for (const std::string& filter : name_filters(section)) {
     if (linear.layer.find(filter) != std::string::npos) return fmt::format("named by filter_fqns \"{}\"", filter);
   }
   if (linear.unit->role == UnitRole::head) return "the output layer is computed together with the loss";
@@ -62,7 +67,7 @@ std::string reason_against(const Linear& linear, const Float8Request& request, i
     return fmt::format("not multiples of {} where {} ranks share it: [{}, {}] each", kTile, tensor_ranks, shape[0],
                        shape[1]);
   }
-  if (request.leaves_small && is_small(linear, request.recipe)) return "small (auto_filter_small_kn)";
+  if (leaves_small(section) && is_small(linear, recipe_of(section))) return "small (auto_filter_small_kn)";
   return {};
 }
 
@@ -113,11 +118,17 @@ struct Alike {
 
 }  // namespace
 
-std::vector<LinearChoice> choose_float8_layers(const ModelDescription& model, const Float8Request& request,
+std::vector<std::string> name_filters(const LinearFloat8Section& section) {
+  std::vector<std::string> filters = section.filter_fqns;
+  std::erase(filters, kSmallLayersFilter);
+  return filters;
+}
+
+std::vector<LinearChoice> choose_float8_layers(const ModelDescription& model, const LinearFloat8Section& section,
                                                int64_t tensor_ranks, const std::vector<std::string>& keep_fp32) {
   std::vector<LinearChoice> choices;
   for (const Linear& linear : linears_of(model)) {
-    std::string reason = reason_against(linear, request, tensor_ranks, keep_fp32);
+    std::string reason = reason_against(linear, section, tensor_ranks, keep_fp32);
     const bool converted = reason.empty();
     choices.push_back({linear.layer, linear.shape[0], linear.shape[1], converted, std::move(reason)});
   }
@@ -140,7 +151,8 @@ bool converts_any(const std::vector<LinearChoice>& choices) {
   return std::any_of(choices.begin(), choices.end(), [](const LinearChoice& choice) { return choice.converted; });
 }
 
-std::optional<std::string> idle_float8_words(const Float8Request& request, const std::vector<LinearChoice>& choices) {
+std::optional<std::string> idle_float8_words(const LinearFloat8Section& section,
+                                             const std::vector<LinearChoice>& choices) {
   if (converts_any(choices)) return std::nullopt;
   std::vector<std::pair<std::string, int64_t>> reasons;
   for (const LinearChoice& choice : choices) {
@@ -154,22 +166,22 @@ std::optional<std::string> idle_float8_words(const Float8Request& request, const
   }
   std::vector<std::string> words;
   for (const auto& [reason, layers] : reasons) words.push_back(fmt::format("{}: {}", layers, reason));
-  const bool filters = request.leaves_small || !request.filters.empty();
+  const bool filters = !section.filter_fqns.empty();
   return fmt::format(
       "float8 is on (model.converters), but none of the {} linear layers is converted, so nothing runs in float8 ({}); "
       "{}take \"quantize.linear.float8\" out of model.converters",
       choices.size(), join(words, "; "), filters ? "leave layers over in quantize.linear.float8.filter_fqns, or " : "");
 }
 
-std::vector<std::string> float8_lines(const Float8Request& request, const std::vector<LinearChoice>& choices) {
+std::vector<std::string> float8_lines(const LinearFloat8Section& section, const std::vector<LinearChoice>& choices) {
   const auto converted = std::count_if(choices.begin(), choices.end(), [](const auto& one) { return one.converted; });
   std::vector<std::string> lines;
   if (converted > 0) {
-    lines.push_back(request.recipe == Float8Recipe::tensorwise
+    lines.push_back(recipe_of(section) == Float8Recipe::tensorwise
                         ? "Float8 tensorwise scaled training active"
-                        : fmt::format("Float8 training active with recipe {}", name(request.recipe)));
+                        : fmt::format("Float8 training active with recipe {}", name(recipe_of(section))));
   }
-  const bool emulates = converted > 0 && request.emulate;
+  const bool emulates = converted > 0 && section.emulate;
   lines.push_back(fmt::format("{} of {} linear layers are converted to float8{}", converted, choices.size(),
                               emulates ? ", emulated: operands are rounded, products are ordinary" : ""));
   std::vector<Alike> kinds;

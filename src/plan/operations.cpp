@@ -204,14 +204,14 @@ int64_t logits_bytes(const TraceShape& shape, int64_t rows, int64_t vocabulary, 
   constexpr int64_t kWide = 4;
   const int64_t size = shape.element_size;
   const bool shares = shape.tensor_ranks > 1;
-  if (shares && shape.loss_parallel) {
+  if (shares && shape.loss.parallel) {
     const int64_t widened = size == kWide ? kWide : size + kWide;
-    return rows * local_vocab * (shape.fused_loss ? size : widened);
+    return rows * local_vocab * (shape.loss.in_place ? size : widened);
   }
   // Gathered logits exist twice (shards and their concatenation); without fused kernels, fp32 log-probabilities are
   // added.
   const int64_t columns = vocabulary + (shares ? vocabulary + local_vocab : 0);
-  return rows * std::max(size * columns, shape.fused_loss ? 0 : 2 * kWide * vocabulary);
+  return rows * std::max(size * columns, shape.loss.in_place ? 0 : 2 * kWide * vocabulary);
 }
 
 }  // namespace
@@ -219,7 +219,7 @@ int64_t logits_bytes(const TraceShape& shape, int64_t rows, int64_t vocabulary, 
 void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, int64_t vocabulary, bool trained) {
   const TraceShape& shape = trace.shape();
   const int64_t tokens = shape.tokens(), size = shape.element_size, ranks = shape.tensor_ranks;
-  const int64_t rows = (tokens + shape.loss_chunks - 1) / shape.loss_chunks;
+  const int64_t rows = (tokens + shape.loss.chunks - 1) / shape.loss.chunks;
   const int64_t chunks = (tokens + rows - 1) / rows;
   const int64_t local_vocab = (vocabulary + ranks - 1) / ranks;
   const int64_t all = tokens * width * size;
@@ -239,14 +239,14 @@ void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, i
   TracedWork weight_gradient = product;
   weight_gradient.wide_bytes = weights * (kWide * static_cast<double>(2 * chunks - 1) - narrow);
   weight_gradient.bytes += weight_gradient.wide_bytes;
-  const double moved = shape.fused_loss ? 2.0 * static_cast<double>(size) : 2.0 * static_cast<double>(size) + 32;
+  const double moved = shape.loss.in_place ? 2.0 * static_cast<double>(size) : 2.0 * static_cast<double>(size) + 32;
   operation.forward = {product, {.bytes = moved * logits}, product};
   if (trained) operation.forward.push_back(weight_gradient);
   if (ranks > 1) {
     using group_names::kTensor;
     const bool peer = shape.async_tensor_parallel;
     operation.forward_messages = {{kTensor, Collective::all_gather, {1, all}, peer}};
-    if (shape.loss_parallel) {
+    if (shape.loss.parallel) {
       operation.forward_messages.push_back({kTensor, Collective::all_reduce, {2 * chunks, 3 * tokens * 4}});
     } else {
       operation.forward_messages.push_back(

@@ -127,23 +127,25 @@ std::set<std::string> wide_parameters(const ModelDescription& model, const std::
 /// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a parameter with it; their gradients
 /// are also reduced in fp32.
 void choose_dtypes(Plan& plan, const ModelDescription& model) {
-  const ElementType reduce = plan.request.reduces_gradients() ? plan.request.reduce : ElementType::float32;
-  const std::set<std::string> wide = wide_parameters(model, plan.request.keep_fp32);
+  const ElementType reduce =
+      plan.request.reduces_gradients() ? plan.request.training.mixed_precision_reduce : ElementType::float32;
+  const std::set<std::string> wide = wide_parameters(model, plan.request.training.keep_fp32);
   for (WeightGroupPlan& group : plan.groups) {
     const bool is_wide = wide.contains(group.parameters[0].spec.name);
-    group.compute = is_wide ? ElementType::float32 : plan.request.compute;
+    group.compute = is_wide ? ElementType::float32 : plan.request.training.mixed_precision_param;
     group.reduce = is_wide ? ElementType::float32 : reduce;
   }
   for (UnitPlan& unit : plan.units) {
-    unit.compute = unit.groups.empty() ? plan.request.compute : plan.groups[unit.groups[0]].compute;
+    unit.compute =
+        unit.groups.empty() ? plan.request.training.mixed_precision_param : plan.groups[unit.groups[0]].compute;
   }
 }
 
 void choose_float8(Plan& plan, const ModelDescription& model) {
-  const std::optional<Float8Request>& float8 = plan.request.float8;
+  const std::optional<LinearFloat8Section>& float8 = plan.request.float8;
   if (!float8) return;
   plan.float8_layers =
-      choose_float8_layers(model, *float8, plan.request.place.mesh.size(MeshAxis::tp), plan.request.keep_fp32);
+      choose_float8_layers(model, *float8, plan.request.place.mesh.size(MeshAxis::tp), plan.request.training.keep_fp32);
   std::set<std::string> converted;
   for (const LinearChoice& choice : plan.float8_layers) {
     if (choice.converted) converted.insert(choice.layer + ".weight");
@@ -154,8 +156,8 @@ void choose_float8(Plan& plan, const ModelDescription& model) {
       parameter.in_float8 = converted.contains(parameter.spec.name);
       any |= parameter.in_float8;
     }
-    group.keeps_scales = any && float8->recipe == Float8Recipe::tensorwise;
-    group.gathers_float8 = group.keeps_scales && float8->gathers && plan.gathers_weights();
+    group.keeps_scales = any && recipe_of(*float8) == Float8Recipe::tensorwise;
+    group.gathers_float8 = group.keeps_scales && float8->enable_fsdp_float8_all_gather && plan.gathers_weights();
   }
 }
 
@@ -184,7 +186,7 @@ TraceKey key_of(const Plan& plan, const UnitPlan& unit) {
 void add_activations(Plan& plan, const ModelDescription& model) {
   plan.hidden_width = model.dim;
   int64_t most_tokens = plan.request.tokens();
-  if (plan.request.validation) most_tokens = std::max(most_tokens, validation_request(plan.request).tokens());
+  if (plan.request.validation.enable) most_tokens = std::max(most_tokens, validation_request(plan.request).tokens());
   plan.hidden_rows = plan.request.tokens() / plan.request.place.mesh.size(MeshAxis::tp);
   std::vector<std::pair<TraceKey, const UnitPlan*>> distinct;
   for (UnitPlan& unit : plan.units) {
@@ -235,10 +237,18 @@ void check_length(const PlanRequest& request, int64_t length) {
 
 }  // namespace
 
+PlanRequest::PlanRequest() : PlanRequest(default_config()) {}
+
+PlanRequest::PlanRequest(const JobConfig& config)
+    : training(config.training),
+      parallelism(config.parallelism),
+      optimizer(config.optimizer),
+      validation(config.validation) {}
+
 bool keeps_float8_weights(const PlanRequest& request) {
-  const bool wanted =
-      request.float8 && request.float8->recipe == Float8Recipe::tensorwise && !request.float8->casts_again;
-  return wanted && request.shards() == 1 && !request.cpu_offload && !request.pipeline &&
+  const bool wanted = request.float8 && recipe_of(*request.float8) == Float8Recipe::tensorwise &&
+                      !request.float8->force_recompute_fp8_weight_in_bwd;
+  return wanted && request.shards() == 1 && !request.training.enable_cpu_offload && !request.pipeline &&
          request.place.mesh.size(MeshAxis::tp) == 1;
 }
 
@@ -250,14 +260,14 @@ std::shared_ptr<const UnitTrace> trace_unit(const Plan& plan, const PlanRequest&
   shape.on_gpu = request.on_gpu;
   shape.fused_kernels = request.on_gpu && request.fused_kernels;
   shape.tensor_ranks = request.place.mesh.size(MeshAxis::tp);
-  shape.async_tensor_parallel = request.async_tensor_parallel;
-  shape.loss_parallel = request.loss_parallel;
-  shape.fused_loss = request.fused_loss;
-  shape.loss_chunks = request.loss_chunks;
+  shape.async_tensor_parallel = request.async_tensor_parallel();
+  shape.loss.parallel = !request.parallelism.disable_loss_parallel;
+  shape.loss.in_place = request.fused_loss;
+  shape.loss.chunks = request.training.loss_chunks;
   shape.context_ranks = request.split().ranks;
-  shape.rotates_by_all_gather = request.rotation == Rotation::all_gather;
+  shape.rotates_by_all_gather = request.parallelism.context_parallel_rotate_method == Rotation::all_gather;
   shape.causal_share = causal_share(request);
-  if (request.float8) shape.float8 = request.float8->recipe;
+  if (request.float8) shape.float8 = recipe_of(*request.float8);
   for (const size_t group : unit.groups) {
     for (const ParameterPlan& parameter : plan.groups[group].parameters) {
       if (parameter.in_float8) shape.float8_parameters.push_back(parameter.spec.name);
@@ -333,14 +343,14 @@ std::optional<std::string> why_no_graphs(const PlanRequest& request) {
   if (request.place.mesh.size(MeshAxis::tp) > 1) return "tensor-parallel ranks communicate within the blocks";
   if (request.split().ranks > 1) return "context-parallel ranks communicate within the blocks";
   if (request.offload_activations) return "offloaded activations change their addresses";
-  if (request.step_in_backward) return "gradients that are stepped in backward change their addresses";
+  if (request.optimizer.early_step_in_backward) return "gradients that are stepped in backward change their addresses";
   return std::nullopt;
 }
 
 int64_t Plan::training_bytes(bool device_only) const { return added_up(memory, device_only); }
 int64_t Plan::validation_bytes(bool device_only) const { return added_up(validation_memory, device_only); }
 int64_t Plan::peer_bytes() const {
-  const bool shares = request.async_tensor_parallel && request.place.mesh.size(MeshAxis::tp) > 1;
+  const bool shares = request.async_tensor_parallel() && request.place.mesh.size(MeshAxis::tp) > 1;
   return shares ? 2 * hidden_bytes : 0;  // two alternating exchanges
 }
 
@@ -357,9 +367,8 @@ const CommunicatorTraffic* Plan::traffic_of(std::string_view group) const {
 
 Plan make_plan(const ModelDescription& model, const PlanRequest& request) {
   check_length(request, request.sequence_length);
-  if (request.validation) check_length(request, request.validation->sequence_length);
-  Plan plan;
-  plan.request = request;
+  if (request.validation.enable) check_length(request, request.validation.seq_len);
+  Plan plan(request);
   plan.parameter_count = model.parameter_count();
   plan.flops_per_token = model.flops_per_token(request.sequence_length);
   add_units(plan, model);

@@ -69,7 +69,7 @@ size_t add_slot(std::vector<int64_t>& slots, int64_t bytes) {
 }
 
 /// With CPU offload and FSDP a slot holds a group and this rank's shard, which is copied to the device first.
-bool stages_shards(const PlanRequest& request) { return request.cpu_offload && request.shards() > 1; }
+bool stages_shards(const PlanRequest& request) { return request.training.enable_cpu_offload && request.shards() > 1; }
 
 using BytesOf = std::function<int64_t(const WeightGroupPlan&)>;
 
@@ -137,8 +137,9 @@ void assign_slots(Plan& plan) {
   };
   std::vector<WeightGroupPlan*> blocks = block_groups(plan);
   // In a pipeline every unit runs many times per step: by default its weights stay gathered.
-  const bool weights_stay = plan.request.reshard == ReshardPolicy::never ||
-                            (plan.request.reshard == ReshardPolicy::standard && plan.request.pipeline);
+  const bool weights_stay =
+      plan.request.parallelism.fsdp_reshard_after_forward == ReshardPolicy::never ||
+      (plan.request.parallelism.fsdp_reshard_after_forward == ReshardPolicy::standard && plan.request.pipeline);
   const bool weights_rotate = !weights_stay;
   // Gradients of several microbatches accumulate in their slot. Those of one microbatch are reduced right after the
   // unit's backward, except in a pipeline, where a whole stage is reduced at once.
@@ -150,7 +151,7 @@ void assign_slots(Plan& plan) {
     take_turns(plan.gradient_slots, trained, &WeightGroupPlan::gradient_slot, gradient_bytes);
   }
   std::vector<WeightGroupPlan*> ends;
-  if (plan.request.reshard == ReshardPolicy::always) ends = end_groups(plan);
+  if (plan.request.parallelism.fsdp_reshard_after_forward == ReshardPolicy::always) ends = end_groups(plan);
   if (!ends.empty()) {
     const size_t shared = add_slot(plan.weight_slots, std::max(weight_bytes(*ends[0]), weight_bytes(*ends[1])));
     for (WeightGroupPlan* group : ends) group->weight_slot = shared;

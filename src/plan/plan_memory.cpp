@@ -110,7 +110,9 @@ class HeldBytes : public RankObserver {
   }
 
  private:
-  int64_t message_bytes() const { return plan_.hidden_rows * plan_.hidden_width * size_of(plan_.request.compute); }
+  int64_t message_bytes() const {
+    return plan_.hidden_rows * plan_.hidden_width * size_of(plan_.request.training.mixed_precision_param);
+  }
   bool is_stages_last(size_t unit) const {
     return std::any_of(plan_.stages.begin(), plan_.stages.end(),
                        [&](const StagePlan& stage) { return stage.last == unit + 1; });
@@ -156,7 +158,7 @@ int64_t offloaded_moments(const Plan& plan) {
   }
   std::sort(numels.rbegin(), numels.rend());
   numels.resize(std::min(numels.size(), size_t{3}));
-  return sum(numels) * plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
+  return sum(numels) * plan.request.optimizer_moments * size_of(plan.request.optimizer.state_dtype);
 }
 
 void add(std::vector<MemoryPurpose>& table, const char* name, int64_t bytes, bool on_host = false) {
@@ -164,7 +166,9 @@ void add(std::vector<MemoryPurpose>& table, const char* name, int64_t bytes, boo
 }
 
 /// True if gradients are freed after their unit's backward.
-bool gradients_pass(const Plan& plan) { return plan.request.step_in_backward && !plan.gathers_weights(); }
+bool gradients_pass(const Plan& plan) {
+  return plan.request.optimizer.early_step_in_backward && !plan.gathers_weights();
+}
 
 /// Memory that is held all the time.
 std::vector<MemoryPurpose> persistent_memory(const Plan& plan, const HeldBytes& held) {
@@ -175,14 +179,15 @@ std::vector<MemoryPurpose> persistent_memory(const Plan& plan, const HeldBytes& 
     trained += group.trained_shard_numel();
   }
   std::vector<MemoryPurpose> table;
-  add(table, "parameters", owned * size_of(request.master), request.cpu_offload);
-  add(table, "parameters, compute copy", copy_bytes(plan), request.cpu_offload);
+  add(table, "parameters", owned * size_of(request.training.dtype), request.training.enable_cpu_offload);
+  add(table, "parameters, compute copy", copy_bytes(plan), request.training.enable_cpu_offload);
   add(table, "gathered weights", sum(plan.weight_slots));
   add(table, "gradients before reduction", sum(plan.gradient_slots));
   add(table, "gradients, narrowed", sum(plan.message_slots));
-  if (!gradients_pass(plan)) add(table, "gradients", trained * size_of(ElementType::float32), request.cpu_offload);
-  add(table, "optimizer state", trained * request.optimizer_moments * size_of(request.optimizer_state),
-      request.cpu_offload || request.offload_optimizer);
+  if (!gradients_pass(plan))
+    add(table, "gradients", trained * size_of(ElementType::float32), request.training.enable_cpu_offload);
+  add(table, "optimizer state", trained * request.optimizer_moments * size_of(request.optimizer.state_dtype),
+      request.training.enable_cpu_offload || request.offloads_optimizer());
   if (request.shards() > 1) add(table, "padding of uneven shards", held.padding_peak());
   add(table, "peer memory, hidden states", plan.peer_bytes());
   return table;
@@ -206,8 +211,8 @@ void append(std::vector<MemoryPurpose>& table, const std::vector<MemoryPurpose>&
 
 PlanRequest validation_request(const PlanRequest& training) {
   PlanRequest request = training;
-  request.samples = training.validation->samples;
-  request.sequence_length = training.validation->sequence_length;
+  request.samples = training.validation.local_batch_size;
+  request.sequence_length = training.validation.seq_len;
   return request;
 }
 
@@ -227,10 +232,10 @@ void add_offload_traffic(Plan& plan) {
   for (const UnitPlan& unit : plan.units) {
     if (unit.offloaded) plan.activation_offload_bytes += plan.request.accumulation * unit.saved_bytes;
   }
-  if (!plan.request.offload_optimizer) return;
+  if (!plan.request.offloads_optimizer()) return;
   int64_t trained = 0;
   for (const WeightGroupPlan& group : plan.groups) trained += group.trained_shard_numel();
-  plan.optimizer_offload_bytes = trained * plan.request.optimizer_moments * size_of(plan.request.optimizer_state);
+  plan.optimizer_offload_bytes = trained * plan.request.optimizer_moments * size_of(plan.request.optimizer.state_dtype);
 }
 
 void add_memory(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step) {
@@ -240,9 +245,9 @@ void add_memory(Plan& plan, const ModelDescription& model, std::span<const Repea
   const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, held);
   plan.memory = persistent;
   if (gradients_pass(plan)) add(plan.memory, "gradients", largest_gradient(plan) * size_of(ElementType::float32));
-  if (plan.request.offload_optimizer) add(plan.memory, "optimizer state on the device", offloaded_moments(plan));
+  if (plan.request.offloads_optimizer()) add(plan.memory, "optimizer state on the device", offloaded_moments(plan));
   append(plan.memory, microbatch);
-  if (!plan.request.validation) return;
+  if (!plan.request.validation.enable) return;
   plan.validation_memory = persistent;
   // Graphs keep the memory of their microbatch; validation runs without graphs.
   if (plan.request.cuda_graphs && !why_no_graphs(plan.request)) append(plan.validation_memory, microbatch);

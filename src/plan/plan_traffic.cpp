@@ -90,7 +90,7 @@ std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
     }
     add_scales(all, scales, /*of_shards=*/true);
   } else if (is_transfer(leaves(action)[0].kind)) {
-    const int64_t message = plan.hidden_rows * plan.hidden_width * size_of(plan.request.compute);
+    const int64_t message = plan.hidden_rows * plan.hidden_width * size_of(plan.request.training.mixed_precision_param);
     const auto parts = leaves(action);
     const auto sends = std::count_if(parts.begin(), parts.end(), [](const Action& part) { return is_send(part.kind); });
     all.push_back({group_names::kPipeline, Collective::permute, {1, sends * message}});
@@ -121,7 +121,7 @@ void add_offload(Plan& plan, std::span<const RepeatedProgram> step) {
   for (const auto& [program, times] : step) {
     for (const Action& action : program.actions) {
       const auto posts = [&](Thing thing) { return has_effect(action_rules(), action.kind, Does::posts, thing); };
-      if (posts(Thing::gather) && plan.request.cpu_offload) {
+      if (posts(Thing::gather) && plan.request.training.enable_cpu_offload) {
         plan.to_device_bytes += times * plan.groups[static_cast<size_t>(action.group)].gathered_shard_bytes();
       }
       if (posts(Thing::host_copy)) {

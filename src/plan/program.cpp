@@ -83,12 +83,12 @@ class Expansion {
 
   void update() {
     const PlanRequest& request = plan_.request;
-    if (!request.cpu_offload && !request.step_in_backward) add({.kind = squares});
-    if (!request.step_in_backward) add({.kind = norm});
+    if (!request.training.enable_cpu_offload && !request.optimizer.early_step_in_backward) add({.kind = squares});
+    if (!request.optimizer.early_step_in_backward) add({.kind = norm});
     add({.kind = control});
-    if (!request.step_in_backward) {
+    if (!request.optimizer.early_step_in_backward) {
       add({.kind = before_change});  // overlaps with gradients that are being copied to the host
-      if (request.cpu_offload) add({.kind = wait_host});
+      if (request.training.enable_cpu_offload) add({.kind = wait_host});
       add({.kind = step});
     }
     if (plan_.precomputes_scales()) add({.kind = scale});
@@ -274,7 +274,7 @@ class Expansion {
     if (newest && plan_.gathers_weights()) {
       if (plan_.request.shards() > 1) add_group(wait_reduce, *newest);
       if (replicates_) add_group(all_reduce, *newest);
-      overlaps = replicates_ && !group(*newest).narrows_gradient() && !plan_.request.cpu_offload;
+      overlaps = replicates_ && !group(*newest).narrows_gradient() && !plan_.request.training.enable_cpu_offload;
     }
     if (replicating_) end_reduction(*std::exchange(replicating_, std::nullopt));
     if (overlaps) {
@@ -297,7 +297,7 @@ class Expansion {
 
   /// Instructions that use each group's gradient as soon as it is complete.
   void use_gradient(size_t g) {
-    const bool host = plan_.request.cpu_offload, steps = plan_.request.step_in_backward;
+    const bool host = plan_.request.training.enable_cpu_offload, steps = plan_.request.optimizer.early_step_in_backward;
     if (host || steps) add_group(squares, g);
     if (steps) {
       add_group(norm, g);

@@ -34,8 +34,8 @@ GradientPath path_of(const Plan& plan, const WeightGroupPlan& group) {
           .replicated = request.replicates(),
           .partial = group.partial_numel() > 0,
           .tied = group.is_tied,
-          .on_host = request.cpu_offload,
-          .in_backward = request.step_in_backward};
+          .on_host = request.training.enable_cpu_offload,
+          .in_backward = request.optimizer.early_step_in_backward};
 }
 
 size_t to_index(int number) { return static_cast<size_t>(number); }
@@ -288,9 +288,9 @@ bool RankMachine::exists(When when, const Action& action) const {
     case When::all_groups:
       return action.group < 0;
     case When::steps_in_backward:
-      return plan_.request.step_in_backward;
+      return plan_.request.optimizer.early_step_in_backward;
     case When::whole_step:
-      return plan_.request.step_in_backward && action.group < 0;
+      return plan_.request.optimizer.early_step_in_backward && action.group < 0;
     default:
       return true;
   }
@@ -317,7 +317,7 @@ bool RankMachine::exists_for(const Effect& effect, size_t g, const Action& actio
       if (!group.is_trained()) return false;
       break;
     case Thing::order:  // an action about all groups ends the step if each is stepped by itself
-      if (action.group < 0 && request.step_in_backward) return false;
+      if (action.group < 0 && request.optimizer.early_step_in_backward) return false;
       break;
     default:
       break;
@@ -330,7 +330,8 @@ bool RankMachine::exists_for(const Effect& effect, size_t g, const Action& actio
     case When::last_sum:
       return is_last_sum();
     case When::slot_is_read:
-      return !request.cpu_offload && (group.narrows_gradient() ? is_last_sum() : has(Thing::scatter, g));
+      return !request.training.enable_cpu_offload &&
+             (group.narrows_gradient() ? is_last_sum() : has(Thing::scatter, g));
     default:
       return true;
   }

@@ -43,16 +43,10 @@ class Returned {
 }  // namespace
 
 ChunkOptions chunk_options(const BatchPlan& plan, const BatchOptions& options) {
-  ChunkOptions chunks;
+  ChunkOptions chunks = options.chunks;
   chunks.sequence_length = plan.sequence_length;
-  chunks.packing = options.packing;
-  chunks.drops_long = options.drops_long;
-  chunks.infinite = options.infinite;
   const int64_t of_a_step = plan.own_stream ? plan.local_batch * plan.accumulation : plan.global_batch();
-  chunks.chunks_needed = options.infinite ? of_a_step : 1;
-  chunks.dataset = options.dataset;
-  chunks.section = options.section;
-  chunks.announces_passes = options.announces_passes;
+  chunks.chunks_needed = chunks.infinite ? of_a_step : 1;
   return chunks;
 }
 
@@ -80,8 +74,7 @@ BatchStream::BatchStream(std::unique_ptr<ChunkSource> chunks, const BatchPlan& p
 BatchStream::~BatchStream() = default;
 
 void BatchStream::start() {
-  auto produce = [chunks = worker_->chunks, returned = worker_->returned, plan = plan_,
-                  rows = RowOptions{options_.restart_positions, options_.labels_end_with_document}] {
+  auto produce = [chunks = worker_->chunks, returned = worker_->returned, plan = plan_, rows = options_.rows] {
     return assemble_step(*chunks, plan, rows, returned->take());
   };
   worker_->thread = std::make_unique<PrefetchThread<StepBatch>>(options_.queue_depth, std::move(produce));
@@ -109,7 +102,7 @@ std::optional<StepBatch> BatchStream::next(const std::function<bool()>& stops) {
         fmt::format(
             "dataset {}: no batch for {:.0f} s (data.timeout) while reading {}. See whether its disk or network "
             "file system answers, or raise data.timeout.",
-            options_.dataset, options_.timeout.count(), worker_->chunks->reading()));
+            options_.chunks.dataset, options_.timeout.count(), worker_->chunks->reading()));
   }
   if (batch) state_ = batch->state;
   return batch;

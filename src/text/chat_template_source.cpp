@@ -123,13 +123,16 @@ std::string literal(const std::string& text) {
 }
 
 std::string custom_source(const ChatTemplateOptions& options) {
-  const auto turn = [](const ChatTemplateOptions::Role& role) {
-    return "{{ " + literal(role.prefix) + " + message.content + " + literal(role.suffix) + " }}";
+  const ChatSection& custom = options.custom;
+  const auto turn = [](const std::string& prefix, const std::string& suffix) {
+    return "{{ " + literal(prefix) + " + message.content + " + literal(suffix) + " }}";
   };
-  return "{{ " + literal(options.begin) + " }}{% for message in messages %}{% if message.role == 'system' %}" +
-         turn(options.system) + "{% elif message.role == 'user' %}" + turn(options.user) + "{% else %}" +
-         turn(options.assistant) + "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ " +
-         literal(options.assistant.prefix) + " }}{% endif %}";
+  return "{{ " + literal(custom.begin) + " }}{% for message in messages %}{% if message.role == 'system' %}" +
+         turn(custom.system_prefix, custom.system_suffix) + "{% elif message.role == 'user' %}" +
+         turn(custom.user_prefix, custom.user_suffix) + "{% else %}" +
+         turn(custom.assistant_prefix, custom.assistant_suffix) +
+         "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ " + literal(custom.assistant_prefix) +
+         " }}{% endif %}";
 }
 
 }  // namespace
@@ -146,7 +149,7 @@ ChatTemplateSource chat_template_source(const ChatTemplateOptions& options) {
   if (name == "llama2") return {name, kLlama2};
   if (name == "chatml") return {name, kChatml};
   if (name == "custom") {
-    if (!options.assistant.suffix.empty()) return {name, custom_source(options)};
+    if (!options.custom.assistant_suffix.empty()) return {name, custom_source(options)};
     refuse_source(
         "a custom chat template needs a text that ends the assistant's turn. Set data.chat.assistant_suffix.");
   }

@@ -60,12 +60,12 @@ void import_all(const WeightConversion& conversion, TensorSource& theirs, const 
   const std::unique_ptr<Storage> storage = make_posix_storage();
   const Fit fit = check_fit(model, theirs);
   out << fmt::format("{} holds {}: {}", conversion.from.string(), shown(request), named(fit)) << std::endl;
-  const at::ScalarType type = scalar_type_named(conversion.config.training.dtype);
+  const at::ScalarType type = scalar_type_named(std::string(name(conversion.config.training.dtype)));
   nlohmann::ordered_json facts{{"tokens", 0}, {"converted_from", source}, {kModelFacts, model_facts(request)}};
   if (const std::string tokenizer = tokenizer_of(conversion); !tokenizer.empty()) facts[kTokenizerFact] = tokenizer;
   import_weights(*storage, theirs, model, type, target, std::move(facts));
   out << fmt::format("{} written in {} and read back; a run begins from it with checkpoint.initial_load_path\n",
-                     target.string(), conversion.config.training.dtype);
+                     target.string(), name(conversion.config.training.dtype));
 }
 
 /// Checks the model's parameters and facts against a checkpoint.

@@ -74,7 +74,8 @@ std::string why_not(AttentionKernel asked, const AttentionUse& use) {
 }
 
 AttentionKernel attention_kernel_for(const Run& run, const Plan& plan) {
-  const AttentionUse use{run.device.device.is_cpu(), plan.request.compute == ElementType::bfloat16,
+  const AttentionUse use{run.device.device.is_cpu(),
+                         plan.request.training.mixed_precision_param == ElementType::bfloat16,
                          run.model.description.block_causal, run.config.debug.deterministic};
   // A checkpoint that was trained on a GPU can be read on a CPU.
   if (run.trains && run.config.debug.attention_kernel != kAutomatic) return asked_kernel(run, plan, use);

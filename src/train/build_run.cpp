@@ -108,8 +108,9 @@ void prove_programs(const Plan& plan, const std::function<Plan(int64_t rank)>& p
 }
 
 ModelStrategies strategies_for(const JobConfig& config) {
-  const bool round = config.training.weight_gradient_dtype == "bfloat16";
-  return {std::make_shared<DenseProducts>(round), config.training.loss_chunks, round};
+  const bool round = config.training.weight_gradient_dtype == ElementType::bfloat16;
+  return {std::make_shared<DenseProducts>(round),
+          {.chunks = config.training.loss_chunks, .round_weight_gradient = round}};
 }
 
 /// Parameter groups of the whole model, restricted to the parameters of this rank.
@@ -166,7 +167,7 @@ void set_up_device(Run& run) {
                threads == 1 ? "" : "s");
   require_kernels(run.device);
   refuse_waits_by_design(config, run.device.device);
-  const std::optional<Float8Request> float8 = make_float8_request(config);
+  const std::optional<LinearFloat8Section> float8 = float8_options(config);
   if (float8 && !float8->emulate) require_float8(run.device);
 }
 
@@ -277,15 +278,16 @@ void build_optimizer(Run& run) {
                     [&] {
                       model.optimizer = std::make_unique<Optimizer>(
                           assembly.parameters, groups_of(model.parameter_groups, model.parameters, assembly.parameters),
-                          make_optimizer_options(run.config), assembly.optimizer_offload);
+                          // A run without a seed must also round identically after a restart.
+                          run.config.optimizer, static_cast<uint64_t>(run.config.debug.seed.value_or(0)),
+                          assembly.optimizer_offload);
                     });
   model.step_runner =
       std::make_unique<StepRunner>(*assembly.executor, *model.optimizer, assembly.group_parameters, training.max_norm,
                                    StepCommunicators{run.groups.loss, run.groups.model});
   if (training.spike_guard != "off") {
-    model.guard = std::make_unique<SpikeGuard>(
-        SpikeGuardOptions{training.spike_window, training.spike_threshold, training.spike_guard == "skip"},
-        run.device.device);
+    model.guard = std::make_unique<SpikeGuard>(training.spike_window, training.spike_threshold,
+                                               /*skips=*/training.spike_guard == "skip", run.device.device);
     model.step_runner->guard_with(model.guard.get());
   }
   std::vector<std::string> notes;

@@ -53,8 +53,8 @@ void refuse_waits_by_design(const JobConfig& config, const at::Device& device) {
   if (config.optimizer.early_step_in_backward) {
     refuse("optimizer.early_step_in_backward", "each block's gradients, which its optimizer steps at once");
   }
-  const std::optional<Float8Request> float8 = make_float8_request(config);
-  if (float8 && float8->gathers) {
+  const std::optional<LinearFloat8Section> float8 = float8_options(config);
+  if (float8 && float8->enable_fsdp_float8_all_gather) {
     refuse("quantize.linear.float8.enable_fsdp_float8_all_gather",
            "the scales of each block's weights, which it casts itself");
   }

@@ -55,8 +55,9 @@ RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, Stat
       }) {
   if (splits_by_rank(config, parts_.place)) data_barrier_ = barrier_of(config, world, log, "data-positions");
   const CheckpointSection& options = config.checkpoint;
-  const CheckpointerOptions how{
-      root_, mode_of(options.async_mode), {options.keep_latest_k, options.keep_every}, options.load_only};
+  const CheckpointerOptions how{{.root = root_, .mode = mode_of(options.async_mode)},
+                                {options.keep_latest_k, options.keep_every},
+                                options.load_only};
   const CheckpointEvents events{[this](const SaveOutcome& outcome) { report(outcome); },
                                 [this](const std::string& warning) { log_.warning(warning); }};
   // Report it now, not after the last step.

@@ -91,10 +91,11 @@ void report_start(const Run& run, const StepBatch& first) {
   const Plan& plan = run.model.plan();
   const PlanRequest& request = plan.request;
   const bool narrows = !plan.message_slots.empty();
-  run.log.info("dtypes: parameters {}, compute {}, gradients float32{}, optimizer states {}", name(request.master),
-               name(request.compute), narrows ? fmt::format(" (reduced in {})", name(request.reduce)) : "",
-               name(request.optimizer_state));
-  if (!request.keep_fp32.empty() && request.compute != ElementType::float32) {
+  run.log.info("dtypes: parameters {}, compute {}, gradients float32{}, optimizer states {}",
+               name(request.training.dtype), name(request.training.mixed_precision_param),
+               narrows ? fmt::format(" (reduced in {})", name(request.training.mixed_precision_reduce)) : "",
+               name(request.optimizer.state_dtype));
+  if (!request.training.keep_fp32.empty() && request.training.mixed_precision_param != ElementType::float32) {
     run.log.info("units in float32 throughout: {}", join(wide_units(plan), ", "));
   }
   run.log.info("memory by purpose (predicted):");
@@ -103,7 +104,7 @@ void report_start(const Run& run, const StepBatch& first) {
     for (const std::string& line : parameter_group_table(run.model.parameter_groups, run.model.parameters))
       run.log.info(line);
   }
-  if (request.step_in_backward && run.config.training.max_norm > 0) {
+  if (request.optimizer.early_step_in_backward && run.config.training.max_norm > 0) {
     run.log.shared_warning(
         "optimizer.early_step_in_backward: weights are stepped before the whole norm is known; clipping is off");
   }
@@ -114,7 +115,7 @@ void report_start(const Run& run, const StepBatch& first) {
       "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, "
       "sequence length {}, total steps {} (warmup {}); {} tokens per step",
       batch.local_batch, batch.global_batch(), batch.accumulation, batch.sequence_length, run.config.training.steps,
-      run.model.schedule.warmup_steps, with_thousands(batch.global_batch() * batch.sequence_length));
+      run.model.schedule.options.warmup_steps, with_thousands(batch.global_batch() * batch.sequence_length));
 }
 
 }  // namespace titan

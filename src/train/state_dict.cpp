@@ -132,16 +132,16 @@ StateDict::StateDict(const JobConfig& config, StateParts parts) : config_(config
 }
 
 AdamSettings StateDict::settings_of(const ParameterGroup& group, int64_t step) const {
-  const OptimizerOptions options = make_optimizer_options(config_);
+  const OptimizerSection& options = config_.optimizer;
   const bool foreach = options.implementation == OptimizerImplementation::foreach;
   const bool fused = options.implementation == OptimizerImplementation::fused;
   return {.lr = parts_.schedule.rate(std::max<int64_t>(1, step)) * group.lr_multiplier,
-          .initial_lr = config_.optimizer.lr * group.lr_multiplier,
+          .initial_lr = options.lr * group.lr_multiplier,
           .beta1 = options.beta1,
           .beta2 = options.beta2,
-          .epsilon = options.epsilon,
+          .epsilon = options.eps,
           .weight_decay = options.weight_decay * group.weight_decay_multiplier,
-          .decoupled_decay = options.decoupled_decay,
+          .decoupled_decay = options.name == "AdamW",
           .fused = fused ? std::optional(true) : std::nullopt,
           .foreach = fused ? std::nullopt : std::optional(foreach)};
 }

@@ -39,7 +39,7 @@ StepRunner::StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std
       optimizer_(optimizer),
       group_parameters_(std::move(group_parameters)),
       counted_(counted_parameters(executor.plan(), group_parameters_)),
-      max_norm_(executor.plan().request.step_in_backward ? 0 : max_norm),
+      max_norm_(executor.plan().request.optimizer.early_step_in_backward ? 0 : max_norm),
       communicators_(std::move(communicators)) {}
 
 StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t step, double rate, Requests requests,

@@ -24,12 +24,12 @@ Validator::Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> t
 
 std::unique_ptr<BatchStream> Validator::open() const {
   BatchOptions options = make_batch_options(config_, block_causal_);
-  options.dataset = config_.validation.dataset;
-  options.section = "validation";
-  options.announces_passes = false;  // not worth reporting for a set that is reread each time
-  options.infinite = config_.validation.steps >= 0;
+  options.chunks.dataset = config_.validation.dataset;
+  options.chunks.section = "validation";
+  options.chunks.announces_passes = false;  // not worth reporting for a set that is reread each time
+  options.chunks.infinite = config_.validation.steps >= 0;
   options.queue_depth = BatchOptions().queue_depth;
-  options.packing = make_packing(config_, options.dataset);
+  options.chunks.packing = make_packing(config_, options.chunks.dataset);
   DatasetOptions dataset = make_validation_dataset(config_);
   if (dataset.dataset == "chat") dataset.chat = open_chat_template(config_, tokenizer_);
   return std::make_unique<BatchStream>(open_dataset(dataset), tokenizer_, make_validation_plan(config_, place_),

@@ -173,7 +173,7 @@ class Bench {
       if (!outcome.committed) note(outcome.sentence());
     };
     checkpointer_ = std::make_unique<Checkpointer>(make_posix_storage(), make_lone_barrier(),
-                                                   CheckpointerOptions{folder_, mode, {keep, 0}},
+                                                   CheckpointerOptions{{.root = folder_, .mode = mode}, {keep, 0}},
                                                    CheckpointEvents{.saved = saved, .warn = note});
   }
 

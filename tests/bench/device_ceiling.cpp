@@ -310,7 +310,7 @@ Settings read_settings(const std::vector<std::string>& words) {
   a.vocabulary = number(6), a.head_dim = a.dim / a.heads;
   TraceShape& shape = settings.shape;
   shape.length = number(8), shape.samples = number(7) / shape.length, shape.element_size = 2;
-  shape.on_gpu = settings.device.is_cuda(), shape.fused_kernels = shape.fused_loss = shape.on_gpu;
+  shape.on_gpu = settings.device.is_cuda(), shape.fused_kernels = shape.loss.in_place = shape.on_gpu;
   if (words[9] == "float8") {
     shape.float8 = Float8Recipe::tensorwise;
     for (const ParameterSpec& spec : llama_block_parameters(a, 0)) {
@@ -319,7 +319,7 @@ Settings read_settings(const std::vector<std::string>& words) {
   }
   for (size_t i = 10; i < words.size(); i += 2) {
     if (words[i] == "--seconds") settings.seconds = std::stod(words.at(i + 1));
-    if (words[i] == "--chunks") shape.loss_chunks = std::stoll(words.at(i + 1));
+    if (words[i] == "--chunks") shape.loss.chunks = std::stoll(words.at(i + 1));
     if (words[i] == "--together") settings.together = std::stod(words.at(i + 1));
     if (words[i] == "--gradients" && words.at(i + 1) == "bf16") settings.gradient_type = at::kBFloat16;
   }

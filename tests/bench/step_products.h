@@ -112,7 +112,7 @@ inline std::vector<StepProduct> block_products(const LlamaArguments& a, const Tr
 inline std::vector<StepProduct> head_products(const LlamaArguments& a, const TraceShape& shape) {
   UnitTrace trace(shape);
   trace_llama_head(trace, a);
-  const int64_t rows = (shape.tokens() + shape.loss_chunks - 1) / shape.loss_chunks;
+  const int64_t rows = (shape.tokens() + shape.loss.chunks - 1) / shape.loss.chunks;
   std::vector<StepProduct> products;
   for (const TracedOperation& operation : trace.operations()) {
     if (operation.name != "output and loss") continue;

@@ -60,8 +60,8 @@ TEST(Alias, enable_loss_parallel_is_inverted) {
 }
 
 TEST(Alias, fused_chooses_the_implementation) {
-  EXPECT_EQ(load("[optimizer]\nfused = true").config.optimizer.implementation, "fused");
-  EXPECT_EQ(load("[optimizer]\nfused = false").config.optimizer.implementation, "foreach");
+  EXPECT_EQ(load("[optimizer]\nfused = true").config.optimizer.implementation, OptimizerImplementation::fused);
+  EXPECT_EQ(load("[optimizer]\nfused = false").config.optimizer.implementation, OptimizerImplementation::foreach);
   EXPECT_EQ(
       load("", {"--optimizer.name", "Adam", "--optimizer.fused", "--optimizer.name", "AdamW", "--optimizer.fused"})
           .config.optimizer.name,
@@ -116,16 +116,16 @@ TEST(Alias, schedules_are_known_in_any_case) {
 TEST(Alias, the_command_line_overrides_a_former_spelling_of_the_file) {
   EXPECT_EQ(
       load("[optimizer]\nfused = true", {"--optimizer.implementation", "for-loop"}).config.optimizer.implementation,
-      "for-loop");
+      OptimizerImplementation::for_loop);
   EXPECT_EQ(load("[training]\nbatch_size = 2", {"--training.local_batch_size", "4"}).config.training.local_batch_size,
             4);
 }
 
 TEST(Alias, of_a_former_and_a_present_spelling_on_the_command_line_the_last_wins) {
   EXPECT_EQ(load_words({"--optimizer.fused", "--optimizer.implementation", "for-loop"}).config.optimizer.implementation,
-            "for-loop");
+            OptimizerImplementation::for_loop);
   EXPECT_EQ(load_words({"--optimizer.implementation", "for-loop", "--optimizer.fused"}).config.optimizer.implementation,
-            "fused");
+            OptimizerImplementation::fused);
 }
 
 TEST(Alias, one_float8_recipe_under_two_names_or_two_under_one_are_no_contradiction) {

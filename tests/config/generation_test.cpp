@@ -13,7 +13,7 @@ TEST(Generation, a_december_spelling_selects_decembers_defaults) {
   LoadedConfig loaded = load("[training]\nbatch_size = 4");
   EXPECT_EQ(loaded.config.job.generation, "2024");
   EXPECT_EQ(loaded.config.checkpoint.keep_latest_k, 0);
-  EXPECT_EQ(loaded.config.optimizer.implementation, "foreach");
+  EXPECT_EQ(loaded.config.optimizer.implementation, OptimizerImplementation::foreach);
 }
 
 TEST(Generation, without_any_telling_spelling_it_is_the_last_one) {

@@ -282,8 +282,8 @@ TEST(Schema, documented_defaults_of_both_generations_hold) {
   EXPECT_TRUE(last.checkpoint.last_save_model_only);
   EXPECT_EQ(december.quantize.linear.float8.filter_fqns, std::vector<std::string>{"output"});
   EXPECT_TRUE(last.quantize.linear.float8.filter_fqns.empty());
-  EXPECT_EQ(december.optimizer.implementation, "foreach");
-  EXPECT_EQ(last.optimizer.implementation, "fused");
+  EXPECT_EQ(december.optimizer.implementation, OptimizerImplementation::foreach);
+  EXPECT_EQ(last.optimizer.implementation, OptimizerImplementation::fused);
   EXPECT_EQ(december.job.dump_folder, "./torchtitan/outputs");
   EXPECT_EQ(last.job.dump_folder, "./outputs");
   EXPECT_EQ(last.optimizer.eps, 1e-8);

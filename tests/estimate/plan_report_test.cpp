@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "support/small_plan.h"
 #include "titan/base/text.h"
 #include "titan/plan/architecture.h"
 
@@ -38,12 +39,12 @@ TEST(MemoryTable, ShowsAValidationThatTakesMoreThanAStepAndNoOther) {
   EXPECT_EQ(memory_table(plan).back(), "  of it on the host              3.00 MiB");
 }
 
-Plan float8_plan(const MeshPlace& place, const Float8Request& float8) {
+Plan float8_plan(const MeshPlace& place, const LinearFloat8Section& float8) {
   ModelRequest request;
   request.model.name = "llama3";
   request.model.flavor = "debugmodel";
   request.tokenizer_vocabulary = 2000;
-  PlanRequest plan;
+  PlanRequest plan = plain_plan();
   plan.sequence_length = 64;
   plan.place = place;
   plan.float8 = float8;
@@ -53,10 +54,10 @@ Plan float8_plan(const MeshPlace& place, const Float8Request& float8) {
 TEST(PrecisionLines, SayWhatIsConvertedAndHowWeightsTravel) {
   const std::string travels = "Swapped to Float8Linear layers with enable_fsdp_float8_all_gather=";
   const std::vector<std::string> sharded =
-      precision_lines(float8_plan({DeviceMesh({.dp_shard = 2}, 2), 0}, {.gathers = true}));
+      precision_lines(float8_plan({DeviceMesh({.dp_shard = 2}, 2), 0}, {.enable_fsdp_float8_all_gather = true}));
   EXPECT_EQ(sharded[0], "Float8 tensorwise scaled training active");
   EXPECT_EQ(sharded.back(), travels + "true");
-  const std::vector<std::string> single = precision_lines(float8_plan({}, {.gathers = true}));
+  const std::vector<std::string> single = precision_lines(float8_plan({}, {.enable_fsdp_float8_all_gather = true}));
   EXPECT_EQ(single[single.size() - 2], travels + "false");
   EXPECT_NE(single.back().find("no weights are gathered"), std::string::npos);
   EXPECT_EQ(precision_lines(float8_plan({}, {})).back(), travels + "false");
@@ -65,7 +66,7 @@ TEST(PrecisionLines, SayWhatIsConvertedAndHowWeightsTravel) {
 }
 
 TEST(PrecisionLines, ClaimNothingWhereEveryLayerIsLeftOut) {
-  const Float8Request request{.gathers = true, .filters = {"layers."}};
+  const LinearFloat8Section request{.enable_fsdp_float8_all_gather = true, .filter_fqns = {"layers."}};
   const MeshPlace place{DeviceMesh({.dp_shard = 2, .tp = 2}, 4), 0};
   const Plan plan = float8_plan(place, request);
   const std::string said = join(precision_lines(plan), "\n");
@@ -78,7 +79,7 @@ TEST(PrecisionLines, ClaimNothingWhereEveryLayerIsLeftOut) {
 }
 
 TEST(PrecisionLines, ListEveryLayerWhenAsked) {
-  const std::vector<std::string> lines = converted_lines(float8_plan({}, {.filters = {"attention.wo"}}));
+  const std::vector<std::string> lines = converted_lines(float8_plan({}, {.filter_fqns = {"attention.wo"}}));
   EXPECT_EQ(lines[0], "  layers.0.attention.wq: Float8Linear(256 -> 256)");
   EXPECT_EQ(lines[3], "  layers.0.attention.wo: Linear(256 -> 256)");
   EXPECT_EQ(lines.back(), "  output: Linear(256 -> 2048)");
@@ -87,7 +88,7 @@ TEST(PrecisionLines, ListEveryLayerWhenAsked) {
 TEST(ParallelismLines, CallFloat8TensorParallelismByItsName) {
   const MeshPlace place{DeviceMesh({.tp = 2}, 2), 0};
   EXPECT_EQ(parallelism_lines(float8_plan(place, {}))[0], "Applied Float8 Tensor Parallelism to the model");
-  EXPECT_EQ(parallelism_lines(float8_plan(place, {.recipe = Float8Recipe::rowwise}))[0],
+  EXPECT_EQ(parallelism_lines(float8_plan(place, {.recipe_name = Float8Recipe::rowwise}))[0],
             "Applied Tensor Parallelism to the model");
 }
 

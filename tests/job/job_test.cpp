@@ -11,18 +11,18 @@ TEST(Float8OfAJob, IsWhatTheConverterAndItsOptionsSay) {
   EXPECT_FALSE(make_plan_request(job_config({"--quantize.linear.float8.emulate"})).float8);
   const std::string converter = "--model.converters=quantize.linear.float8";
   const std::string prefix = "--quantize.linear.float8.";
-  const Float8Request plain = *make_plan_request(job_config({converter})).float8;
-  EXPECT_EQ(plain.recipe, Float8Recipe::tensorwise);
-  EXPECT_FALSE(plain.emulate || plain.gathers || plain.precomputes || plain.leaves_small || plain.casts_again);
-  const Float8Request request =
+  const LinearFloat8Section plain = *make_plan_request(job_config({converter})).float8;
+  EXPECT_EQ(recipe_of(plain), Float8Recipe::tensorwise);
+  EXPECT_FALSE(plain.emulate || plain.enable_fsdp_float8_all_gather || plain.force_recompute_fp8_weight_in_bwd);
+  const LinearFloat8Section request =
       *make_plan_request(job_config({converter, prefix + "emulate", prefix + "enable_fsdp_float8_all_gather",
                                      prefix + "precompute_float8_dynamic_scale_for_fsdp",
                                      prefix + "force_recompute_fp8_weight_in_bwd",
                                      prefix + "filter_fqns=wk,auto_filter_small_kn,output"}))
            .float8;
-  EXPECT_TRUE(request.emulate && request.gathers && request.precomputes && request.leaves_small && request.casts_again);
-  EXPECT_EQ(request.filters, (std::vector<std::string>{"wk", "output"}));
-  EXPECT_EQ(make_float8_request(job_config({converter, prefix + "recipe_name=rowwise_with_gw_hp"}))->recipe,
+  EXPECT_TRUE(request.emulate && request.enable_fsdp_float8_all_gather && request.force_recompute_fp8_weight_in_bwd);
+  EXPECT_EQ(name_filters(request), (std::vector<std::string>{"wk", "output"}));
+  EXPECT_EQ(recipe_of(*float8_options(job_config({converter, prefix + "recipe_name=rowwise_with_gw_hp"}))),
             Float8Recipe::rowwise_with_gw_hp);
 }
 
@@ -49,10 +49,10 @@ TEST(PlanRequestOfAJob, CarriesSizesTypesAndPolicies) {
   EXPECT_EQ(request.samples, 3);
   EXPECT_EQ(request.accumulation, 2);
   EXPECT_EQ(request.sequence_length, 48);
-  EXPECT_EQ(request.master, ElementType::float32);
-  EXPECT_EQ(request.compute, ElementType::bfloat16);
-  EXPECT_EQ(request.loss_chunks, 5);
-  EXPECT_TRUE(request.step_in_backward);
+  EXPECT_EQ(request.training.dtype, ElementType::float32);
+  EXPECT_EQ(request.training.mixed_precision_param, ElementType::bfloat16);
+  EXPECT_EQ(request.training.loss_chunks, 5);
+  EXPECT_TRUE(request.optimizer.early_step_in_backward);
   EXPECT_EQ(request.recompute.mode, RecomputeSelection::Mode::full);
 }
 
@@ -61,45 +61,46 @@ TEST(PlanRequestOfAJob, CarriesTheChoicesOfSeveralRanks) {
   const PlanRequest plain = make_plan_request(job_config({}), place);
   EXPECT_EQ(plain.place.rank, 3);
   EXPECT_EQ(plain.shards(), 2);
-  EXPECT_EQ(plain.reshard, ReshardPolicy::standard);
-  EXPECT_TRUE(plain.loss_parallel);
-  EXPECT_FALSE(plain.async_tensor_parallel);
-  EXPECT_FALSE(plain.cpu_offload);
+  EXPECT_EQ(plain.parallelism.fsdp_reshard_after_forward, ReshardPolicy::standard);
+  EXPECT_FALSE(plain.async_tensor_parallel());
+  EXPECT_FALSE(plain.training.enable_cpu_offload);
   const JobConfig chosen =
       job_config({"--parallelism.fsdp_reshard_after_forward=never", "--parallelism.disable_loss_parallel",
                   "--parallelism.enable_async_tensor_parallel", "--parallelism.tensor_parallel_degree=2",
                   "--training.enable_cpu_offload", "--training.keep_fp32=head,layers.0"});
   const PlanRequest request = make_plan_request(chosen, place);
-  EXPECT_EQ(request.reshard, ReshardPolicy::never);
-  EXPECT_FALSE(request.loss_parallel);
-  EXPECT_TRUE(request.async_tensor_parallel);
-  EXPECT_TRUE(request.cpu_offload);
-  EXPECT_EQ(request.keep_fp32, (std::vector<std::string>{"head", "layers.0"}));
-  EXPECT_EQ(make_plan_request(job_config({"--parallelism.fsdp_reshard_after_forward=always"}), place).reshard,
+  EXPECT_EQ(request.parallelism.fsdp_reshard_after_forward, ReshardPolicy::never);
+  EXPECT_TRUE(request.parallelism.disable_loss_parallel);
+  EXPECT_TRUE(request.async_tensor_parallel());
+  EXPECT_FALSE(make_plan_request(chosen, {}).async_tensor_parallel()) << "one tensor-parallel rank";
+  EXPECT_TRUE(request.training.enable_cpu_offload);
+  EXPECT_EQ(request.training.keep_fp32, (std::vector<std::string>{"head", "layers.0"}));
+  EXPECT_EQ(make_plan_request(job_config({"--parallelism.fsdp_reshard_after_forward=always"}), place)
+                .parallelism.fsdp_reshard_after_forward,
             ReshardPolicy::always);
 }
 
 TEST(PlanRequestOfAJob, SaysWhatGradientsTravelInAndWhichUnitsStayWide) {
-  EXPECT_EQ(make_plan_request(job_config({})).reduce, ElementType::float32);
+  EXPECT_EQ(make_plan_request(job_config({})).training.mixed_precision_reduce, ElementType::float32);
   const PlanRequest request = make_plan_request(
       job_config({"--training.mixed_precision_reduce=bfloat16", "--training.keep_fp32=head,layers.0"}));
-  EXPECT_EQ(request.reduce, ElementType::bfloat16);
-  EXPECT_EQ(request.keep_fp32, (std::vector<std::string>{"head", "layers.0"}));
+  EXPECT_EQ(request.training.mixed_precision_reduce, ElementType::bfloat16);
+  EXPECT_EQ(request.training.keep_fp32, (std::vector<std::string>{"head", "layers.0"}));
 }
 
 TEST(PlanRequestOfAJob, SaysHowSequencesAreSharedAndWhoHoldsWhat) {
   const MeshPlace place{DeviceMesh({1, 1, 2, 4, 2}, 16), 5};  // dp_shard 0, cp 2, tp 1
   const std::string degree = "--parallelism.context_parallel_degree=4";
   const PlanRequest usual = make_plan_request(job_config({degree}), place);
-  EXPECT_EQ(usual.rotation, Rotation::all_gather);
-  EXPECT_EQ(usual.load_balance, LoadBalance::head_tail);
+  EXPECT_EQ(usual.parallelism.context_parallel_rotate_method, Rotation::all_gather);
+  EXPECT_EQ(usual.parallelism.context_parallel_load_balancer, LoadBalance::head_tail);
   EXPECT_EQ(usual.local_length(), usual.sequence_length / 4);
   EXPECT_EQ(usual.tokens(), usual.samples * usual.sequence_length / 4);
   EXPECT_EQ(usual.shards(), 8) << "weights are cut over the ranks of a sequence too";
   const JobConfig ring = job_config({degree, "--parallelism.context_parallel_rotate_method=alltoall",
                                      "--parallelism.context_parallel_load_balancer=none"});
-  EXPECT_EQ(make_plan_request(ring, place).rotation, Rotation::all_to_all);
-  EXPECT_EQ(make_plan_request(ring, place).load_balance, LoadBalance::none);
+  EXPECT_EQ(make_plan_request(ring, place).parallelism.context_parallel_rotate_method, Rotation::all_to_all);
+  EXPECT_EQ(make_plan_request(ring, place).parallelism.context_parallel_load_balancer, LoadBalance::none);
   EXPECT_EQ(make_sequence_share(ring, place).rank, 2);
   EXPECT_EQ(make_sequence_share(ring, place).split.ranks, 4);
   EXPECT_EQ(make_batch_plan(ring, place).dp_degree, 2) << "ranks of a sequence read the same samples";

@@ -11,7 +11,7 @@ namespace titan {
 namespace {
 
 LearningRateSchedule schedule_2026(int64_t steps, int64_t warmup, std::optional<double> decay_ratio = {}) {
-  return {.total_steps = steps, .warmup_steps = warmup, .decay_ratio = decay_ratio};
+  return {.options = {.warmup_steps = warmup, .total_steps = steps, .decay_ratio = decay_ratio}};
 }
 
 void expect_factors(const LearningRateSchedule& schedule, const std::vector<double>& expected) {
@@ -30,7 +30,7 @@ TEST(LearningRate, December2024StaysDefinedWhenEverythingIsWarmUp) {
   LearningRateSchedule schedule = schedule_2026(3, 5);
   schedule.generation = Generation::december_2024;
   expect_factors(schedule, {1.0 / 6, 2.0 / 6, 3.0 / 6});
-  schedule.warmup_steps = 3;
+  schedule.options.warmup_steps = 3;
   EXPECT_EQ(schedule.factor(4), 1.0);
   EXPECT_EQ(schedule.factor(5), 0.0) << "never negative";
   EXPECT_EQ(schedule.factor(50), 0.0);
@@ -58,11 +58,11 @@ TEST(LearningRate, DecayStepsRoundHalvesToEven) {
 
 TEST(LearningRate, SquareRootAndCosineDecayReachTheMinimum) {
   LearningRateSchedule schedule = schedule_2026(10, 2, 0.5);
-  schedule.decay_type = DecayType::sqrt;
+  schedule.options.decay_type = DecayType::sqrt;
   expect_factors(schedule,
                  {.5, 1, 1, 1, 1, 1, 1 - std::sqrt(.2), 1 - std::sqrt(.4), 1 - std::sqrt(.6), 1 - std::sqrt(.8)});
-  schedule.decay_type = DecayType::cosine;
-  schedule.minimum_factor = 0.1;
+  schedule.options.decay_type = DecayType::cosine;
+  schedule.options.min_lr_factor = 0.1;
   expect_factors(schedule,
                  {.5, 1, 1, 1, 1, 1, .1 + .9 * .5 * (1 + std::cos(M_PI * .2)), .1 + .9 * .5 * (1 + std::cos(M_PI * .4)),
                   .1 + .9 * .5 * (1 + std::cos(M_PI * .6)), .1 + .9 * .5 * (1 + std::cos(M_PI * .8))});
@@ -73,8 +73,8 @@ TEST(LearningRate, BeyondItsTotalStepsAScheduleStaysAtItsMinimum) {
     for (const DecayType type : {DecayType::linear, DecayType::sqrt, DecayType::cosine}) {
       for (const double minimum : {0.0, 0.1}) {
         LearningRateSchedule schedule = schedule_2026(10, 2, ratio);
-        schedule.decay_type = type;
-        schedule.minimum_factor = minimum;
+        schedule.options.decay_type = type;
+        schedule.options.min_lr_factor = minimum;
         EXPECT_GT(schedule.factor(10), minimum);
         for (const int64_t step : {11, 12, 15, 21, 1000}) EXPECT_NEAR(schedule.factor(step), minimum, 1e-12) << step;
       }
@@ -108,19 +108,19 @@ TEST(LearningRate, TheConfigNamesEveryFieldOfTheSchedule) {
       "[training]\nsteps = 40\n[optimizer]\nlr = 2e-3\n[lr_scheduler]\nwarmup_steps = 4\ndecay_ratio = 0.25\n"
       "decay_type = \"cosine\"\nmin_lr_factor = 0.2\n");
   EXPECT_EQ(made.schedule.generation, Generation::last_2026);
-  EXPECT_EQ(made.schedule.total_steps, 40);
-  EXPECT_EQ(made.schedule.warmup_steps, 4);
-  EXPECT_EQ(made.schedule.decay_ratio, 0.25);
-  EXPECT_EQ(made.schedule.decay_type, DecayType::cosine);
-  EXPECT_DOUBLE_EQ(made.schedule.minimum_factor, 0.2);
+  EXPECT_EQ(made.schedule.total_steps(), 40);
+  EXPECT_EQ(made.schedule.options.warmup_steps, 4);
+  EXPECT_EQ(made.schedule.options.decay_ratio, 0.25);
+  EXPECT_EQ(made.schedule.options.decay_type, DecayType::cosine);
+  EXPECT_DOUBLE_EQ(made.schedule.options.min_lr_factor, 0.2);
   EXPECT_DOUBLE_EQ(made.schedule.rate(4), 2e-3);
   EXPECT_TRUE(made.notes.empty());
 }
 
 TEST(LearningRate, TotalStepsOfTheSchedulerMayDifferFromThoseOfTheRun) {
-  EXPECT_EQ(
-      from_config("[training]\nsteps = 10\n[lr_scheduler]\ntotal_steps = 100\nwarmup_steps = 1\n").schedule.total_steps,
-      100);
+  EXPECT_EQ(from_config("[training]\nsteps = 10\n[lr_scheduler]\ntotal_steps = 100\nwarmup_steps = 1\n")
+                .schedule.total_steps(),
+            100);
 }
 
 TEST(LearningRate, WhatHasToBeCutIsSaid) {

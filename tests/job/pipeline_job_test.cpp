@@ -16,7 +16,7 @@ std::string problems_of(std::vector<std::string> words) {
 }
 
 TEST(PipelineOfAJob, MicrobatchesAreNoConcernOfAJobWithoutOne) {
-  const std::vector<ConfigCheck> checks{check_model};
+  const std::vector<ConfigCheck> checks{check_contradictions, check_model};
   const std::vector<std::string> words{"--parallelism.pipeline_parallel_microbatch_size=3"};
   EXPECT_EQ(format_problems(load_config_text(Schema(), "", "job.toml", words, checks).problems), "");
 }

@@ -9,8 +9,9 @@ namespace titan {
 namespace {
 
 std::string problems_of(int64_t world, const std::vector<std::string>& words) {
-  const std::vector<ConfigCheck> checks{
-      [world](const JobConfig& config, const Origins& origins) { return world_problems(config, origins, world); }};
+  const std::vector<ConfigCheck> checks{check_contradictions, [world](const JobConfig& config, const Origins& origins) {
+                                          return world_problems(config, origins, world);
+                                        }};
   return format_problems(load_config_text(Schema(), "", "job.toml", words, checks).problems);
 }
 
@@ -26,8 +27,9 @@ TEST(WorldProblems, ADryRunHasAsManyRanksAsItSays) {
 }
 
 std::vector<std::string> notes(int64_t world, const std::vector<std::string>& words, const std::string& toml = "") {
-  const std::vector<ConfigCheck> checks{
-      [world](const JobConfig& config, const Origins& origins) { return world_problems(config, origins, world); }};
+  const std::vector<ConfigCheck> checks{check_contradictions, [world](const JobConfig& config, const Origins& origins) {
+                                          return world_problems(config, origins, world);
+                                        }};
   return load_config_text(Schema(), toml, "job.toml", words, checks).notes;
 }
 

@@ -5,6 +5,7 @@
 
 #include "support/operation.h"
 #include "support/passes.h"
+#include "support/small_plan.h"
 #include "titan/model/initialise.h"
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/embedding.h"
@@ -105,7 +106,7 @@ ModelDescription describe_toy() {
 struct RunningToy {
   explicit RunningToy(RecomputeSelection::Mode mode) {
     model = std::make_unique<ToyModel>(ModelStrategies{});
-    PlanRequest request;
+    PlanRequest request = plain_plan();
     request.samples = 2, request.sequence_length = 5, request.recompute.mode = mode;
     const Plan plan = make_plan(describe_toy(), request);
     const auto arena = std::make_shared<MemoryArena>(at::kCPU);

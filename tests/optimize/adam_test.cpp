@@ -5,6 +5,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "support/optimizer_options.h"
 #include "support/tensors.h"
 
 namespace titan {
@@ -57,15 +58,16 @@ struct Float64Adam {
   explicit Float64Adam(const at::Tensor& start)
       : p(as_double(start).clone()), m(at::zeros_like(p)), v(at::zeros_like(p)) {}
 
-  void step(int64_t t, double lr, double decay, double clip, const at::Tensor& gradient, const OptimizerOptions& o) {
+  void step(int64_t t, double lr, double decay, double clip, const at::Tensor& gradient, const OptimizerSection& o) {
+    const bool decoupled = o.name == "AdamW";
     at::Tensor g = as_double(gradient) * clip;
-    if (!o.decoupled_decay) g = g + decay * p;
+    if (!decoupled) g = g + decay * p;
     m = o.beta1 * m + (1 - o.beta1) * g;
     v = o.beta2 * v + (1 - o.beta2) * g * g;
     const double correction1 = 1 - std::pow(o.beta1, static_cast<double>(t));
     const double correction2 = 1 - std::pow(o.beta2, static_cast<double>(t));
-    if (o.decoupled_decay) p = p * (1 - lr * decay);
-    p = p - lr * (m / correction1) / (v.sqrt() / std::sqrt(correction2) + o.epsilon);
+    if (decoupled) p = p * (1 - lr * decay);
+    p = p - lr * (m / correction1) / (v.sqrt() / std::sqrt(correction2) + o.eps);
   }
 
   at::Tensor p, m, v;
@@ -87,8 +89,10 @@ constexpr OptimizerImplementation kImplementations[] = {
 
 class Adam : public ::testing::TestWithParam<std::tuple<OptimizerImplementation, bool, bool>> {
  protected:
-  OptimizerOptions options() const {
-    return {.decoupled_decay = std::get<1>(GetParam()), .implementation = std::get<0>(GetParam())};
+  OptimizerSection options() const {
+    OptimizerSection options = optimizer_options(std::get<0>(GetParam()));
+    options.name = std::get<1>(GetParam()) ? "AdamW" : "Adam";
+    return options;
   }
   bool one_block() const { return std::get<2>(GetParam()); }
 };
@@ -229,7 +233,8 @@ TEST_P(Adam, ASkippedStepDoesNotClaimToHaveWrittenCopies) {
 
 TEST(AdamWithCoupledDecay, KeepsWhatIsLeftWhereDecayAllButCancelsTheClippedGradient) {
   constexpr double kClip = 0.3, kDecay = 0.125;
-  const OptimizerOptions options{.decoupled_decay = false, .weight_decay = kDecay};
+  OptimizerSection options = with_weight_decay(kDecay);
+  options.name = "Adam";
   Shards shards({{1000}}, /*one_block=*/true);
   const at::Tensor weights = as_double(shards.all[0]->master);
   const at::Tensor almost = weights * (1 + 1e-5 * as_double(normal({1000}, 2)));
@@ -250,7 +255,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizer, Adam,
 TEST(Optimizer, HowTheTensorsLieInMemoryChangesNoBitOfTheFusedStep) {
   Shards block(kShapes, /*one_block=*/true);
   Shards apart(kShapes, /*one_block=*/false);
-  const OptimizerOptions fused{.implementation = OptimizerImplementation::fused};
+  const OptimizerSection fused = optimizer_options(OptimizerImplementation::fused);
   // The second and the fourth have settings of their own and cut the block into stretches.
   const std::vector<ParameterGroup> groups{{"", 1.0, 1.0, {0, 2, 4}}, {"x", 0.5, 1.0, {1}}, {"y", 1.0, 0.0, {3}}};
   Optimizer first(block.all, groups, fused);
@@ -269,8 +274,8 @@ TEST(Optimizer, ParametersGivenInAnotherOrderThanTheyLieInMemoryAreSteppedAlike)
     Shards straight(kShapes, true);
     Shards mixed(kShapes, true);
     std::vector<Parameter*> order{mixed.all[3], mixed.all[0], mixed.all[4], mixed.all[2], mixed.all[1]};
-    Optimizer first(straight.all, one_group(5), {.implementation = implementation});
-    Optimizer second(order, one_group(5), {.implementation = implementation});
+    Optimizer first(straight.all, one_group(5), optimizer_options(implementation));
+    Optimizer second(order, one_group(5), optimizer_options(implementation));
     straight.draw_gradients(1);
     mixed.draw_gradients(1);
     first.step(1, 0.01, control(straight));
@@ -284,8 +289,8 @@ TEST(Optimizer, ParametersGivenInAnotherOrderThanTheyLieInMemoryAreSteppedAlike)
 TEST(Optimizer, SteppingGroupByGroupGivesTheBitsOfOneStep) {
   Shards whole(kShapes, true);
   Shards parts(kShapes, true);
-  Optimizer first(whole.all, one_group(5), {});
-  Optimizer second(parts.all, one_group(5), {});
+  Optimizer first(whole.all, one_group(5), optimizer_options());
+  Optimizer second(parts.all, one_group(5), optimizer_options());
   whole.draw_gradients(1);
   parts.draw_gradients(1);
   first.step(1, 0.01, control(whole));
@@ -297,7 +302,7 @@ TEST(Optimizer, SteppingGroupByGroupGivesTheBitsOfOneStep) {
 
 TEST(Optimizer, GroupsThatAreSkippedApartAreCountedApart) {
   Shards shards(kShapes, true);
-  Optimizer optimizer(shards.all, one_group(5), {});
+  Optimizer optimizer(shards.all, one_group(5), optimizer_options());
   for (int64_t step = 1; step <= 3; ++step) {
     shards.draw_gradients(step);
     StepControl now = control(shards);
@@ -313,7 +318,7 @@ TEST(Optimizer, TheCopyOfAFrozenParameterStaysValid) {
   add_copies(shards, true);
   shards.all[1]->freeze();
   shards.draw_gradients(1);
-  Optimizer optimizer(shards.all, one_group(2), {});
+  Optimizer optimizer(shards.all, one_group(2), optimizer_options());
   optimizer.step(1, 0.1, control(shards));
   for (const Parameter* parameter : shards.all) EXPECT_TRUE(parameter->compute_copy_written) << parameter->name();
 }
@@ -330,7 +335,7 @@ TEST(Optimizer, AParameterWithoutGradientOrFrozenIsNotStepped) {
   const at::Tensor untouched = shards.all[0]->master.clone();
   const at::Tensor frozen_before = frozen.master.clone();
   const at::Tensor stepped = shards.all[1]->master.clone();
-  Optimizer optimizer({shards.all[0], shards.all[1], &frozen}, one_group(3), {});
+  Optimizer optimizer({shards.all[0], shards.all[1], &frozen}, one_group(3), optimizer_options());
   optimizer.step(1, 0.1, now);
   EXPECT_TRUE(same_bits(shards.all[0]->master, untouched));
   EXPECT_TRUE(same_bits(frozen.master, frozen_before));
@@ -342,7 +347,7 @@ TEST(Optimizer, TheFirstStepMovesEveryWeightByAboutTheLearningRate) {
   Shards shards({{100}}, true);
   const at::Tensor before = shards.masters.clone();
   shards.gradients.copy_(normal({100}, 3).sign());
-  Optimizer optimizer(shards.all, one_group(1), {.weight_decay = 0.0});
+  Optimizer optimizer(shards.all, one_group(1), with_weight_decay(0));
   optimizer.step(1, 0.01, control(shards));
   EXPECT_TRUE(near(before - shards.masters, 0.01 * shards.gradients, 1e-4));
 }

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "src/optimize/cpu_kernels.h"
+#include "support/optimizer_options.h"
 #include "support/tensors.h"
 #include "titan/base/philox.h"
 #include "titan/optimize/optimizer.h"
@@ -101,7 +102,8 @@ using Dtypes = std::tuple<at::ScalarType, at::ScalarType>;
 /// Some of a model's parameters as one rank has them: its boxes, with the gradients that all ranks agree on.
 struct Rank {
   Rank(const std::vector<std::vector<int64_t>>& shapes, const std::vector<TensorLayout>& layouts,
-       const std::vector<int64_t>& coordinates, const Dtypes& dtypes, OptimizerOptions options) {
+       const std::vector<int64_t>& coordinates, const Dtypes& dtypes, OptimizerSection options,
+       uint64_t rounding_seed = 9) {
     for (size_t i = 0; i < shapes.size(); ++i) {
       owned.push_back(std::make_unique<Parameter>(ParameterSpec{"layer." + std::to_string(i), shapes[i], {}}));
       const Box box = layouts[i].box(coordinates);
@@ -111,8 +113,8 @@ struct Rank {
     }
     ParameterGroup group;
     for (size_t i = 0; i < shapes.size(); ++i) group.members.push_back(i);
-    options.state_type = std::get<1>(dtypes);
-    optimizer = std::make_unique<Optimizer>(all, std::vector<ParameterGroup>{group}, options);
+    options.state_dtype = std::get<1>(dtypes) == at::kBFloat16 ? ElementType::bfloat16 : ElementType::float32;
+    optimizer = std::make_unique<Optimizer>(all, std::vector<ParameterGroup>{group}, options, rounding_seed);
   }
 
   static at::Tensor part_of(at::Tensor whole, const Box& box) {
@@ -162,7 +164,7 @@ struct Cut {
 
 class Bf16States : public ::testing::TestWithParam<std::tuple<OptimizerImplementation, Dtypes>> {
  protected:
-  OptimizerOptions options() const { return {.implementation = std::get<0>(GetParam()), .rounding_seed = 9}; }
+  OptimizerSection options() const { return optimizer_options(std::get<0>(GetParam())); }
   Dtypes dtypes() const { return std::get<1>(GetParam()); }
 };
 
@@ -237,7 +239,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Bf16States, AnotherSeedOrStepRoundsOtherwise) {
   const Dtypes dtypes{at::kBFloat16, at::kBFloat16};
   const auto stepped = [&](uint64_t seed, int64_t step) {
-    Rank rank({{64, 64}}, {TensorLayout({64, 64})}, {}, dtypes, {.rounding_seed = seed});
+    Rank rank({{64, 64}}, {TensorLayout({64, 64})}, {}, dtypes, optimizer_options(), seed);
     rank.all[0]->gradient_shard = normal({64, 64}, 5);
     const at::TensorOptions scalar(at::kDouble);
     rank.optimizer->step(step, 0.01, {at::ones({}, scalar), at::ones({}, scalar), at::zeros({}, at::kFloat)});
@@ -254,7 +256,7 @@ TEST(Bf16States, UpdatesFarBelowTheLastPlaceAddUpAllTheSame) {
   ParameterSpec spec{"w", {count}, {}};
   Parameter parameter(spec);
   parameter.master = at::ones({count}, at::kBFloat16);
-  Optimizer optimizer({&parameter}, {{"", 1, 1, {0}}}, {.weight_decay = 0});
+  Optimizer optimizer({&parameter}, {{"", 1, 1, {0}}}, with_weight_decay(0));
   const at::TensorOptions scalar(at::kDouble);
   for (int64_t t = 1; t <= 100; ++t) {
     parameter.gradient_shard = at::full({count}, -0.5);
@@ -274,7 +276,7 @@ TEST_P(Bf16Copies, OfFp32MastersAreWrittenInTheStep) {
   parameter.master = normal({rows}, 1);
   parameter.compute_copy = at::zeros({rows}, at::kBFloat16);
   parameter.gradient_shard = normal({rows}, 2);
-  Optimizer optimizer({&parameter}, {{"", 1, 1, {0}}}, {.state_type = at::kBFloat16});
+  Optimizer optimizer({&parameter}, {{"", 1, 1, {0}}}, with_states(ElementType::bfloat16));
   const at::TensorOptions scalar(at::kDouble);
   optimizer.step(1, 0.01, {at::ones({}, scalar), at::ones({}, scalar), at::zeros({}, at::kFloat)});
   EXPECT_TRUE(parameter.compute_copy_written);

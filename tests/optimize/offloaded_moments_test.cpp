@@ -1,6 +1,7 @@
 // Moments that live on the host and come to the device to be stepped: the same bits, the bytes that the plan says.
 #include <gtest/gtest.h>
 
+#include "support/optimizer_options.h"
 #include "support/tensors.h"
 #include "titan/optimize/optimizer.h"
 
@@ -27,6 +28,10 @@ struct Weights {
   std::vector<Parameter*> all;
 };
 
+OptimizerSection options_in(at::ScalarType dtype) {
+  return with_states(dtype == at::kBFloat16 ? ElementType::bfloat16 : ElementType::float32);
+}
+
 class OffloadedMoments : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(OffloadedMoments, ChangeNoBitAndCrossOnceEachWayInAStep) {
@@ -34,8 +39,8 @@ TEST_P(OffloadedMoments, ChangeNoBitAndCrossOnceEachWayInAStep) {
   const auto host_offload =
       std::make_shared<HostOffload>(std::make_shared<MemoryArena>(at::kCPU), std::make_shared<MemoryArena>(at::kCPU));
   Weights near, far;
-  Optimizer here(near.all, groups, {.state_type = GetParam()}),
-      away(far.all, groups, {.state_type = GetParam()}, host_offload);
+  Optimizer here(near.all, groups, options_in(GetParam())),
+      away(far.all, groups, options_in(GetParam()), 0, host_offload);
   for (int64_t step = 1; step <= 3; ++step) {
     host_offload->reset();
     here.step(step, 0.01, near.draw(step, step == 2));
@@ -59,7 +64,7 @@ TEST_P(OffloadedMoments, OfAGroupAloneCrossAlone) {
   const auto host_offload =
       std::make_shared<HostOffload>(std::make_shared<MemoryArena>(at::kCPU), std::make_shared<MemoryArena>(at::kCPU));
   Weights weights;
-  Optimizer optimizer(weights.all, {{"", 1, 1, {0, 1, 2, 3}}}, {.state_type = GetParam()}, host_offload);
+  Optimizer optimizer(weights.all, {{"", 1, 1, {0, 1, 2, 3}}}, options_in(GetParam()), 0, host_offload);
   const StepControl control = weights.draw(1, false);
   optimizer.step_some(std::span(weights.all).subspan(1, 1), 1, 0.01, control);
   EXPECT_EQ(host_offload->to_device_bytes(), 7 * 2 * static_cast<int64_t>(c10::elementSize(GetParam())));

@@ -21,7 +21,7 @@ Verdict judge(SpikeGuard& guard, double loss, double norm) {
 }
 
 SpikeGuard a_guard(int64_t window = 16, double threshold = 5) {
-  return SpikeGuard({window, threshold, true}, at::kCPU);
+  return SpikeGuard(window, threshold, /*skips=*/true, at::kCPU);
 }
 
 /// Loss around 3 ± 0.1 and norm around 1 ± 0.05 from one seed.

@@ -98,8 +98,8 @@ ModelRequest float8_request() {
 
 PlanRequest float8_plan(Float8Recipe recipe = Float8Recipe::tensorwise, const RecomputeSelection& selection = {}) {
   PlanRequest request = small_plan();
-  request.compute = ElementType::bfloat16;
-  request.float8 = Float8Request{.recipe = recipe};
+  request.training.mixed_precision_param = ElementType::bfloat16;
+  request.float8 = LinearFloat8Section{.recipe_name = recipe};
   request.recompute = selection;
   return request;
 }
@@ -180,7 +180,7 @@ struct Float8Model {
                        const ExecutorOptions& options = fused_float8_options(), bool unaware = false,
                        const SmallModel::MakeRunner& runner = SmallModel::eager)
       : small(float8_request(), plan, options, SmallModel::resident,
-              products(counting(casts, passes.get()), plan.float8->recipe, unaware), runner) {}
+              products(counting(casts, passes.get()), recipe_of(*plan.float8), unaware), runner) {}
 
   std::shared_ptr<const LinearProducts> products(Float8Casts casts, Float8Recipe recipe, bool unaware) const {
     Float8Options options{.recipe = recipe};

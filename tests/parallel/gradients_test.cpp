@@ -17,7 +17,7 @@ using Mode = RecomputeSelection::Mode;
 PlanRequest plan_with(const RecomputeSelection& selection, ElementType compute = ElementType::float32) {
   PlanRequest request = small_plan();
   request.recompute = selection;
-  request.compute = compute;
+  request.training.mixed_precision_param = compute;
   return request;
 }
 
@@ -143,7 +143,7 @@ TEST(Executor, Bf16ComputeStaysNearTheFp32GradientsAndKeepsThemInFp32) {
 }
 
 TEST(Executor, MicrobatchesAddUpToOneLargeBatch) {
-  PlanRequest four;
+  PlanRequest four = plain_plan();
   four.samples = 4;
   SmallModel whole(small_request(), four);
   SmallModel pieces(small_request());

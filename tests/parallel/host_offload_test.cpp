@@ -89,7 +89,7 @@ struct Pair {
   static PlanRequest request(const RecomputeSelection& selection, ElementType compute, bool offload) {
     PlanRequest plan = small_plan();
     plan.recompute = selection;
-    plan.compute = compute;
+    plan.training.mixed_precision_param = compute;
     plan.offload_activations = offload;
     return plan;
   }

@@ -103,8 +103,8 @@ struct Kept {
     const ModelFamily& family = *find_model_family(request.model.name);
     PlanRequest plan_request = small_plan();
     plan_request.sequence_length = request.sequence_length;
-    plan_request.compute = plan_request.reduce = ElementType::bfloat16;
-    plan_request.keep_fp32 = std::move(units);
+    plan_request.training.mixed_precision_param = plan_request.training.mixed_precision_reduce = ElementType::bfloat16;
+    plan_request.training.keep_fp32 = std::move(units);
     plan_request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
     const ModelDescription description = describe_model(request);
     plan = make_plan(description, plan_request);

@@ -76,7 +76,7 @@ class OffloadedGradients : public ::testing::TestWithParam<std::tuple<at::Device
     const ModelFamily& family = *find_model_family(request.model.name);
     PlanRequest plan_request = small_plan();
     plan_request.sequence_length = request.sequence_length;
-    plan_request.cpu_offload = true;
+    plan_request.training.enable_cpu_offload = true;
     plan_request.accumulation = layout.microbatches;
     plan_request.place = {DeviceMesh({1, layout.replicas, layout.ranks, 1, 1}, layout.replicas * layout.ranks), 0};
     const Plan plan = make_plan(describe_model(request), plan_request);

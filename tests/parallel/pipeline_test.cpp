@@ -235,7 +235,7 @@ class StandInRank {
  public:
   StandInRank(const StandInPipeline& pipeline, int64_t rank, std::shared_ptr<Communicator> communicator,
               const StageTimes& times = {}, const std::shared_ptr<double>& now = std::make_shared<double>(0)) {
-    PlanRequest request;
+    PlanRequest request = plain_plan();
     request.sequence_length = 2;
     request.accumulation = pipeline.shape.microbatches;
     request.place = {DeviceMesh({.pp = pipeline.shape.ranks, .dp_shard = 1}, pipeline.shape.ranks), rank};

@@ -20,7 +20,7 @@ TEST_P(SavedBytes, OfEveryUnitAreExactlyWhatThePlanSaid) {
   for (const NamedSelection& named : all_selections()) {
     SCOPED_TRACE(named.name);
     PlanRequest plan = small_plan();
-    plan.compute = compute;
+    plan.training.mixed_precision_param = compute;
     plan.recompute = named.selection;
     ModelRequest request = small_request(family, kv_heads);
     request.model.norm_type = norm;
@@ -58,9 +58,9 @@ TEST(SavedBytes, InFloat8AreWhatThePlanSaidWhicheverLayersAreConverted) {
       for (const NamedSelection& named : all_selections()) {
         SCOPED_TRACE(named.name + " " + unchanged);
         PlanRequest plan = small_plan();
-        plan.compute = ElementType::bfloat16;
-        plan.float8 = Float8Request{.recipe = recipe};
-        if (!unchanged.empty()) plan.float8->filters = {unchanged};
+        plan.training.mixed_precision_param = ElementType::bfloat16;
+        plan.float8 = LinearFloat8Section{.recipe_name = recipe};
+        if (!unchanged.empty()) plan.float8->filter_fqns = {unchanged};
         plan.recompute = named.selection;
         SmallModel small(request, plan, {.count_saved_bytes = true}, SmallModel::resident,
                          make_float8_products({.recipe = recipe, .keeps_weights = true}));
@@ -88,9 +88,9 @@ TEST(SavedBytes, HoldTheColumnsOfFloat8WeightsWhereWeightsStay) {
   for (const Case one : {Case::stay, Case::cast_again, Case::leave}) {
     PlanRequest plan_request = small_plan();
     plan_request.sequence_length = request.sequence_length;
-    plan_request.compute = ElementType::bfloat16;
-    plan_request.float8 = Float8Request{.casts_again = one == Case::cast_again};
-    plan_request.cpu_offload = one == Case::leave;
+    plan_request.training.mixed_precision_param = ElementType::bfloat16;
+    plan_request.float8 = LinearFloat8Section{.force_recompute_fp8_weight_in_bwd = one == Case::cast_again};
+    plan_request.training.enable_cpu_offload = one == Case::leave;
     const ModelDescription model = describe_model(request);
     const Plan plan = make_plan(model, plan_request);
     const Assembly assembly =
@@ -121,7 +121,7 @@ TEST_P(SavedBytesOfOneRank, OfSeveralThatShareEveryMatrixAreWhatThePlanSaid) {
   for (const ElementType compute : {ElementType::float32, ElementType::bfloat16}) {
     PlanRequest plan_request = small_plan();
     plan_request.sequence_length = request.sequence_length;
-    plan_request.compute = compute;
+    plan_request.training.mixed_precision_param = compute;
     plan_request.recompute = named.selection;
     plan_request.place = {DeviceMesh({1, 1, 1, 1, 2}, 2), 1};
     const ModelDescription model = describe_model(request);

@@ -178,8 +178,9 @@ struct Alone {
     const ModelFamily& family = *find_model_family(request.model.name);
     description = describe_model(request);
     plan = make_plan(description, asked);
-    assembly = assemble(family, request, {std::make_shared<DenseProducts>(), plan.request.loss_chunks, false}, plan, {},
-                        at::kCPU, /*seed=*/11, options, recorded ? std::make_unique<ReplayedWork>(counts) : nullptr);
+    assembly =
+        assemble(family, request, {std::make_shared<DenseProducts>(), {.chunks = plan.request.training.loss_chunks}},
+                 plan, {}, at::kCPU, /*seed=*/11, options, recorded ? std::make_unique<ReplayedWork>(counts) : nullptr);
     executor = assembly.executor.get();
   }
 
@@ -201,7 +202,7 @@ struct Alone {
       StepWork none;
       losses.push_back(executor->run(executor->program(kind), {&batches[i], 1}, none).item<double>());
     }
-    if (plan.request.cpu_offload) wait_host(*executor);
+    if (plan.request.training.enable_cpu_offload) wait_host(*executor);
     return losses;
   }
 
@@ -287,7 +288,7 @@ TEST(MicrobatchGraphs, InFloat8AreTheBitsOfEagerSteps) {
   request.model.override_sizes = {
       .dim = 64, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .multiple_of = 16, .vocab_size = 59};
   PlanRequest plan = plan_in(ElementType::bfloat16);
-  plan.float8 = Float8Request{};
+  plan.float8 = LinearFloat8Section{};
   Alone recorded(true, plan, fused_loss_options(), request), plain(false, plan, fused_loss_options(), request);
   expect_same_steps(recorded, plain, 6);
   EXPECT_EQ(recorded.counts->runs, 4);
@@ -371,7 +372,7 @@ TEST(MicrobatchGraphs, WithoutMemoryForThemStepsGoOnEagerlyWithTheSameBits) {
 
 TEST(GraphRunner, WithoutMemoryForGraphsGoesOnEagerlyWithTheSameBits) {
   PlanRequest plan = small_plan();
-  plan.cpu_offload = true;                   // blocks are recorded one by one, forward and backward
+  plan.training.enable_cpu_offload = true;   // blocks are recorded one by one, forward and backward
   for (const int64_t fits : {0, 2, 3, 5}) {  // of three blocks forward, then backward
     Alone recorded(true, plan), plain(false, plan);
     recorded.counts->fits = fits;
@@ -383,7 +384,7 @@ TEST(GraphRunner, WithoutMemoryForGraphsGoesOnEagerlyWithTheSameBits) {
 
 TEST(MicrobatchGraphs, AreNotForWeightsThatComeAndGo) {
   PlanRequest plan = small_plan();
-  plan.cpu_offload = true;
+  plan.training.enable_cpu_offload = true;
   Alone offloaded(true, plan);
   EXPECT_FALSE(offloaded.plan.records_microbatches());
   for (int i = 1; i <= 3; ++i) offloaded.step({offloaded.batch(1)});

@@ -237,7 +237,7 @@ TEST(WeightStore, WeightsThatAreThereAtNoOtherTimeGiveTheBitsOfThoseThatStay) {
         SCOPED_TRACE(fmt::format("{}, {}", family, named.name));
         PlanRequest plan = small_plan();
         plan.recompute = named.selection;
-        plan.reshard = policy;
+        plan.parallelism.fsdp_reshard_after_forward = policy;
         plan.accumulation = 2;
         PoisonedModel poisoned(small_request(family), plan);
         SmallModel resident(small_request(family), plan);
@@ -263,7 +263,7 @@ TEST(WeightStore, WeightsThatAreThereAtNoOtherTimeGiveTheBitsOfThoseThatStay) {
 
 TEST(WeightStoreResident, CopiesAreMadeOncePerChangeOfTheMasters) {
   PlanRequest plan = small_plan();
-  plan.compute = ElementType::bfloat16;
+  plan.training.mixed_precision_param = ElementType::bfloat16;
   SmallModel small(small_request(), plan);
   Parameter& output = small.model->parameter("output.weight");
   small.executor->infer(small.batch(), UnitMode::evaluate);
@@ -279,7 +279,7 @@ TEST(WeightStoreResident, CopiesAreMadeOncePerChangeOfTheMasters) {
 
 TEST(WeightStoreResident, CopiesThatTheirWriterMadeAreNotMadeAgainButTheNextChangeMakesThem) {
   PlanRequest plan = small_plan();
-  plan.compute = ElementType::bfloat16;
+  plan.training.mixed_precision_param = ElementType::bfloat16;
   SmallModel small(small_request(), plan);
   Parameter& output = small.model->parameter("output.weight");
   auto first_weight = [&] {
@@ -304,7 +304,7 @@ TEST(WeightStoreResident, CopiesThatTheirWriterMadeAreNotMadeAgainButTheNextChan
 
 TEST(WeightStoreResident, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
   PlanRequest plan = small_plan();
-  plan.compute = ElementType::bfloat16;
+  plan.training.mixed_precision_param = ElementType::bfloat16;
   SmallModel small(small_request(), plan);
   Parameter& output = small.model->parameter("output.weight");
   for (const auto& parameter : small.model->parameter_handles()) parameter->compute_copy_written = true;
@@ -317,7 +317,7 @@ TEST(WeightStoreResident, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) 
 TEST(WeightStoreResident, TransientGradientsLiveFromTheirFirstUseToTheEndOfTheStep) {
   auto transient = [](const Plan& plan, size_t group, std::vector<Parameter*> members) {
     PlanRequest request = plan.request;
-    request.step_in_backward = true;
+    request.optimizer.early_step_in_backward = true;
     return std::make_unique<WeightStore>(plan.groups[group], std::move(members), request, no_offload());
   };
   SmallModel small(small_request(), small_plan(), {}, transient);
@@ -412,9 +412,9 @@ TEST(WeightStoreSharded, HoldAsManyBytesAsThePlanSays) {
                                         {false, ElementType::bfloat16},
                                         {true, ElementType::bfloat16}}) {
     PlanRequest request = small_plan();
-    request.compute = ElementType::bfloat16;
-    request.reduce = reduce;
-    request.cpu_offload = offload;
+    request.training.mixed_precision_param = ElementType::bfloat16;
+    request.training.mixed_precision_reduce = reduce;
+    request.training.enable_cpu_offload = offload;
     Sharded sharded(request);
     int64_t shards = 0, slots = 0, gradients = 0;
     for (const WeightGroupPlan& group : sharded.plan.groups) {
@@ -444,9 +444,9 @@ TEST(WeightStoreSharded, HoldAsManyBytesAsThePlanSays) {
 TEST(WeightStoreSharded, GradientsThatAreSteppedOnTheHostAreThereOnlyOnceItHasWaited) {
   for (const ElementType reduce : {ElementType::float32, ElementType::bfloat16}) {
     PlanRequest request = small_plan();
-    request.compute = ElementType::bfloat16;
-    request.reduce = reduce;
-    request.cpu_offload = true;
+    request.training.mixed_precision_param = ElementType::bfloat16;
+    request.training.mixed_precision_reduce = reduce;
+    request.training.enable_cpu_offload = true;
     Sharded sharded(request);
     Executor& executor = *sharded.assembly.executor;
     std::map<std::string, at::Tensor> on_device;
@@ -473,7 +473,7 @@ TEST(WeightStoreSharded, GradientsThatAreSteppedOnTheHostAreThereOnlyOnceItHasWa
 
 TEST(WeightStoreSharded, CopiesThatWereStaleBeforeAWriterMadeSomeAreMadeAgain) {
   PlanRequest request = small_plan();
-  request.compute = ElementType::bfloat16;
+  request.training.mixed_precision_param = ElementType::bfloat16;
   Sharded sharded(request);
   for (Parameter* parameter : sharded.assembly.parameters) {
     parameter->master.fill_(5.0);

@@ -53,8 +53,8 @@ TEST(Float8Layers, ATiedOutputIsListedUnderItsOwnName) {
 }
 
 TEST(Float8Layers, AFilterLeavesEveryLayerWhoseNameHasIt) {
-  Float8Request request;
-  request.filters = {"attention.wk", "layers.1."};
+  LinearFloat8Section request;
+  request.filter_fqns = {"attention.wk", "layers.1."};
   const auto choices = choose_float8_layers(describe_float8("llama3", "debugmodel"), request, 1, {});
   for (const LinearChoice& choice : choices) {
     const bool named = choice.layer.find("attention.wk") != std::string::npos || choice.layer.starts_with("layers.1.");
@@ -117,10 +117,10 @@ TEST_P(SmallLayers, FollowTorchaosBounds) {
   unit.name = "layers.0";
   unit.parameters = {{"layers.0.w.weight", {one.n, one.k}, {}}};
   model.units = {unit};
-  Float8Request request;
-  request.recipe = one.recipe;
+  LinearFloat8Section request;
+  request.recipe_name = one.recipe;
   EXPECT_TRUE(choose_float8_layers(model, request, 1, {})[0].converted);
-  request.leaves_small = true;
+  request.filter_fqns.emplace_back(kSmallLayersFilter);
   EXPECT_EQ(choose_float8_layers(model, request, 1, {})[0].converted, !one.is_small);
 }
 
@@ -136,8 +136,8 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return fmt::format("{}_{}_by_{}", name(info.param.recipe), info.param.n, info.param.k); });
 
 TEST(Float8Lines, NameTheRecipeAndJoinWhatIsAlike) {
-  Float8Request request;
-  request.filters = {"layers.2.attention.wo"};
+  LinearFloat8Section request;
+  request.filter_fqns = {"layers.2.attention.wo"};
   const ModelDescription model = describe_float8("llama3", "debugmodel");
   const auto lines = float8_lines(request, choose_float8_layers(model, request, 1, {}));
   EXPECT_EQ(lines[0], "Float8 tensorwise scaled training active");
@@ -148,16 +148,16 @@ TEST(Float8Lines, NameTheRecipeAndJoinWhatIsAlike) {
   EXPECT_NE(all.find("  float8    attention.wo [256, 256] of layers 0-1, 3-5"), std::string::npos) << all;
   EXPECT_NE(all.find("  unchanged attention.wo [256, 256] of layers 2: named by filter_fqns"), std::string::npos);
   EXPECT_NE(all.find("  unchanged output [2048, 256]: "), std::string::npos) << all;
-  request.recipe = Float8Recipe::rowwise;
+  request.recipe_name = Float8Recipe::rowwise;
   EXPECT_EQ(float8_lines(request, choose_float8_layers(model, request, 1, {}))[0],
             "Float8 training active with recipe rowwise");
 }
 
 TEST(IdleFloat8Words, SayWhyNoLayerIsConvertedAndWhatToDo) {
   const ModelDescription model = describe_float8("llama3", "debugmodel");
-  Float8Request request;
+  LinearFloat8Section request;
   EXPECT_FALSE(idle_float8_words(request, choose_float8_layers(model, request, 1, {})));
-  request.filters = {"attention", "feed_forward"};
+  request.filter_fqns = {"attention", "feed_forward"};
   const auto choices = choose_float8_layers(model, request, 1, {});
   EXPECT_EQ(
       idle_float8_words(request, choices),
@@ -172,7 +172,7 @@ TEST(IdleFloat8Words, SayWhyNoLayerIsConvertedAndWhatToDo) {
 
 TEST(IdleFloat8Words, DoNotBlameFiltersThatAreNotThere) {
   const ModelDescription model = describe_float8("llama3", "debugmodel");
-  const Float8Request request;
+  const LinearFloat8Section request;
   const std::vector<std::string> kept{"layers.0", "layers.1", "layers.2", "layers.3", "layers.4", "layers.5"};
   const std::string said = *idle_float8_words(request, choose_float8_layers(model, request, 1, kept));
   EXPECT_NE(said.find("42: its unit is kept in float32 by training.keep_fp32"), std::string::npos) << said;
@@ -181,8 +181,8 @@ TEST(IdleFloat8Words, DoNotBlameFiltersThatAreNotThere) {
 
 TEST(IdleFloat8Words, CountWhatIsTooSmall) {
   const ModelDescription model = describe_float8("llama3", "debugmodel");
-  Float8Request request;
-  request.leaves_small = true;
+  LinearFloat8Section request;
+  request.filter_fqns.emplace_back(kSmallLayersFilter);
   const std::string said = *idle_float8_words(request, choose_float8_layers(model, request, 1, {}));
   EXPECT_NE(said.find("(42: small (auto_filter_small_kn); 1: the output layer"), std::string::npos) << said;
   EXPECT_NE(said.find("quantize.linear.float8.filter_fqns"), std::string::npos) << said;

@@ -40,7 +40,7 @@ TEST(Plan, RanksOfASequenceKeepTheirShareOfActivationsAndKeysOfTheOthers) {
   const Plan alone = plan_of(model);
   PlanRequest request = shared_by(4);
   const Plan gathered = plan_of(model, request);
-  request.rotation = Rotation::all_to_all;
+  request.parallelism.context_parallel_rotate_method = Rotation::all_to_all;
   const Plan handed_on = plan_of(model, request);
   EXPECT_EQ(gathered.units[1].saved_bytes, alone.units[1].saved_bytes / 4);
   const auto backward_of_attention = [](const Plan& plan) {
@@ -62,14 +62,14 @@ TEST(Plan, AValidationHoldsWhatStaysAndItsOwnForward) {
   PlanRequest request = small_plan();
   EXPECT_TRUE(plan_of(small_request(), request).validation_memory.empty());
   EXPECT_EQ(plan_of(small_request(), request).validation_bytes(), 0);
-  request.validation = {2, 13};
+  validate(request, 2, 13);
   const Plan plan = plan_of(small_request(), request);
   const std::map<std::string, int64_t> memory = memory_of(plan);
   EXPECT_EQ(plan.validation_bytes(),
             memory.at("parameters") + memory.at("gradients") + memory.at("optimizer state") + forward_of(plan));
   EXPECT_LT(plan.validation_bytes(), plan.training_bytes());
   EXPECT_EQ(plan.predicted_bytes(), plan.training_bytes());
-  request.validation = {200, 13};
+  validate(request, 200, 13);
   const Plan large = plan_of(small_request(), request);
   EXPECT_NEAR(static_cast<double>(forward_of(large)), 100.0 * static_cast<double>(forward_of(plan)),
               0.01 * static_cast<double>(forward_of(large)));
@@ -79,7 +79,7 @@ TEST(Plan, AValidationHoldsWhatStaysAndItsOwnForward) {
 
 TEST(Plan, AValidationIsNotCutIntoTrainingsMicrobatches) {
   PlanRequest request = small_plan();
-  request.validation = {8, 13};
+  validate(request, 8, 13);
   const int64_t forward = forward_of(plan_of(small_request(), request));
   request.samples = 1;
   request.accumulation = 4;
@@ -88,19 +88,19 @@ TEST(Plan, AValidationIsNotCutIntoTrainingsMicrobatches) {
 
 TEST(Plan, AValidationLiesBesideTheMemoryOfGraphsWhereThereAreAny) {
   PlanRequest request = small_plan();
-  request.validation = {2, 13};
+  validate(request, 2, 13);
   request.cuda_graphs = true;
   const Plan plan = plan_of(small_request(), request);
   EXPECT_EQ(plan.validation_bytes(), plan.training_bytes() + forward_of(plan));
-  request.step_in_backward = true;  // for which nothing is recorded
+  request.optimizer.early_step_in_backward = true;  // for which nothing is recorded
   const Plan eager = plan_of(small_request(), request);
   EXPECT_LT(eager.validation_bytes(), eager.training_bytes()) << "and gradients pass";
 }
 
 TEST(Plan, ALossFoundInPlaceMakesOneMatrixOfLogits) {
   PlanRequest request = small_plan();
-  request.validation = {64, 13};
-  request.loss_chunks = 1;
+  validate(request, 64, 13);
+  request.training.loss_chunks = 1;
   ModelRequest model = small_request();
   model.model.override_sizes.vocab_size = 5000;
   const int64_t plain = forward_of(plan_of(model, request));
@@ -119,7 +119,7 @@ TEST(Plan, ASequenceThatDoesNotDivideAmongItsRanksIsRefusedWithTheMultiple) {
     EXPECT_NE(std::string(error.what()).find("use a multiple of 8"), std::string::npos) << error.what();
   }
   PlanRequest row = shared_by(4);
-  row.load_balance = LoadBalance::none;
+  row.parallelism.context_parallel_load_balancer = LoadBalance::none;
   EXPECT_NO_THROW(plan_of(model, row));
 }
 
@@ -194,7 +194,7 @@ TEST(Plan, PerOperationRecomputeKeepsWhatWoScatteredOnlyWhereSeveralRanksShareIt
 
 TEST(Plan, OffloadedMomentsOfThreeParametersAreOnTheDevice) {
   PlanRequest request = small_plan();
-  request.offload_optimizer = true;
+  request.optimizer.offload = true;
   const Plan plan = plan_of(small_request(), request);
   std::vector<int64_t> numels;
   for (const WeightGroupPlan& group : plan.groups) {
@@ -206,7 +206,7 @@ TEST(Plan, OffloadedMomentsOfThreeParametersAreOnTheDevice) {
 
 TEST(Plan, MemoryIsTheSumOfItsPurposesAndFollowsTheDtypes) {
   PlanRequest request = small_plan();
-  request.compute = ElementType::bfloat16;
+  request.training.mixed_precision_param = ElementType::bfloat16;
   const Plan plan = plan_of(small_request(), request);
   const auto memory = memory_of(plan);
   const int64_t n = plan.parameter_count;
@@ -226,7 +226,7 @@ TEST(Plan, MemoryIsTheSumOfItsPurposesAndFollowsTheDtypes) {
 
 TEST(Plan, GradientsThatTravelNarrowedTakeTurnsInTwoMessages) {
   PlanRequest request = small_plan();
-  request.reduce = ElementType::bfloat16;
+  request.training.mixed_precision_reduce = ElementType::bfloat16;
   EXPECT_TRUE(plan_of(small_request(), request).message_slots.empty()) << "one process sends nothing";
   for (const int64_t accumulation : {1, 4}) {
     request.accumulation = accumulation;
@@ -244,7 +244,7 @@ TEST(Plan, GradientsThatTravelNarrowedTakeTurnsInTwoMessages) {
 
 TEST(Plan, SteppingInBackwardHoldsTheLargestGroupsGradientOnly) {
   PlanRequest request = small_plan();
-  request.step_in_backward = true;
+  request.optimizer.early_step_in_backward = true;
   const Plan plan = plan_of(small_request(), request);
   int64_t largest = 0;
   for (const WeightGroupPlan& group : plan.groups) largest = std::max(largest, group.numel);
@@ -265,7 +265,7 @@ TEST(Plan, ReshardingDecidesWhoSharesASlotAndHowOftenWeightsAreGathered) {
   request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
   std::map<ReshardPolicy, Plan> plans;
   for (ReshardPolicy policy : {ReshardPolicy::standard, ReshardPolicy::always, ReshardPolicy::never}) {
-    request.reshard = policy;
+    request.parallelism.fsdp_reshard_after_forward = policy;
     plans[policy] = plan_of(small_request(), request);
   }
   const Plan& standard = plans[ReshardPolicy::standard];
@@ -282,9 +282,9 @@ TEST(Plan, ReshardingDecidesWhoSharesASlotAndHowOftenWeightsAreGathered) {
 TEST(Plan, EmbeddingAndHeadThatAreOneMatrixShareNoSlotWithEachOther) {
   PlanRequest request = small_plan();
   request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
-  request.reshard = ReshardPolicy::always;
+  request.parallelism.fsdp_reshard_after_forward = ReshardPolicy::always;
   const Plan always = plan_of(small_request("llama3_2"), request);
-  request.reshard = ReshardPolicy::standard;
+  request.parallelism.fsdp_reshard_after_forward = ReshardPolicy::standard;
   EXPECT_EQ(always.weight_slots, plan_of(small_request("llama3_2"), request).weight_slots);
 }
 

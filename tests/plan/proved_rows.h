@@ -53,9 +53,9 @@ inline std::vector<LayoutRow> proved_rows() {
   const auto narrow = [](LayoutRow& row) { row.compute = row.reduce = ElementType::bfloat16; };
   const auto float8 = [](LayoutRow& row, bool gathers, bool precomputes) {
     row.compute = ElementType::bfloat16;
-    row.float8 = Float8Request{};
-    row.float8->gathers = gathers;
-    row.float8->precomputes = precomputes;
+    row.float8 = LinearFloat8Section{};
+    row.float8->enable_fsdp_float8_all_gather = gathers;
+    row.float8->precompute_float8_dynamic_scale_for_fsdp = precomputes;
     row.shard = 2;
   };
   all.push_back(row_with("alone", [](LayoutRow&) {}));

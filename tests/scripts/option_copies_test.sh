@@ -3,7 +3,7 @@
 . "$(dirname -- "${BASH_SOURCE[0]}")/harness.sh"
 
 # The number may only fall.
-kMost=116
+kMost=60
 
 bounded() {
   expect 0 python3 "$checkout/scripts/option_copies.py" --most "$kMost"

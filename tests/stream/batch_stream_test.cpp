@@ -25,9 +25,9 @@ BatchPlan plan_of(int64_t length, int64_t local, int64_t accumulation, int64_t d
 
 BatchOptions batch_options(bool infinite = true, bool restart_positions = false) {
   BatchOptions options;
-  options.dataset = "list";
-  options.infinite = infinite;
-  options.restart_positions = restart_positions;
+  options.chunks.dataset = "list";
+  options.chunks.infinite = infinite;
+  options.rows.restart_positions = restart_positions;
   return options;
 }
 

@@ -22,8 +22,9 @@ using test::TemporaryFolder;
 /// The user's text, ">", the assistant's text, end-of-text: as many ids as that has characters.
 std::shared_ptr<const ChatTemplate> short_template(bool all_count = false) {
   return std::make_shared<ChatTemplate>(
-      ChatTemplateOptions{
-          .name = "custom", .user = {"", ">"}, .assistant = {"", "<|end_of_text|>"}, .all_count = all_count},
+      ChatTemplateOptions{.name = "custom",
+                          .custom = {.user_suffix = ">", .assistant_suffix = "<|end_of_text|>"},
+                          .all_count = all_count},
       byte_tokenizer());
 }
 
@@ -87,8 +88,8 @@ TEST(Conversations, ABatchCountsTheLabelsThatCountOnEveryRank) {
     options.chat = short_template(all_count);
     int64_t counted = 0;
     for (int64_t rank = 0; rank < 2; ++rank) {
-      BatchOptions batches{.dataset = "chat", .infinite = false, .restart_positions = true};
-      batches.packing = ChunkPacking::conversations;
+      BatchOptions batches{.chunks = {.infinite = false, .dataset = "chat"}, .rows = {.restart_positions = true}};
+      batches.chunks.packing = ChunkPacking::conversations;
       const BatchPlan plan{.sequence_length = 10, .local_batch = 1, .dp_degree = 2, .dp_rank = rank};
       BatchStream stream(open_dataset(options), byte_tokenizer(), plan, batches);
       const std::optional<StepBatch> step = stream.next();

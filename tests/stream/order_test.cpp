@@ -242,9 +242,9 @@ TEST(BatchStream, ABatchThatIsGivenBackLeavesNoTraceInLaterOnes) {
   for (const bool restart : {false, true}) {
     BatchPlan plan{8, 2, 2, 1, 0};
     BatchOptions options;
-    options.restart_positions = restart;
+    options.rows.restart_positions = restart;
     options.queue_depth = 1;
-    options.infinite = false;
+    options.chunks.infinite = false;
     BatchStream kept(open_dataset(text(path)), test::byte_tokenizer(), plan, options);
     BatchStream reused(open_dataset(text(path)), test::byte_tokenizer(), plan, options);
     while (std::optional<StepBatch> expected = kept.next()) {

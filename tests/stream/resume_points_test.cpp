@@ -94,9 +94,10 @@ class Resume : public testing::TestWithParam<Case> {
     const auto& [kind, order] = GetParam();
     BatchPlan plan{/*sequence_length=*/64, /*local_batch=*/2, 1, 1, 0};
     BatchOptions options;
-    options.restart_positions = order == "document" || order == "upstream";
-    options.labels_end_with_document = order == "document";
-    options.packing = order == "lossless" || order == "document" ? ChunkPacking::lossless : ChunkPacking::upstream;
+    options.rows.restart_positions = order == "document" || order == "upstream";
+    options.rows.labels_end_with_document = order == "document";
+    options.chunks.packing =
+        order == "lossless" || order == "document" ? ChunkPacking::lossless : ChunkPacking::upstream;
     if (kind != "mixture") {
       return std::make_unique<BatchStream>(open_dataset(dataset(kind, order)), tokenizer, plan, options);
     }

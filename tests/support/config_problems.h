@@ -9,7 +9,7 @@
 namespace titan {
 
 inline std::string config_problems(const std::vector<std::string>& words, const std::string& toml = "") {
-  const std::vector<ConfigCheck> checks{check_model};
+  const std::vector<ConfigCheck> checks{check_contradictions, check_model};
   return format_problems(load_config_text(Schema(), toml, "job.toml", words, checks).problems);
 }
 

@@ -69,7 +69,7 @@ inline std::vector<std::string> small_job_words(const TestFolder& folder, const 
 
 /// A config from TOML text and command-line words; a problem in it fails the test.
 inline JobConfig job_config(const std::vector<std::string>& words, const std::string& toml = "") {
-  const std::vector<ConfigCheck> checks{check_model};
+  const std::vector<ConfigCheck> checks{check_contradictions, check_model};
   const LoadedConfig loaded = load_config_text(Schema(), toml, "job.toml", words, checks);
   EXPECT_EQ(format_problems(loaded.problems), "");
   return loaded.config;

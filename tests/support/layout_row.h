@@ -36,7 +36,7 @@ struct LayoutRow {
   uint64_t rounding_seed = 0;
   bool host_activations = false, host_moments = false;
   std::vector<std::string> keep_fp32;
-  std::optional<Float8Request> float8;
+  std::optional<LinearFloat8Section> float8;
   std::string frozen;  // expression of the names of parameters that are not trained; empty: all are
   bool loss_parallel = true;
   double max_norm = 1.0;
@@ -93,26 +93,26 @@ inline PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   request.samples = row.global_batch / (row.replicate * row.shard * row.accumulation);
   request.sequence_length = row.length;
   request.accumulation = row.accumulation;
-  request.compute = row.compute;
-  request.reduce = row.reduce;
-  request.master = row.master;
-  request.optimizer_state = row.state;
+  request.training.mixed_precision_param = row.compute;
+  request.training.mixed_precision_reduce = row.reduce;
+  request.training.dtype = row.master;
+  request.optimizer.state_dtype = row.state;
   request.recompute = recompute_of(row.recompute);
   request.place = place;
   request.cuda_graphs = row.graphs;
-  request.reshard = row.reshard == "always"  ? ReshardPolicy::always
-                    : row.reshard == "never" ? ReshardPolicy::never
-                                             : ReshardPolicy::standard;
-  request.keep_fp32 = row.keep_fp32;
+  request.parallelism.fsdp_reshard_after_forward = row.reshard == "always"  ? ReshardPolicy::always
+                                                   : row.reshard == "never" ? ReshardPolicy::never
+                                                                            : ReshardPolicy::standard;
+  request.training.keep_fp32 = row.keep_fp32;
   request.float8 = row.float8;
-  request.loss_parallel = row.loss_parallel;
-  request.async_tensor_parallel = row.async_tensor;
-  request.step_in_backward = row.step_in_backward;
-  request.rotation = row.rotation;
-  request.load_balance = row.balance;
-  request.cpu_offload = row.offload;
+  request.parallelism.disable_loss_parallel = !row.loss_parallel;
+  request.parallelism.enable_async_tensor_parallel = row.async_tensor;
+  request.optimizer.early_step_in_backward = row.step_in_backward;
+  request.parallelism.context_parallel_rotate_method = row.rotation;
+  request.parallelism.context_parallel_load_balancer = row.balance;
+  request.training.enable_cpu_offload = row.offload;
   request.offload_activations = row.host_activations;
-  request.offload_optimizer = row.host_moments;
+  request.optimizer.offload = row.host_moments;
   request.norm_message_bytes = kNormMessageBytes;
   request.loss_message_bytes = kLossMessageBytes;
   return request;

@@ -37,7 +37,7 @@ struct SmallModel {
       : request(model_request), family(*find_model_family(request.model.name)) {
     plan_request.sequence_length = request.sequence_length;
     description = describe_model(request);
-    model = family.build(request, {std::move(products), plan_request.loss_chunks, false});
+    model = family.build(request, {std::move(products), {.chunks = plan_request.training.loss_chunks}});
     model->prepare(at::kCPU);
     plan = make_plan(description, plan_request);
     WeightStores weights;

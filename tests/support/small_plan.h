@@ -24,16 +24,29 @@ inline ModelRequest small_request(const std::string& name = "llama3", int64_t kv
   return request;
 }
 
+/// The plan of the default config, computed in fp32.
+inline PlanRequest plain_plan() {
+  PlanRequest request;
+  request.training.mixed_precision_param = ElementType::float32;
+  return request;
+}
+
 /// Two samples a microbatch, everything else as a plan begins.
 inline PlanRequest small_plan() {
-  PlanRequest request;
+  PlanRequest request = plain_plan();
   request.samples = 2;
   return request;
 }
 
+inline void validate(PlanRequest& request, int64_t samples, int64_t length) {
+  request.validation.enable = true;
+  request.validation.local_batch_size = samples;
+  request.validation.seq_len = length;
+}
+
 inline PlanRequest plan_in(ElementType compute, const RecomputeSelection& selection = {}) {
   PlanRequest request = small_plan();
-  request.compute = compute;
+  request.training.mixed_precision_param = compute;
   request.recompute = selection;
   return request;
 }

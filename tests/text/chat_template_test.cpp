@@ -107,7 +107,9 @@ TEST(ChatTemplate, AnIdThatHoldsTheAnswersFirstOrLastCharacterCounts) {
   const Written all = written(ChatTemplate({.name = "chatml"}, tokenizer), *tokenizer, messages);
   EXPECT_EQ(all.text, "<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\n\nYes.<|im_end|>\n");
   EXPECT_EQ(all.counted, "\n\nYes.<|im_end|>");
-  ChatTemplateOptions plain{.name = "custom", .user = {"Q: ", "\n"}, .assistant = {"A:\n", "\n"}};
+  ChatTemplateOptions plain{
+      .name = "custom",
+      .custom = {.user_prefix = "Q: ", .user_suffix = "\n", .assistant_prefix = "A:\n", .assistant_suffix = "\n"}};
   const ChatTemplate custom(plain, tokenizer);
   EXPECT_EQ(written(custom, *tokenizer, {{"assistant", "\nYes."}, {"user", "Hi."}}).counted, "\n\nYes.\n");
   EXPECT_EQ(custom.stop_text(), "\n");
@@ -573,18 +575,18 @@ TEST(ChatTemplate, ConversationsThatCannotBeWrittenAreNamed) {
   EXPECT_EQ(said("m.content", "a"), "");
   EXPECT_EQ(message_of(ExitCode::bad_config, [] { named("custom"); }),
             "a custom chat template needs a text that ends the assistant's turn. Set data.chat.assistant_suffix.");
-  EXPECT_PRED_FORMAT2(test::contains,
-                      message_of(ExitCode::bad_config,
-                                 [] {
-                                   ChatTemplate({.name = "custom", .assistant = {"", "<|end|>"}}, byte_tokenizer());
-                                 }),
-                      "the chat template custom needs <|end|> as special tokens");
+  EXPECT_PRED_FORMAT2(
+      test::contains,
+      message_of(ExitCode::bad_config,
+                 [] { ChatTemplate({.name = "custom", .custom = {.assistant_suffix = "<|end|>"}}, byte_tokenizer()); }),
+      "the chat template custom needs <|end|> as special tokens");
 }
 
 TEST(ChatTemplate, ACustomOnesTextsAreWrittenAsTheyAre) {
   const std::string odd = "it's {{ a }} {% b %} \\ \"c\" {#\r\n";
-  const ChatTemplate chat({.name = "custom", .begin = odd, .user = {odd, "\n"}, .assistant = {"", odd}},
-                          byte_tokenizer());
+  const ChatTemplate chat(
+      {.name = "custom", .custom = {.begin = odd, .user_prefix = odd, .user_suffix = "\n", .assistant_suffix = odd}},
+      byte_tokenizer());
   EXPECT_EQ(written(chat, *byte_tokenizer(), {{"user", "a"}, {"assistant", "b"}}).text, odd + odd + "a\nb" + odd);
   EXPECT_EQ(chat.stop_text(), odd);
 }

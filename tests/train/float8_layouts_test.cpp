@@ -10,7 +10,7 @@ namespace titan {
 namespace {
 
 /// Sizes of which every rank of tp4 holds multiples of 16.
-LayoutRow with_float8(LayoutRow row, Float8Request request = {}) {
+LayoutRow with_float8(LayoutRow row, LinearFloat8Section request = {}) {
   row.sizes.multiple_of = 64;
   row.sizes.n_kv_heads = 8;
   row.sizes.dim = 128;
@@ -32,9 +32,9 @@ const RankResult& alone(const LayoutRow& row, bool in_float8) {
                                 single.global_batch, single.sizes.n_layers);
   if (in_float8) {
     single.float8 = row.float8;
-    single.float8->gathers = single.float8->precomputes = false;
+    single.float8->enable_fsdp_float8_all_gather = false;
     single.compute = row.compute;
-    key += fmt::format(" {} {} {}", name(row.float8->recipe), row.float8->emulate, name(row.compute));
+    key += fmt::format(" {} {} {}", name(recipe_of(*row.float8)), row.float8->emulate, name(row.compute));
   }
   static std::map<std::string, RankResult> known;
   RankResult& result = known[key];
@@ -62,7 +62,7 @@ void expect_as_close_as_one_process(const LayoutRow& row) {
 class Float8Layouts : public ::testing::TestWithParam<LayoutRow> {};
 
 TEST_P(Float8Layouts, AreAsCloseToFp32AsASingleFloat8Process) {
-  expect_as_close_as_one_process(with_float8(GetParam(), {.gathers = true}));
+  expect_as_close_as_one_process(with_float8(GetParam(), {.enable_fsdp_float8_all_gather = true}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, Float8Layouts, ::testing::ValuesIn(layout_rows()),
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(PipelinesAndContext, Float8Layouts, ::testing::ValuesIn
 struct Variant {
   std::string name;
   std::string layout;
-  Float8Request request;
+  LinearFloat8Section request;
   ElementType compute = ElementType::float32;
 };
 
@@ -141,24 +141,40 @@ INSTANTIATE_TEST_SUITE_P(
     Float8, Float8Variants,
     ::testing::Values(
         Variant{"plain_gather_fsdp2", "fsdp2", {}}, Variant{"plain_gather_fsdp2xtp2", "fsdp2xtp2", {}},
-        Variant{"precomputed_fsdp3", "fsdp3", {.gathers = true, .precomputes = true}},
-        Variant{"precomputed_hsdp2x2xtp2", "hsdp2x2xtp2", {.gathers = true, .precomputes = true}},
-        Variant{"precomputed_offload", "fsdp2_offload", {.gathers = true, .precomputes = true}},
-        Variant{"emulated_fsdp2xtp2", "fsdp2xtp2", {.emulate = true, .gathers = true, .precomputes = true}},
-        Variant{"bf16_fsdp2", "fsdp2", {.gathers = true}, ElementType::bfloat16},
-        Variant{"bf16_fsdp2xtp2", "fsdp2xtp2", {.gathers = true, .precomputes = true}, ElementType::bfloat16},
-        Variant{"filtered_fsdp2xtp2", "fsdp2xtp2", {.gathers = true, .filters = {"attention.wk", "w2"}}},
-        Variant{"rowwise_fsdp2", "fsdp2", {.recipe = rowwise}}, Variant{"rowwise_tp4", "tp4", {.recipe = rowwise}},
-        Variant{"rowwise_async", "tp2_async", {.recipe = rowwise}},
-        Variant{"rowwise_with_gw_hp_fsdp2xtp2", "fsdp2xtp2", {.recipe = rowwise_with_gw_hp}},
-        Variant{"rowwise_with_gw_hp_full", "tp2_full", {.recipe = rowwise_with_gw_hp}}),
+        Variant{"precomputed_fsdp3",
+                "fsdp3",
+                {.enable_fsdp_float8_all_gather = true, .precompute_float8_dynamic_scale_for_fsdp = true}},
+        Variant{"precomputed_hsdp2x2xtp2",
+                "hsdp2x2xtp2",
+                {.enable_fsdp_float8_all_gather = true, .precompute_float8_dynamic_scale_for_fsdp = true}},
+        Variant{"precomputed_offload",
+                "fsdp2_offload",
+                {.enable_fsdp_float8_all_gather = true, .precompute_float8_dynamic_scale_for_fsdp = true}},
+        Variant{
+            "emulated_fsdp2xtp2",
+            "fsdp2xtp2",
+            {.enable_fsdp_float8_all_gather = true, .precompute_float8_dynamic_scale_for_fsdp = true, .emulate = true}},
+        Variant{"bf16_fsdp2", "fsdp2", {.enable_fsdp_float8_all_gather = true}, ElementType::bfloat16},
+        Variant{"bf16_fsdp2xtp2",
+                "fsdp2xtp2",
+                {.enable_fsdp_float8_all_gather = true, .precompute_float8_dynamic_scale_for_fsdp = true},
+                ElementType::bfloat16},
+        Variant{"filtered_fsdp2xtp2",
+                "fsdp2xtp2",
+                {.enable_fsdp_float8_all_gather = true, .filter_fqns = {"attention.wk", "w2"}}},
+        Variant{"rowwise_fsdp2", "fsdp2", {.recipe_name = rowwise}},
+        Variant{"rowwise_tp4", "tp4", {.recipe_name = rowwise}},
+        Variant{"rowwise_async", "tp2_async", {.recipe_name = rowwise}},
+        Variant{"rowwise_with_gw_hp_fsdp2xtp2", "fsdp2xtp2", {.recipe_name = rowwise_with_gw_hp}},
+        Variant{"rowwise_with_gw_hp_full", "tp2_full", {.recipe_name = rowwise_with_gw_hp}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Float8Gather, ChangesNoBitAndFindingScalesInAdvanceChangesNone) {
   for (const char* layout : {"fsdp3", "fsdp2xtp2", "fsdp2_offload"}) {
     const std::vector<RankResult> wide = train_ranks(with_float8(row_named(layout)), 4);
     for (const bool precomputes : {false, true}) {
-      const LayoutRow row = with_float8(row_named(layout), {.gathers = true, .precomputes = precomputes});
+      const LayoutRow row = with_float8(row_named(layout), {.enable_fsdp_float8_all_gather = true,
+                                                            .precompute_float8_dynamic_scale_for_fsdp = precomputes});
       const std::vector<RankResult> narrow = train_ranks(row, 4);
       EXPECT_EQ(narrow[0].losses, wide[0].losses) << layout;
       for (const auto& [name, weight] : wide[0].weights) EXPECT_TRUE(same_bits(narrow[0].weights.at(name), weight));
@@ -172,7 +188,7 @@ int64_t gathered_bytes(const Plan& plan) {
 
 TEST(Float8Gather, SendsAByteForEveryElementOfAFloat8Weight) {
   const RankResult wide = train_ranks(with_float8(row_named("fsdp2")), 2)[0];
-  const RankResult narrow = train_ranks(with_float8(row_named("fsdp2"), {.gathers = true}), 2)[0];
+  const RankResult narrow = train_ranks(with_float8(row_named("fsdp2"), {.enable_fsdp_float8_all_gather = true}), 2)[0];
   EXPECT_EQ(traffic_difference(narrow), "");
   int64_t converted = 0, all = 0;
   for (const WeightGroupPlan& group : narrow.plan.groups) {
@@ -188,7 +204,7 @@ TEST(Float8Gather, SendsAByteForEveryElementOfAFloat8Weight) {
 }
 
 TEST(Float8TensorParallel, GathersHiddenStatesInOneByteAnElement) {
-  const Plan wide = train_ranks(with_float8(row_named("tp2"), {.recipe = rowwise}), 2)[0].plan;
+  const Plan wide = train_ranks(with_float8(row_named("tp2"), {.recipe_name = rowwise}), 2)[0].plan;
   const Plan narrow = train_ranks(with_float8(row_named("tp2")), 2)[0].plan;
   auto gathered = [](const Plan& plan) {
     return plan.traffic_of("tp")->table[static_cast<size_t>(Collective::all_gather)];
@@ -218,7 +234,7 @@ class Secretive : public ForwardingCommunicator {
 TEST(Float8Layouts, NoticeScalesThatRanksDoNotAgreeOn) {
   Fault fault;
   fault.groups = [](int64_t, MeshCommunicators& groups) { groups.gather = std::make_shared<Secretive>(groups.gather); };
-  const LayoutRow row = with_float8(row_named("fsdp2"), {.gathers = true});
+  const LayoutRow row = with_float8(row_named("fsdp2"), {.enable_fsdp_float8_all_gather = true});
   const RankResult broken = train_ranks(row, 2, fault)[0];
   const RankResult whole = train_ranks(row, 2)[0];
   bool differs = false;

@@ -12,6 +12,7 @@
 
 #include "recorded_calls.h"
 #include "support/checkout.h"
+#include "support/optimizer_options.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/ops/fused_kernels.h"
@@ -138,7 +139,8 @@ class RankRun {
     result_.plan = make_plan(model, plan);
     ExecutorOptions kernels;
     if (row.fused) kernels.kernels = kernels.loss_kernels = std::make_shared<FusedKernels>(host_kernels(), at::kCPU);
-    assembly_ = assemble(family, request, {std::make_shared<DenseProducts>(), result_.plan.request.loss_chunks, false},
+    assembly_ = assemble(family, request,
+                         {std::make_shared<DenseProducts>(), {.chunks = result_.plan.request.training.loss_chunks}},
                          result_.plan, groups_, at::kCPU, kSeed, kernels,
                          row.graphs ? std::make_unique<ReplayedWork>(replays_) : nullptr);
     for (const ParameterPlace& place_of : place_parameters(model, plan)) {
@@ -146,11 +148,8 @@ class RankRun {
     }
     ParameterGroup all;
     for (size_t i = 0; i < assembly_.parameters.size(); ++i) all.members.push_back(i);
-    OptimizerOptions options;
-    options.state_type = scalar_type(row.state);
-    options.rounding_seed = row.rounding_seed;
-    optimizer_ =
-        std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, options, assembly_.optimizer_offload);
+    optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, with_states(row.state),
+                                             row.rounding_seed, assembly_.optimizer_offload);
     runner_ = std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters, row.max_norm,
                                            StepCommunicators{groups_.loss, groups_.model});
   }

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "support/model.h"
+#include "support/optimizer_options.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -25,7 +26,7 @@ struct Steps {
     for (const auto& parameter : small.model->parameter_handles()) parameters.push_back(parameter.get());
     ParameterGroup all;
     for (size_t i = 0; i < parameters.size(); ++i) all.members.push_back(i);
-    optimizer = std::make_unique<Optimizer>(parameters, std::vector{all}, OptimizerOptions{});
+    optimizer = std::make_unique<Optimizer>(parameters, std::vector{all}, optimizer_options());
     std::vector<std::vector<Parameter*>> groups;
     for (const WeightGroupPlan& group : small.plan.groups) {
       groups.emplace_back();
@@ -40,7 +41,7 @@ struct Steps {
   static PlanRequest plan_of(const StepOptions& options, int64_t samples) {
     PlanRequest plan = small_plan();
     plan.samples = samples;
-    plan.step_in_backward = options.step_in_backward;
+    plan.optimizer.early_step_in_backward = options.step_in_backward;
     return plan;
   }
 

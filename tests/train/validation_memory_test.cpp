@@ -40,7 +40,7 @@ struct Rank {
     add_pipeline(plan_request, config, model);
     plan = make_plan(model, plan_request);
     ModelStrategies strategies;
-    strategies.loss_chunks = config.training.loss_chunks;
+    strategies.loss.chunks = config.training.loss_chunks;
     World self;
     self.rank = rank;
     self.size = world;

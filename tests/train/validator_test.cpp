@@ -77,7 +77,7 @@ TEST(Validator, TheLossIsTheMeanOverEveryTokenOfTheSet) {
   double sum = 0;
   int64_t tokens = 0;
   BatchStream stream(open_dataset(make_validation_dataset(config)), std::make_shared<LetterTokenizer>(),
-                     {.sequence_length = 12, .local_batch = 1}, {.dataset = "text", .infinite = false});
+                     {.sequence_length = 12, .local_batch = 1}, {.chunks = {.infinite = false, .dataset = "text"}});
   while (const std::optional<StepBatch> batch = stream.next()) {
     BatchContext context;
     context.tokens = at::tensor(batch->microbatches[0].tokens).view({1, 12});

@@ -68,8 +68,8 @@ enum class SaveMode {
 inline constexpr FileSplit kFilesOfARank{.most = 4, .least_bytes = int64_t{64} << 20};
 
 struct SaverOptions {
-  std::filesystem::path root;
-  std::string run;  // see SavePlace
+  std::filesystem::path root = {};
+  std::string run = {};  // see SavePlace
   SaveMode mode = SaveMode::synchronous;
   FileSplit split = kFilesOfARank;
 };
@@ -116,8 +116,7 @@ class Saver {
 // and no communicator.
 
 struct CheckpointerOptions {
-  std::filesystem::path root;  // the folder of all checkpoints
-  SaveMode mode = SaveMode::synchronous;
+  SaverOptions saver;  // its root is the folder of all checkpoints; the checkpointer names the run
   Retention retention;
   bool only_loads = false;  // another run may be writing there: unfinished saves are not removed
 };
@@ -169,7 +168,7 @@ class Checkpointer {
   void barrier() { barrier_->exchange({}); }
 
   /// Differs from run to run; the same on all ranks.
-  const std::string& run() const { return run_; }
+  const std::string& run() const { return options_.saver.run; }
 
  private:
   void after_save(const SaveOutcome& outcome);
@@ -179,7 +178,6 @@ class Checkpointer {
   std::unique_ptr<RankBarrier> barrier_;
   CheckpointerOptions options_;
   CheckpointEvents events_;
-  std::string run_;
   bool failed_ = false;  // the last completed save failed; read after it has ended
   std::thread deleting_;
   std::unique_ptr<Saver> saver_;

@@ -1,6 +1,6 @@
-// An alias: a former name of an option, or its name in another program, and the conversion of its value. alias.cpp
-// declares all of them; a renaming needs only the two keys. Conversions run after all other options have their values
-// and may read them.
+// An alias: a former name of an option, or its name in another program, and the conversion of its value.
+// december_2024.cpp declares all of them; a renaming needs only the two keys. Conversions run after all other options
+// have their values and may read them.
 #pragma once
 
 #include <functional>

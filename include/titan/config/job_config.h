@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "titan/config/choices.h"
 #include "titan/config/rotary_scaling.h"
 
 namespace titan {
@@ -94,18 +95,18 @@ struct OptimizerSection {
   double beta2{};
   double eps{};
   double weight_decay{};
-  std::string implementation;  ///< for-loop, foreach, fused
+  OptimizerImplementation implementation{};
   bool early_step_in_backward{};
-  std::string state_dtype;  ///< float32, bfloat16
+  ElementType state_dtype{};  ///< of the moments
   bool offload{};
   std::vector<ParamGroup> param_groups;
 };
 
 struct LrSchedulerSection {
   int64_t warmup_steps{};
-  std::optional<int64_t> total_steps;  ///< none: training.steps
-  std::optional<double> decay_ratio;   ///< none: everything after the warm-up decays
-  std::string decay_type;              ///< linear, sqrt, cosine
+  std::optional<int64_t> total_steps{};  ///< none: training.steps
+  std::optional<double> decay_ratio{};   ///< none: everything after the warm-up decays
+  DecayType decay_type{};
   double min_lr_factor{};
 };
 
@@ -118,26 +119,26 @@ struct TrainingSection {
   double max_norm{};  ///< 0: gradients are not clipped
   int64_t steps{};
   bool enable_cpu_offload{};
-  std::string dtype;                   ///< float32, bfloat16: dtype of the parameters
-  std::string mixed_precision_param;   ///< bfloat16, float32: compute dtype of forward and backward
-  std::string mixed_precision_reduce;  ///< float32, bfloat16: dtype of gradient reduction
-  std::string device;                  ///< auto, cpu, cuda
-  int64_t threads{};                   ///< CPU threads; 0: all cores
-  std::string non_finite;              ///< abort, skip
-  int64_t max_skipped_steps{};         ///< steps in a row that are not finite; 0: no limit
-  std::string spike_guard;             ///< off, warn, skip
-  int64_t spike_window{};              ///< preceding steps that loss and norm are compared with
-  double spike_threshold{};            ///< standard deviations
+  ElementType dtype{};                   ///< of the parameters (masters)
+  ElementType mixed_precision_param{};   ///< compute dtype of forward and backward
+  ElementType mixed_precision_reduce{};  ///< dtype in which data-parallel ranks reduce gradients
+  std::string device;                    ///< auto, cpu, cuda
+  int64_t threads{};                     ///< CPU threads; 0: all cores
+  std::string non_finite;                ///< abort, skip
+  int64_t max_skipped_steps{};           ///< steps in a row that are not finite; 0: no limit
+  std::string spike_guard;               ///< off, warn, skip
+  int64_t spike_window{};                ///< preceding steps that loss and norm are compared with
+  double spike_threshold{};              ///< standard deviations
   int64_t loss_chunks{};
-  std::string weight_gradient_dtype;              ///< float32, bfloat16
+  ElementType weight_gradient_dtype{};
   bool allow_bf16_reduced_precision_reduction{};  ///< bf16 partial sums in split-K products on a GPU
   std::vector<std::string> keep_fp32;             ///< units whose parameters stay fp32 under mixed precision
 };
 
 struct ParallelismSection {
   int64_t data_parallel_replicate_degree{};
-  int64_t data_parallel_shard_degree{};    ///< -1: the rest of the world
-  std::string fsdp_reshard_after_forward;  ///< default, always, never
+  int64_t data_parallel_shard_degree{};  ///< -1: the rest of the world
+  ReshardPolicy fsdp_reshard_after_forward{};
   int64_t tensor_parallel_degree{};
   bool disable_loss_parallel{};
   bool enable_async_tensor_parallel{};
@@ -151,8 +152,8 @@ struct ParallelismSection {
   std::string pipeline_parallel_schedule_csv;
   int64_t pipeline_parallel_microbatch_size{};
   int64_t context_parallel_degree{};
-  std::string context_parallel_rotate_method;  ///< allgather, alltoall
-  std::string context_parallel_load_balancer;  ///< headtail, ptrr, none
+  Rotation context_parallel_rotate_method{};
+  LoadBalance context_parallel_load_balancer{};
 };
 
 struct CheckpointSection {
@@ -194,8 +195,8 @@ struct CompileSection {
 struct LinearFloat8Section {
   bool enable_fsdp_float8_all_gather{};
   bool precompute_float8_dynamic_scale_for_fsdp{};
-  std::optional<std::string> recipe_name;  ///< tensorwise, rowwise, rowwise_with_gw_hp; none: tensorwise
-  std::vector<std::string> filter_fqns;
+  std::optional<Float8Recipe> recipe_name{};  ///< none: tensorwise
+  std::vector<std::string> filter_fqns{};     ///< layers that stay as they are, and perhaps kSmallLayersFilter
   bool emulate{};
   bool force_recompute_fp8_weight_in_bwd{};
 };
@@ -257,10 +258,10 @@ struct MixtureSource {
 
 /// A custom chat template.
 struct ChatSection {
-  std::string begin;
-  std::string system_prefix, system_suffix;
-  std::string user_prefix, user_suffix;
-  std::string assistant_prefix, assistant_suffix;
+  std::string begin{};
+  std::string system_prefix{}, system_suffix{};
+  std::string user_prefix{}, user_suffix{};
+  std::string assistant_prefix{}, assistant_suffix{};
 };
 
 struct DataSection {

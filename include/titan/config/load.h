@@ -24,8 +24,9 @@ struct LoadedConfig {
 };
 
 /// Reads `arguments` (without the program's name): `[FILE] [--section.key value]…`, see docs/configuration.md.
-/// Precedence: command line, file, defaults of the generation. `checks` run on the typed config together with the
-/// checks of this part; their notes are added to `notes`. Problems are sorted: file by position, then command line.
+/// Precedence: command line, file, defaults of the generation. `checks` run on the typed config (those of every
+/// command: job_checks() of job/checks.h); their notes are added to `notes`. Problems are sorted: file by position,
+/// then command line.
 LoadedConfig load_config(const Schema& schema, std::span<const std::string> arguments,
                          std::span<const ConfigCheck> checks = {});
 
@@ -35,8 +36,5 @@ LoadedConfig load_config_text(const Schema& schema, std::string_view text, const
 
 /// "did you mean configs/llama3_8b.toml?" for llama3_8b if that file exists, otherwise what a config file is.
 std::string config_file_remedy(const std::string& word);
-
-/// The checks across several options that load_config always runs.
-std::vector<Problem> check_contradictions(const JobConfig& config, const Origins& origins);
 
 }  // namespace titan

@@ -52,7 +52,7 @@ constexpr ValueType value_type_of() {
     return ValueType::integer;
   } else if constexpr (std::is_same_v<Field, double>) {
     return ValueType::number;
-  } else if constexpr (std::is_same_v<Field, std::string>) {
+  } else if constexpr (std::is_same_v<Field, std::string> || std::is_enum_v<Field>) {
     return ValueType::text;
   } else if constexpr (std::is_same_v<Field, std::vector<std::string>>) {
     return ValueType::text_list;
@@ -64,14 +64,37 @@ constexpr ValueType value_type_of() {
   }
 }
 
-/// A default as the schema writes it (2048, "cpu", 1e-8, {"a", "b"}), converted to Value's alternative.
+/// A default as the schema writes it (2048, DecayType::linear, 1e-8, {"a", "b"}), converted to Value's alternative.
 template <class Field>
 Value default_value(const Field& value) {
   if constexpr (is_optional<Field>::value) {
-    return value ? Value(*value) : Value();
+    return value ? default_value(*value) : Value();
+  } else if constexpr (std::is_enum_v<Field>) {
+    return Value(std::string(word_of(value)));
   } else {
     return Value(value);
   }
+}
+
+/// The inverse, for a value that was checked.
+template <class Field>
+Field field_of(const Value& value) {
+  if constexpr (is_optional<Field>::value) {
+    if (std::holds_alternative<std::monostate>(value)) return {};
+    return field_of<typename Field::value_type>(value);
+  } else if constexpr (std::is_enum_v<Field>) {
+    return choice_of<Field>(std::get<std::string>(value));
+  } else {
+    return std::get<Field>(value);
+  }
+}
+
+/// The words of an enumeration, in the order of help.
+template <class Choice>
+std::vector<std::string> words_of() {
+  std::vector<std::string> words;
+  for (const auto& [value, word] : kChoiceWords<Choice>) words.emplace_back(word);
+  return words;
 }
 
 /// Describes the options of one section; `Access` returns the section's struct of a JobConfig, const or not:
@@ -90,18 +113,18 @@ class Section {
   Section(Schema& schema, std::string name, Access access)
       : schema_(schema), name_(std::move(name)), access_(std::move(access)) {}
 
-  /// An option bound to a field.
+  /// An option bound to a field. That of an enumeration has its words as choices (choices.h).
   template <class Field>
   Option& add(const std::string& name, Field S::*member, const std::type_identity_t<Field>& default_is) {
     Option& option = schema_.add(plain(name, value_type_of<Field>(), default_value(default_is)));
     option.optional = is_optional<Field>::value;
+    if constexpr (is_optional<Field>::value) {
+      if constexpr (std::is_enum_v<typename Field::value_type>) option.choices(words_of<typename Field::value_type>());
+    } else if constexpr (std::is_enum_v<Field>) {
+      option.choices(words_of<Field>());
+    }
     option.write = [access = access_, member](JobConfig& config, const Value& value) {
-      if constexpr (is_optional<Field>::value) {
-        const auto* given = std::get_if<typename Field::value_type>(&value);
-        access(config).*member = given ? Field(*given) : Field();
-      } else {
-        access(config).*member = std::get<Field>(value);
-      }
+      access(config).*member = field_of<Field>(value);
     };
     option.read = [access = access_, member](const JobConfig& config) { return default_value(access(config).*member); };
     return option;

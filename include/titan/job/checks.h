@@ -10,8 +10,11 @@
 
 namespace titan {
 
-/// check_model and check_sources, for every command that loads a config.
+/// check_contradictions, check_model and check_sources, for every command that loads a config.
 std::vector<ConfigCheck> job_checks();
+
+/// Contradictions between options, whatever the model and the number of ranks.
+std::vector<Problem> check_contradictions(const JobConfig& config, const Origins& origins);
 
 /// The model's part of the checks: the architecture has the flavor, and the sizes fit together. Its problems are
 /// reported with the config's own; needs no tokenizer.

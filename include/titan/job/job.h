@@ -21,10 +21,8 @@ ModelDescription describe_model(const JobConfig& config, int64_t tokenizer_vocab
 bool compiles(const JobConfig& config, std::string_view component);
 
 RecomputeSelection make_recompute_selection(const JobConfig& config);
-/// The entry of quantize.linear.float8.filter_fqns that excludes small layers.
-inline constexpr std::string_view kSmallLayersFilter = "auto_filter_small_kn";
-/// None if the model is not converted to float8.
-std::optional<Float8Request> make_float8_request(const JobConfig& config);
+/// The float8 options; none if the model is not converted to float8.
+std::optional<LinearFloat8Section> float8_options(const JobConfig& config);
 /// The mesh of `world` ranks with the config's degrees. Throws Error(bad_config) if they do not fit.
 DeviceMesh make_mesh(const JobConfig& config, int64_t world);
 /// `on_gpu`: plans validation with fused kernels and CUDA graphs, as far as the config enables them.

@@ -11,17 +11,12 @@
 
 namespace titan {
 
-enum class DecayType { linear, sqrt, cosine };
-
 struct LearningRateSchedule {
   Generation generation = Generation::last_2026;
-  int64_t total_steps = 1;
-  int64_t warmup_steps = 0;
-  std::optional<double> decay_ratio;  // none: everything after the warm-up decays
-  DecayType decay_type = DecayType::linear;
-  double minimum_factor = 0.0;
+  LrSchedulerSection options = {};  // total_steps is set, and the warm-up is at most as long
   double peak = 1.0;
 
+  int64_t total_steps() const { return *options.total_steps; }
   /// The multiplier of the peak rate in step `step` (1-based), by the formula of the config's torchtitan generation.
   double factor(int64_t step) const;
   double rate(int64_t step) const { return peak * factor(step); }

@@ -68,8 +68,7 @@ class Unit {
 /// How the model computes: decided by the plan, the config and the device.
 struct ModelStrategies {
   std::shared_ptr<const LinearProducts> products = std::make_shared<DenseProducts>();
-  int64_t loss_chunks = 8;
-  bool round_weight_gradient = false;
+  CrossEntropyOptions loss = {};  // scale and ranks are set in forward; its rounding is that of all products
   std::shared_ptr<const TensorParallel> tensor_parallel = nullptr;    // null: matrices are not sharded
   std::shared_ptr<const ContextParallel> context_parallel = nullptr;  // null: sequences are not sharded
   AttentionKernel attention_kernel = AttentionKernel::cudnn;          // preferred on CUDA in half precision

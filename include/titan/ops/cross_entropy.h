@@ -27,8 +27,8 @@ struct LossScale {
 };
 
 struct CrossEntropyOptions {
-  int64_t chunks = 8;    // rows are split into this many chunks; peak memory is about 2/chunks of the fp32 logits
-  LossScale loss_scale;  // multiplies the sum of token losses: 1 / global valid tokens of the step
+  int64_t chunks = 8;         // rows are split into this many chunks; peak memory is about 2/chunks of the fp32 logits
+  LossScale loss_scale = {};  // multiplies the sum of token losses: 1 / global valid tokens of the step
   bool round_weight_gradient = false;
   const TensorParallel* tensor_parallel = nullptr;
 };

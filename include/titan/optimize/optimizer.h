@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "titan/config/job_config.h"
 #include "titan/job/parameter_groups.h"
 #include "titan/kernels/adam.h"
 #include "titan/kernels/cpu_values.h"
@@ -23,26 +24,14 @@
 
 namespace titan {
 
-enum class OptimizerImplementation { for_loop, foreach, fused };
-
-struct OptimizerOptions {
-  bool decoupled_decay = true;  // AdamW; false: Adam
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0.1;
-  OptimizerImplementation implementation = OptimizerImplementation::fused;
-  at::ScalarType state_type = at::kFloat;  // dtype of the moments: fp32 or bf16
-  uint64_t rounding_seed = 0;              // of stochastic rounding, with step, parameter, global index
-};
-OptimizerOptions make_optimizer_options(const JobConfig& config);
-
 class Optimizer {
  public:
-  /// `parameters` in canonical order, masters allocated; `groups` index into them. With `offload` the moments are on
-  /// the host and are copied to the device for the step, one parameter at a time.
+  /// `parameters` in canonical order, masters allocated; `groups` index into them. `rounding_seed`: of stochastic
+  /// rounding, with step, parameter and global index. With `offload` the moments are on the host and are copied to the
+  /// device for the step, one parameter at a time.
   Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
-            const OptimizerOptions& options, std::shared_ptr<HostOffload> offload = nullptr);
+            const OptimizerSection& options, uint64_t rounding_seed = 0,
+            std::shared_ptr<HostOffload> offload = nullptr);
 
   /// Steps the parameters that have a gradient shard. `step`: of the run, 1-based; it chooses the random bits of
   /// stochastic rounding. Bias correction counts only applied steps (applied_steps). `lr`: the scheduled rate, before
@@ -104,7 +93,10 @@ class Optimizer {
   void step_foreach(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control) const;
   void step_one(const State& state, int64_t step, double lr, const StepControl& control) const;
 
-  OptimizerOptions options_;
+  OptimizerSection options_;
+  bool decoupled_decay_;       // AdamW; false: Adam
+  at::ScalarType state_type_;  // dtype of the moments: fp32 or bf16
+  uint64_t rounding_seed_;
   std::shared_ptr<HostOffload> offload_;
   std::vector<State> states_;
   at::Tensor counts_;              // fp32 [parameters], on the device of the masters, where skipped steps are known

@@ -11,12 +11,6 @@
 
 namespace titan {
 
-struct SpikeGuardOptions {
-  int64_t window = 128;  // number of preceding steps to compare with, at least 2
-  double threshold = 6;  // standard deviations above the mean
-  bool skips = false;    // skip the step of a spike; otherwise only report it
-};
-
 /// The state to save: the window as in memory; NaN for slots without a value, or of non-finite steps.
 struct SpikeGuardState {
   int64_t steps = 0;  // steps judged in total
@@ -25,14 +19,16 @@ struct SpikeGuardState {
 
 class SpikeGuard {
  public:
-  SpikeGuard(const SpikeGuardOptions& options, const at::Device& device);
+  /// `window`: number of preceding steps to compare with, at least 2; `threshold`: standard deviations above the mean.
+  /// `skips`: the step of a spike is skipped; otherwise it is only reported.
+  SpikeGuard(int64_t window, double threshold, bool skips, const at::Device& device);
 
   /// `loss` and `norm` of a step: fp64 device scalars. Returns fp64 [3]: is-spike, then z of loss and of norm, z = (x −
   /// μ) / σ with σ² = mean of (x − μ)² over the finite values in the window. Reports no spike until half of the window
   /// has values; training.non_finite handles non-finite values. A spike enters the window as μ + threshold·σ (at least
   /// 3σ), skipped or not: the next spike is still detected, and a permanent change of level stops being one.
   at::Tensor judge(const at::Tensor& loss, const at::Tensor& norm);
-  bool skips() const { return options_.skips; }
+  bool skips() const { return skips_; }
 
   /// Synchronises with the device.
   SpikeGuardState state() const;
@@ -40,7 +36,9 @@ class SpikeGuard {
   bool restore(const SpikeGuardState& state);
 
  private:
-  SpikeGuardOptions options_;
+  int64_t window_;
+  double threshold_;
+  bool skips_;
   at::Tensor values_;  // fp64 [2, window]: losses and norms; step s is in column s mod window
   int64_t steps_ = 0;
 };

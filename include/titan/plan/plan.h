@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "titan/config/job_config.h"
 #include "titan/plan/collective.h"
 #include "titan/plan/description.h"
 #include "titan/plan/device_mesh.h"
@@ -32,13 +33,6 @@ struct PipelinePlan;
 inline constexpr int64_t kNormMessageBytes = 24 * 8;
 inline constexpr int64_t kLossMessageBytes = 3 * 8;
 
-/// How long weights stay unsharded: until other units need their memory slot, or until the optimizer changes them.
-enum class ReshardPolicy {
-  standard,  // blocks alternate between two slots (with a pipeline they stay); embedding and head stay
-  always,    // blocks alternate; embedding and head share one more slot
-  never,     // all stay
-};
-
 /// One stage of a pipeline that this rank runs: units [first, last) of the model's chain.
 struct StageSpan {
   int64_t number = 0;  // in the model's order
@@ -58,47 +52,39 @@ struct PipelinePart {
   int64_t stage_count() const { return static_cast<int64_t>(rank_of_stage.size()); }
 };
 
-/// A validation batch, which passes through the model as one microbatch, whatever microbatches training has.
-struct ValidationShape {
-  int64_t samples = 1;
-  int64_t sequence_length = 1;  // of whole samples
-};
-
-/// The inputs of the plan.
+/// The inputs of the plan: sections of the config, the rank's place, and what follows from several options.
 struct PlanRequest {
-  int64_t samples = 1;          // of one microbatch
-  int64_t sequence_length = 1;  // of whole samples
-  int64_t accumulation = 1;     // microbatches per step
-  ElementType master = ElementType::float32;
-  ElementType compute = ElementType::float32;
-  ElementType reduce = ElementType::float32;  // dtype of gradients when they are reduced over data-parallel ranks
-  ElementType optimizer_state = ElementType::float32;
-  int64_t optimizer_moments = 2;
-  bool step_in_backward = false;
-  int64_t loss_chunks = 8;
+  PlanRequest();  ///< the default config's
+  explicit PlanRequest(const JobConfig& config);
+
+  TrainingSection training;  ///< the shape of a pass is below: local_batch_size and seq_len are not read
+  ParallelismSection parallelism;
+  OptimizerSection optimizer;
+  ValidationSection validation;               ///< a batch passes through the model as one microbatch
+  std::optional<LinearFloat8Section> float8;  ///< none: every product is in the compute dtype
   RecomputeSelection recompute;
 
   MeshPlace place;
   std::optional<PipelinePart> pipeline;  // none: the chain is one stage
-  ReshardPolicy reshard = ReshardPolicy::standard;
-  std::vector<std::string> keep_fp32;   // units that compute in fp32 and whose gradients are reduced in fp32
-  std::optional<Float8Request> float8;  // none: every product is in the compute dtype
-  bool loss_parallel = true;
-  bool async_tensor_parallel = false;  // hidden states are exchanged in chunks through peer memory, not by collectives
-  Rotation rotation = Rotation::all_gather;
-  LoadBalance load_balance = LoadBalance::head_tail;
-  bool cpu_offload = false;          // masters, optimizer states and reduced gradients are on the host
-  bool offload_activations = false;  // of checkpointed units, from forward to backward
-  bool offload_optimizer = false;    // moments are on the host and copied to the device for the step
-  int64_t norm_message_bytes = 0;    // of the all-reduces of the gradient norm and the loss
+  int64_t samples = 1;                   // of one microbatch
+  int64_t sequence_length = 1;           // of whole samples
+  int64_t accumulation = 1;              // microbatches per step
+  int64_t optimizer_moments = 2;
+  int64_t norm_message_bytes = 0;  // of the all-reduces of the gradient norm and the loss
   int64_t loss_message_bytes = 0;
-  std::optional<ValidationShape> validation;  // none: no validation
-  bool on_gpu = false;                        // from here to cuda_graphs: affects only memory and time
-  bool fused_kernels = false;                 // this project's kernels, not plain ATen operations
-  bool fused_loss = false;                    // losses and gradients of logits are computed in place of the logits
-  bool cuda_graphs = false;                   // used where the plan allows; they keep a microbatch's memory allocated
-  bool groups_of_one = false;  // groups of one rank exist, and their collectives are called (debug.groups_of_one)
+  bool offload_activations = false;  // of checkpointed units, from forward to backward
+  bool on_gpu = false;               // from here to cuda_graphs: affects only memory and time
+  bool fused_kernels = false;        // this project's kernels, not plain ATen operations
+  bool fused_loss = false;           // losses and gradients of logits are computed in place of the logits
+  bool cuda_graphs = false;          // used where the plan allows; they keep a microbatch's memory allocated
+  bool groups_of_one = false;        // groups of one rank exist, and their collectives are called (debug.groups_of_one)
 
+  /// Hidden states are exchanged in chunks through peer memory, not by collectives.
+  bool async_tensor_parallel() const {
+    return parallelism.enable_async_tensor_parallel && place.mesh.size(MeshAxis::tp) > 1;
+  }
+  /// Moments are on the host and copied to the device for the step. (With CPU offload the step is on the host, too.)
+  bool offloads_optimizer() const { return optimizer.offload && !training.enable_cpu_offload; }
   /// Ranks over which each parameter is sharded (FSDP).
   int64_t shards() const { return place.mesh.size(MeshAxis::dp_shard) * place.mesh.size(MeshAxis::cp); }
   /// True if gradients are summed over replicas.
@@ -106,7 +92,7 @@ struct PlanRequest {
   /// True if gradients are summed with those of ranks that saw other tokens.
   bool reduces_gradients() const { return shards() > 1 || place.mesh.size(MeshAxis::dp_replicate) > 1; }
   /// How a sequence is split over the context-parallel ranks.
-  SequenceSplit split() const { return {place.mesh.size(MeshAxis::cp), load_balance}; }
+  SequenceSplit split() const { return {place.mesh.size(MeshAxis::cp), parallelism.context_parallel_load_balancer}; }
   /// Microbatches of one pass: one, or those that pass through a pipeline together.
   int64_t microbatches_per_pass() const { return pipeline ? pipeline->microbatches : 1; }
   /// True if weight gradients are separate actions.
@@ -215,6 +201,9 @@ struct CommunicatorTraffic {
 };
 
 struct Plan {
+  Plan() = default;
+  explicit Plan(PlanRequest its_request) : request(std::move(its_request)) {}
+
   PlanRequest request;
   std::vector<WeightGroupPlan> groups;
   std::vector<UnitPlan> units;          // units of this rank, in the chain's order
@@ -240,13 +229,16 @@ struct Plan {
   int64_t optimizer_offload_bytes = 0;
 
   /// True if weights are sharded, or on the host, and gathered before a unit runs. False: they are resident.
-  bool gathers_weights() const { return request.shards() > 1 || request.cpu_offload; }
+  bool gathers_weights() const { return request.shards() > 1 || request.training.enable_cpu_offload; }
   /// True if the weights that are gathered or multiplied are copies of the masters.
   bool copies_weights(const WeightGroupPlan& group) const {
-    return group.gathers_float8 || group.compute != request.master;
+    return group.gathers_float8 || group.compute != request.training.dtype;
   }
   /// True if the scales of all float8 weights are computed together at the end of a step.
-  bool precomputes_scales() const { return gathers_weights() && request.float8 && request.float8->precomputes; }
+  bool precomputes_scales() const {
+    return gathers_weights() && request.float8 && request.float8->enable_fsdp_float8_all_gather &&
+           request.float8->precompute_float8_dynamic_scale_for_fsdp;
+  }
   /// Bytes of peer memory that async tensor parallelism shares within its group; 0 without it.
   int64_t peer_bytes() const;
   /// True if this rank runs the stage of that number.
@@ -267,7 +259,8 @@ struct Plan {
 Plan make_plan(const ModelDescription& model, const PlanRequest& request);
 
 /// True if float8 weights are cast once per microbatch and their transposed copies kept for backward. Needs tensorwise
-/// scales without casts_again, resident weights, no tensor parallelism, and microbatches one after the other.
+/// scales without casting again in backward, resident weights, no tensor parallelism, and microbatches one after the
+/// other.
 bool keeps_float8_weights(const PlanRequest& request);
 
 /// The reason why blocks of this plan cannot be recorded as CUDA graphs, for users; none: they can.

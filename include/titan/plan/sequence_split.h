@@ -5,19 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "titan/config/choices.h"
+
 namespace titan {
-
-/// How the positions of a sequence are split over ranks.
-enum class LoadBalance {
-  head_tail,  // 2n chunks; rank r holds chunks r and 2n−1−r, so all ranks have equal work
-  none,       // n chunks; rank r holds chunk r, so the last rank has the most work
-};
-
-/// How keys and values are exchanged.
-enum class Rotation {
-  all_gather,  // all ranks' at once
-  all_to_all,  // one rank's at a time, passed around the ring
-};
 
 /// Positions [begin, end) of a sequence.
 struct PlaceRange {

@@ -26,9 +26,11 @@ struct TraceShape {
 
   int64_t tensor_ranks = 1;
   bool async_tensor_parallel = false;  // hidden states go through peer memory, and no collective is called
-  bool loss_parallel = true;
-  bool fused_loss = false;  // losses and gradients of logits are computed in place of the logits
-  int64_t loss_chunks = 8;
+  struct Loss {
+    int64_t chunks = 8;     // of the tokens, one after the other
+    bool parallel = true;   // tensor-parallel ranks compute it of their shards of the vocabulary
+    bool in_place = false;  // losses and gradients of logits are computed in place of the logits
+  } loss = {};
 
   int64_t context_ranks = 1;
   bool rotates_by_all_gather = true;  // else keys and values are passed around the ring

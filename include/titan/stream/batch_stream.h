@@ -38,7 +38,7 @@ struct MicroBatch {
   int64_t sequence_length = 0;  ///< T
   std::vector<int64_t> tokens;
   std::vector<int64_t> labels;     ///< the next token of each position, or kIgnoredLabel
-  std::vector<int64_t> positions;  ///< 0 … T−1, or restarting at 0 in each document (BatchOptions::restart_positions)
+  std::vector<int64_t> positions;  ///< 0 … T−1, or restarting at 0 in each document (RowOptions::restart_positions)
   /// Per sample, ascending from 0: positions where a document, or the rest of an earlier one, starts. With
   /// `block_causal`, a query attends from the last bound at or before its position.
   std::vector<std::vector<int32_t>> document_bounds;
@@ -55,16 +55,16 @@ struct StepBatch {
   StreamState state;                 ///< state to resume from after this batch
 };
 
-struct BatchOptions {
-  std::string dataset = "text";  ///< for messages, like `section`
-  std::string section = "training";
-  bool announces_passes = true;    ///< add a notice at the end of each pass
-  bool infinite = true;            ///< false: one pass, for validation
+/// How a chunk's document bounds affect its row.
+struct RowOptions {
   bool restart_positions = false;  ///< block_causal: positions restart at 0 in each document
-  ChunkPacking packing = ChunkPacking::upstream;
-  bool drops_long = false;  ///< see ChunkOptions
   /// Ignore the label at a document's last token, which is the next document's first token.
   bool labels_end_with_document = false;
+};
+
+struct BatchOptions {
+  ChunkOptions chunks = {};  ///< its length and number are the batch's (chunk_options)
+  RowOptions rows = {};
   int64_t queue_depth = 4;                       ///< step batches to prefetch
   std::chrono::duration<double> timeout{300.0};  ///< waiting longer for one batch is an error
 };
@@ -73,7 +73,7 @@ class BatchStream {
  public:
   BatchStream(std::unique_ptr<DocumentSource> source, std::shared_ptr<const Tokenizer> tokenizer, const BatchPlan& plan,
               const BatchOptions& options);
-  /// From a given source of chunks, such as a mixture; the packing fields of `options` are then ignored.
+  /// From a given source of chunks, such as a mixture; `options.chunks` is then only used in messages.
   BatchStream(std::unique_ptr<ChunkSource> chunks, const BatchPlan& plan, const BatchOptions& options);
   /// Stops the thread. If it is blocked in a read, waits 2 s, then detaches it; it ends when the read returns.
   ~BatchStream();
@@ -120,12 +120,6 @@ class BatchStream {
 ChunkOptions chunk_options(const BatchPlan& plan, const BatchOptions& options);
 
 // Splits the global sequence of chunks into one rank's microbatches of one step. A pure function of stream and plan.
-
-/// How a chunk's document bounds affect its row; see BatchOptions.
-struct RowOptions {
-  bool restart_positions = false;
-  bool labels_end_with_document = false;
-};
 
 /// Reads the next G chunks from `chunks` and keeps those of `plan.dp_rank` (with own_stream: reads only this rank's and
 /// keeps all); nothing if no chunk is left. The last step of a finite source is padded with rows of ignored labels (see

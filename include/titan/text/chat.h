@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "titan/config/job_config.h"
 #include "titan/text/tokenizer.h"
 
 namespace titan {
@@ -51,14 +52,8 @@ struct ChatTemplateOptions {
   std::string name = "auto";
   std::filesystem::path tokenizer = {};  ///< for auto: the tokenizer's folder, or a file in it
 
-  /// For "custom". Names of special tokens in these texts become their ids.
-  struct Role {
-    std::string prefix, suffix;
-  };
-  std::string begin = {};
-  Role system = {}, user = {}, assistant = {};
-
-  bool all_count = false;  ///< every id is a label
+  ChatSection custom = {};  ///< for "custom"; names of special tokens in these texts become their ids
+  bool all_count = false;   ///< every id is a label
 };
 
 /// Valid values of `ChatTemplateOptions::name`.

@@ -94,7 +94,7 @@ class StepRunner : private StepWork {
   std::vector<at::Tensor*> applied_scalars() override { return {&progress_.applied.clip, &progress_.applied.skip}; }
   void step(int group) override;
 
-  bool steps_in_backward() const { return executor_.plan().request.step_in_backward; }
+  bool steps_in_backward() const { return executor_.plan().request.optimizer.early_step_in_backward; }
   /// Computes clip factor and skip flag of the whole step, once its norm is known.
   void control_step();
   std::vector<BatchContext> microbatches_of(const BatchContext& batch) const;

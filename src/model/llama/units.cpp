@@ -81,9 +81,10 @@ LlamaHead::LlamaHead(const LlamaArguments& arguments, Parameter* norm, Parameter
     : Unit("head", norm ? std::vector<Parameter*>{norm, &output} : std::vector<Parameter*>{&output}),
       norm_(arguments.norm, norm, arguments.norm_epsilon, 0),
       output_(output),
-      loss_chunks_(strategies.loss_chunks),
-      round_weight_gradient_(strategies.round_weight_gradient),
-      tensor_parallel_(strategies.tensor_parallel) {}
+      tensor_parallel_(strategies.tensor_parallel),
+      loss_(strategies.loss) {
+  loss_.tensor_parallel = tensor_parallel_.get();
+}
 
 HiddenStates LlamaHead::forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) {
   at::Tensor normed = norm_.forward(input[0], {}, context).normed;
@@ -92,8 +93,8 @@ HiddenStates LlamaHead::forward(const HiddenStates& input, const BatchContext& b
     if (batch.logit_rows.defined()) return {logits};
     return {logits.view({batch.tokens.size(0), batch.tokens.size(1), -1})};
   }
-  CrossEntropyOptions options{
-      loss_chunks_, {batch.loss_scale, batch.loss_scale_at}, round_weight_gradient_, tensor_parallel_.get()};
+  CrossEntropyOptions options = loss_;
+  options.loss_scale = {batch.loss_scale, batch.loss_scale_at};
   return {linear_cross_entropy(normed, batch.labels, output_, options, context)};
 }
 

@@ -67,9 +67,8 @@ class LlamaHead : public Unit {
  private:
   Norm norm_;
   Parameter& output_;
-  int64_t loss_chunks_;
-  bool round_weight_gradient_;
   std::shared_ptr<const TensorParallel> tensor_parallel_;
+  CrossEntropyOptions loss_;  // but for the scale, which every microbatch has
 };
 
 }  // namespace titan

@@ -1,9 +1,10 @@
-#include "titan/config/start.h"
+#include "titan/job/start.h"
 
 #include <gtest/gtest.h>
 
-#include "support.h"
+#include "config/support.h"
 #include "titan/base/text.h"
+#include "titan/job/checks.h"
 
 namespace titan {
 namespace {
@@ -16,9 +17,11 @@ TEST(OneProcess, options_for_several_processes_are_no_obstacle_and_say_why_they_
 }
 
 TEST(OneProcess, a_world_may_have_one_rank_or_more) {
-  const char* text = "[comm]\nrank = 0\nmaster = \"a:1\"\n";
-  EXPECT_EQ(said_about(text, {"--comm.world_size", "1"}), "");
-  EXPECT_EQ(said_about(text, {"--comm.world_size", "2"}), "");
+  const std::vector<ConfigCheck> checks{check_contradictions};
+  for (const char* size : {"1", "2"}) {
+    const std::vector<std::string> words{"--comm.rank=0", "--comm.master=a:1", "--comm.world_size", size};
+    EXPECT_EQ(said(load_config(Schema(), words, checks)), "") << size;
+  }
 }
 
 class Inputs : public ScratchTest {};

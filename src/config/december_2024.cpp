@@ -1,8 +1,10 @@
-// Aliases: torchtitan's renames from December 2024 to February 2026, and the keys of its guide.
+// What a config of December 2024 means in today's options: how its generation is found, its spellings and their
+// conversions (and the later names of torchtitan and its guide), and the one default that follows from other options.
 
 #include <fmt/format.h>
 #include <algorithm>
 
+#include "given.h"
 #include "titan/config/section.h"
 #include "titan/config/settings.h"
 
@@ -146,6 +148,60 @@ void describe_aliases(Schema& schema) {
     schema.add_alias({renaming.key, renaming.target, renaming.era, {}, {}, {}, {}});
   }
   describe_conversions(schema);
+}
+
+GenerationChoice decide_generation(const std::vector<Given>& given, std::vector<Problem>& problems) {
+  std::string asked = "auto";
+  std::string asked_where;
+  const Given* early = nullptr;
+  const Given* early_that_stayed = nullptr;
+  const Given* late = nullptr;
+  for (const Given& one : given) {
+    if (one.option->key == "job.generation") {
+      asked = std::get<std::string>(one.value);
+      asked_where = one.key_place.to_string();
+    }
+    if (one.level != Level::file) continue;
+    // A December 2024 spelling that is still an option here may be combined with later spellings.
+    bool stayed = one.alias == nullptr && one.option->write;
+    if (one.era() == Era::early && stayed && early_that_stayed == nullptr) early_that_stayed = &one;
+    if (one.era() == Era::early && !stayed && early == nullptr) early = &one;
+    if (one.era() == Era::later && late == nullptr) late = &one;
+  }
+  if (asked == "2024") return {Generation::december_2024, "asked for at " + asked_where};
+  if (asked == "2026") return {Generation::last_2026, "asked for at " + asked_where};
+  if (early != nullptr && late != nullptr) {
+    const Given& second = early->key_place.line > late->key_place.line ? *early : *late;
+    const Given& first = &second == early ? *late : *early;
+    auto era = [](const Given& one) { return one.era() == Era::early ? "December 2024" : "later"; };
+    problems.push_back({second.key_place, "job.generation",
+                        fmt::format("{} is a {} spelling, but {} at {} is a {} one", second.spelling(), era(second),
+                                    first.spelling(), first.key_place.to_string(), era(first)),
+                        "spell the file one way, or set job.generation = \"2024\" or \"2026\"", Severity::error});
+    return {Generation::last_2026, "the file mixes spellings"};
+  }
+  auto decided_by = [](const Given& one, const char* what) {
+    return fmt::format("{} at {} is {}", one.spelling(), one.key_place.to_string(), what);
+  };
+  const Given* december = early != nullptr ? early : late == nullptr ? early_that_stayed : nullptr;
+  if (december != nullptr)
+    return {Generation::december_2024, decided_by(*december, "a spelling that only December 2024 knew")};
+  if (late != nullptr) return {Generation::last_2026, decided_by(*late, "a later spelling than December 2024's")};
+  return {Generation::last_2026, "the file has no spelling that only December 2024 knew"};
+}
+
+void derive_december_microbatches(Settings& settings) {
+  const std::string key = "parallelism.pipeline_parallel_microbatch_size";
+  auto degree = settings.get<int64_t>("parallelism.pipeline_parallel_degree");
+  if (settings.generation() != Generation::december_2024 || degree < 2 || settings.is_set(key)) return;
+  const auto& schedule = settings.get<std::string>("parallelism.pipeline_parallel_schedule");
+  bool one_stage_per_rank = schedule == "1F1B" || schedule == "GPipe" || schedule == "PipelineScheduleSingle";
+  auto points = std::ssize(settings.get<std::vector<std::string>>("parallelism.pipeline_parallel_split_points"));
+  int64_t stages = points > 0 ? points + 1 : one_stage_per_rank ? degree : 2 * degree;
+  auto batch = settings.get<int64_t>("training.local_batch_size");
+  if (batch % stages == 0) {
+    settings.set(key, Value(batch / stages), Level::default_value, {}, {});
+  }
 }
 
 }  // namespace titan::detail

@@ -1,75 +1,12 @@
-// Checks of what this run or this machine cannot provide, collected in one list.
-#include "titan/config/start.h"
-
+// Contradictions between options, which need neither the model's description nor the number of ranks (model_checks.cpp,
+// world_problems.cpp).
 #include <fmt/format.h>
-#include <algorithm>
+
 #include <regex>
 
-#include "titan/config/load.h"
+#include "titan/job/checks.h"
 
 namespace titan {
-namespace {
-
-/// The threads of one product wait for each other; more than this many per processor make a step extremely slow.
-constexpr int64_t kThreadsPerProcessor = 4;
-
-/// True if `reported` covers `problem`, or if `problem` concerns a default that the user may not have chosen, because
-/// the config file or model.from_hf could not be read, or a mistyped key most likely meant this option.
-bool is_settled(const Problem& problem, const std::vector<Problem>& reported) {
-  return std::any_of(reported.begin(), reported.end(), [&](const Problem& other) {
-    const bool same = !other.key.empty() && (problem.key == other.key || problem.key.starts_with(other.key + "."));
-    const bool unread = other.key == "job.config_file" || other.key == "model.from_hf" ||
-                        (other.where.kind == Place::Kind::file && other.key.empty());
-    return same || (unread && problem.where.kind == Place::Kind::default_value);
-  });
-}
-
-bool says_something(const Option& option, const LoadedConfig& loaded) {
-  if (!option.read || !loaded.origins.is_set(option.key)) return false;
-  const bool on_command_line = loaded.origins.place(option.key).kind == Place::Kind::command_line;
-  return on_command_line || option.read(loaded.config) != option.default_for(generation_of(loaded.config));
-}
-
-}  // namespace
-
-std::vector<std::string> notes_for_one_process(const Schema& schema, const LoadedConfig& loaded) {
-  std::vector<std::string> notes;
-  for (const Option& option : schema.options()) {
-    if (option.idle_alone.empty() || !says_something(option, loaded)) continue;
-    notes.push_back(fmt::format("{}: {} has no effect here: {}", loaded.origins.place(option.key).to_string(),
-                                option.key, option.idle_alone));
-  }
-  return notes;
-}
-
-std::vector<Problem> check_threads(const LoadedConfig& loaded, int64_t processors) {
-  const std::string key = "training.threads";
-  const int64_t most = kThreadsPerProcessor * std::max<int64_t>(1, processors);
-  if (loaded.config.training.threads <= most) return {};
-  return {loaded.origins.problem(key,
-                                 fmt::format("{} = {} on {} processors: so many threads only wait for each other", key,
-                                             loaded.config.training.threads, processors),
-                                 fmt::format("use at most {}, or 0 for one per processor", most))};
-}
-
-StartCheck check_start(const LoadedConfig& loaded, int64_t processors) {
-  StartCheck start{loaded.problems, ExitCode::success};
-  auto add = [&](const std::vector<Problem>& more, ExitCode code) {
-    for (const Problem& problem : more) {
-      if (is_settled(problem, loaded.problems)) continue;
-      start.problems.push_back(problem);
-      if (start.code == ExitCode::success) start.code = code;
-    }
-  };
-  if (!loaded.problems.empty()) start.code = ExitCode::bad_config;
-  add(check_threads(loaded, processors), ExitCode::bad_config);
-  if (!loaded.config.memory_estimation.enable) add(check_inputs(loaded), ExitCode::bad_data);
-  sort_by_place(start.problems);
-  return start;
-}
-
-// Contradictions between options. Checks that need the model table or the world size are made where those are known.
-
 namespace {
 
 using Problems = std::vector<Problem>;
@@ -211,12 +148,12 @@ void check_float8(const JobConfig& config, const Origins& origins, Problems& pro
   const LinearFloat8Section& float8 = config.quantize.linear.float8;
   if (config.model.converters.empty()) return;
   const std::string section = "quantize.linear.float8.";
-  bool rowwise = float8.recipe_name && float8.recipe_name->starts_with("rowwise");
+  const bool rowwise = float8.recipe_name && *float8.recipe_name != Float8Recipe::tensorwise;
   if (rowwise && float8.enable_fsdp_float8_all_gather) {
     problems.push_back(
         origins.problem(section + "enable_fsdp_float8_all_gather",
                         fmt::format("{}enable_fsdp_float8_all_gather does not go with recipe_name = \"{}\"", section,
-                                    *float8.recipe_name),
+                                    word_of(*float8.recipe_name)),
                         "gather in float8 with recipe tensorwise only"));
   }
   if (float8.emulate && config.compile.enable) {
