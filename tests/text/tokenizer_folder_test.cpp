@@ -65,7 +65,8 @@ TEST(TokenizerFolder, AnAddedTokenGetsTheNextFreeIdWhateverTheConfigSaysAndThatI
   EXPECT_EQ(folder.encode("a<x>"), (Ids{'a', 258}));
   ASSERT_EQ(folder.open()->notices().size(), 1u);
   EXPECT_PRED_FORMAT2(test::contains, folder.open()->notices()[0], "the token \"<x>\" the id 300; it has the id 258");
-  folder.configure(R"({"added_tokens_decoder": {"300": {"content": "<x>"}, "301": {"content": "<y>"}}})");
+  folder.configure(
+      R"({"eos_token": null, "added_tokens_decoder": {"300": {"content": "<x>"}, "301": {"content": "<y>"}}})");
   ASSERT_EQ(folder.open()->notices().size(), 1u);
   EXPECT_PRED_FORMAT2(test::contains, folder.open()->notices()[0], "in transformers (and 1 others likewise)");
 }
