@@ -176,7 +176,8 @@ TEST(CheckpointerOfOne, LoadsWhatTheFormerRunSavedAndKeepsTheLatest) {
   MemoryStorage& medium = *storage;
   const TestLayout layout = test_layouts()[0];
   {
-    Checkpointer first(std::move(storage), make_lone_barrier(), {"root", SaveMode::asynchronous, {2, 0}},
+    Checkpointer first(std::move(storage), make_lone_barrier(),
+                       {{.root = "root", .mode = SaveMode::asynchronous}, {2, 0}},
                        {[](const SaveOutcome& outcome) { EXPECT_TRUE(outcome.committed); }, no_warning});
     EXPECT_FALSE(first.load(std::nullopt, [](OpenCheckpoint&) {}).step);
     for (const int64_t step : {1, 2, 3}) first.save(step, test_state(layout, 0, step));
@@ -187,7 +188,8 @@ TEST(CheckpointerOfOne, LoadsWhatTheFormerRunSavedAndKeepsTheLatest) {
   storage->make_folders("root/saving-4-dead");
   storage->write_all("root/saving-4-dead/__0_0.distcp", "half");
   MemoryStorage& later = *storage;
-  Checkpointer second(std::move(storage), make_lone_barrier(), {"root", SaveMode::synchronous, {2, 0}},
+  Checkpointer second(std::move(storage), make_lone_barrier(),
+                      {{.root = "root", .mode = SaveMode::synchronous}, {2, 0}},
                       {[](const SaveOutcome&) {}, no_warning});
   const std::vector<LoadTarget> targets = test_targets(layout, 0);
   EXPECT_EQ(second.load(std::nullopt, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); }).step, 3);
@@ -202,7 +204,8 @@ TEST(CheckpointerOfOne, RemovesNothingWhenTheStartIsRefusedAndGivesBackWhatWasTo
   save_as_all_ranks(medium, {"root", 3, "run"}, layout, 3);
   medium.rename("root/step-3", "root/deleting-3-run");
   medium.make_folders("root/saving-4-dead");
-  Checkpointer checkpointer(std::move(storage), make_lone_barrier(), {"root", SaveMode::synchronous, {2, 0}},
+  Checkpointer checkpointer(std::move(storage), make_lone_barrier(),
+                            {{.root = "root", .mode = SaveMode::synchronous}, {2, 0}},
                             {[](const SaveOutcome&) {}, no_warning});
   const auto refuse = [](OpenCheckpoint&) { throw MismatchError("it is another model"); };
   EXPECT_THROW(checkpointer.load(std::nullopt, refuse), Error);
@@ -220,7 +223,8 @@ std::vector<bool> attempts_with(int failures, bool now) {
     return call.find(kManifestFile) != std::string::npos && call.starts_with("create") && failures-- > 0 ? EIO : 0;
   });
   std::vector<bool> committed;
-  Checkpointer checkpointer(std::move(storage), make_lone_barrier(), {"root", SaveMode::asynchronous, {2, 0}},
+  Checkpointer checkpointer(std::move(storage), make_lone_barrier(),
+                            {{.root = "root", .mode = SaveMode::asynchronous}, {2, 0}},
                             {[&](const SaveOutcome& outcome) { committed.push_back(outcome.committed); }, no_warning});
   checkpointer.save(7, test_state(test_layouts()[0], 0, 7), now);
   checkpointer.finish();
@@ -238,7 +242,7 @@ TEST(CheckpointerOfOne, TriesTheLastSaveOfARunOnceMoreWhenItFails) {
 TEST(CheckpointerOfOne, TriesALastSaveOfAnotherFormOnceMoreToo) {
   std::vector<bool> committed;
   Checkpointer checkpointer(std::make_unique<MemoryStorage>(), make_lone_barrier(),
-                            {"root", SaveMode::synchronous, {2, 0}},
+                            {{.root = "root", .mode = SaveMode::synchronous}, {2, 0}},
                             {[&](const SaveOutcome& outcome) { committed.push_back(outcome.committed); }, no_warning});
   int calls = 0;
   checkpointer.save_by([&](Storage&, RankBarrier&) {
@@ -252,7 +256,8 @@ std::string trial_on(std::function<int(const std::string&)> refusal) {
   auto storage = std::make_unique<MemoryStorage>();
   MemoryStorage& medium = *storage;
   medium.set_refusal(std::move(refusal));
-  Checkpointer checkpointer(std::move(storage), make_lone_barrier(), {"a/root", SaveMode::synchronous, {2, 0}},
+  Checkpointer checkpointer(std::move(storage), make_lone_barrier(),
+                            {{.root = "a/root", .mode = SaveMode::synchronous}, {2, 0}},
                             {[](const SaveOutcome&) {}, no_warning});
   std::string said;
   try {
@@ -270,7 +275,8 @@ TEST(CheckpointerOfOne, ThatOnlyLoadsLeavesAloneWhatAnotherRunMayBeWriting) {
   auto storage = std::make_unique<MemoryStorage>();
   MemoryStorage& medium = *storage;
   medium.make_folders("root/saving-4-alive");
-  Checkpointer reader(std::move(storage), make_lone_barrier(), {"root", SaveMode::synchronous, {}, /*only_loads=*/true},
+  Checkpointer reader(std::move(storage), make_lone_barrier(),
+                      {{.root = "root", .mode = SaveMode::synchronous}, {}, /*only_loads=*/true},
                       {[](const SaveOutcome&) {}, no_warning});
   EXPECT_FALSE(reader.load(std::nullopt, [](OpenCheckpoint&) {}).step);
   EXPECT_EQ(medium.list("root").size(), 1u);
@@ -294,8 +300,8 @@ TEST(CheckpointerOfOne, SeesToItOnceThatTheWayToItsCheckpointsIsOnTheMedium) {
   MemoryStorage& medium = *storage;
   medium.make_folders("dump");  // by whoever writes logs; it may not be on the medium
   const auto expect_committed = [](const SaveOutcome& outcome) { EXPECT_TRUE(outcome.committed) << outcome.problem; };
-  Checkpointer checkpointer(std::move(storage), make_lone_barrier(), {"dump/root", SaveMode::synchronous, {}},
-                            {expect_committed, no_warning});
+  Checkpointer checkpointer(std::move(storage), make_lone_barrier(),
+                            {{.root = "dump/root", .mode = SaveMode::synchronous}, {}}, {expect_committed, no_warning});
   EXPECT_EQ(checkpointer.rehearse(), "");
   const auto syncs_of_the_way = [&] {
     const std::vector<std::string>& calls = medium.journal();
@@ -313,7 +319,8 @@ TEST(CheckpointerOfOne, SeesToTheWayAtTheFirstSaveWhenTheRehearsalCouldNot) {
   auto storage = std::make_unique<MemoryStorage>();
   MemoryStorage& medium = *storage;
   medium.make_folders("dump");
-  Checkpointer checkpointer(std::move(storage), make_lone_barrier(), {"dump/root", SaveMode::synchronous, {}},
+  Checkpointer checkpointer(std::move(storage), make_lone_barrier(),
+                            {{.root = "dump/root", .mode = SaveMode::synchronous}, {}},
                             {[](const SaveOutcome&) {}, no_warning});
   medium.set_refusal([](const std::string& call) { return call.starts_with("sync") ? EIO : 0; });
   EXPECT_NE(checkpointer.rehearse(), "");
