@@ -209,6 +209,10 @@ TEST(Executor, DeferredWeightGradientsWaitForTheirRunAndGiveTheSameBits) {
     split.pipeline->stages = {{0, 0, 5}};
     split.pipeline->rank_of_stage = {0};
     split.pipeline->splits_backward = true;
+    split.pipeline->actions = {{ActionKind::forward, 0, 0},
+                               {ActionKind::input_gradient, 0, 0},
+                               {ActionKind::weight_gradient, 0, 0},
+                               {ActionKind::reduce_grad, 0}};
     SmallModel later(small_request(), split);
     const BatchContext batch = now.batch();
     now.run(batch);

@@ -379,6 +379,15 @@ TEST(Pipeline, MakesTheWeightGradientsOfAMicrobatchInItsOwnActionAndNoneInTheInp
   part.rank_of_stage = {0, 0};
   part.microbatches = 3;
   part.splits_backward = true;
+  for (int m : {0, 1, 2}) {
+    part.actions.insert(part.actions.end(), {{ActionKind::forward, 0, m},
+                                             {ActionKind::forward, 1, m},
+                                             {ActionKind::input_gradient, 1, m},
+                                             {ActionKind::input_gradient, 0, m},
+                                             {ActionKind::weight_gradient, 1, m},
+                                             {ActionKind::weight_gradient, 0, m}});
+  }
+  part.actions.insert(part.actions.end(), {{ActionKind::reduce_grad, 1}, {ActionKind::reduce_grad, 0}});
   request.pipeline = part;
   const auto products = std::make_shared<CountedProducts>();
   SmallModel model(small_request(), request, {}, SmallModel::resident, products);
