@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "completion_words.h"
 #include "titan/base/error.h"
 #include "titan/cli/options.h"
 #include "titan/config/config_command.h"

@@ -1,5 +1,3 @@
-#include "completion_words.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -124,15 +124,7 @@ TEST(TextFiles, EveryDocumentIsFoundAgainFromItsPosition) {
   std::vector<Document> documents;
   for (Document document; source.next(document);) documents.push_back(document);
   ASSERT_GE(documents.size(), 5u);
-  for (size_t i = documents.size(); i-- > 0;) {
-    source.seek(documents[i].start);
-    for (size_t j = i; j < documents.size(); ++j) {
-      Document again;
-      ASSERT_TRUE(source.next(again));
-      EXPECT_EQ(again.text, documents[j].text);
-      EXPECT_EQ(again.start, documents[j].start);
-    }
-  }
+  test::expect_found_again(source, documents);
 }
 
 TEST(TextFiles, LineNumbersAreStillRightAfterContinuing) {

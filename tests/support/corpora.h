@@ -1,6 +1,8 @@
 // Small corpora for the tests of sources and streams.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +38,19 @@ inline std::vector<std::string> texts_of(DocumentSource& source) {
   std::vector<std::string> texts;
   for (Document document; source.next(document);) texts.push_back(document.text);
   return texts;
+}
+
+/// Each of `documents`, all of the source's, is found again from its start, and those after it follow.
+inline void expect_found_again(DocumentSource& source, const std::vector<Document>& documents) {
+  for (size_t i = documents.size(); i-- > 0;) {
+    source.seek(documents[i].start);
+    for (size_t j = i; j < documents.size(); ++j) {
+      Document again;
+      ASSERT_TRUE(source.next(again));
+      EXPECT_EQ(again.text, documents[j].text);
+      EXPECT_EQ(again.start, documents[j].start);
+    }
+  }
 }
 
 }  // namespace titan::test

@@ -47,7 +47,7 @@ class BoundedQueue {
     changed_.notify_all();
   }
 
-  /// Nothing more is wanted: waiting threads go on, `take` finds the end.
+  /// Discards what is queued. Threads that wait return: `push` and `wait_for_room` with false, `take` with nothing.
   void stop() {
     std::lock_guard lock(mutex_);
     stopped_ = true;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "titan/config/completion.h"
 #include "titan/config/schema.h"
 #include "titan/schedule/picture.h"
 
@@ -49,6 +50,9 @@ std::vector<std::string> program_words(std::vector<std::string> words);
 /// need LibTorch. Nothing if it is one of these and not there. The result refers to `words`.
 std::optional<CommandCall> find_call(std::span<const std::string> words,
                                      std::span<const NamedCommand> with_tensors = {});
+
+/// What shell completion offers beside the schema: subcommands, the words after them and their own options, flavors.
+CompletionWords completion_words(const Schema& schema);
 
 // `titan_train data tokenize|stats|peek`: parses the command line and calls corpus/tokenize.h and corpus/inspect.h.
 // Has its own options instead of the schema's, because a corpus is prepared before a job exists. Knows no tensors.

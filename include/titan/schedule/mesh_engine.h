@@ -42,7 +42,7 @@ class MeshEngine {
   void add_rank(std::vector<const Action*> actions) { ranks_.push_back({std::move(actions)}); }
   void add_rank(std::span<const Action> actions);
 
-  /// Runs until no rank can go on. Returns those that have not finished; empty: all have.
+  /// Advances ranks until each has finished or waits for another. Returns those that wait; empty: all have finished.
   std::vector<Blocked> run();
 
  private:
