@@ -88,6 +88,9 @@ const HubConfiguration& chosen(const fs::path& folder, const std::vector<HubConf
 
 /// Whether the names of the files tell the split for training from others: by words for several splits, or as shards.
 bool names_tell_splits(const std::vector<std::string>& sorted) {
+  // The patterns are many, and most folders have thousands of files and no such word.
+  const auto has_word = [](const std::string& path) { return path.find("train") != std::string::npos; };
+  if (std::none_of(sorted.begin(), sorted.end(), has_word)) return false;
   try {
     const HubPatterns patterns = default_hub_patterns("", sorted);
     const auto train =
