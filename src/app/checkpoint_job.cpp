@@ -201,8 +201,7 @@ std::shared_ptr<const Tokenizer> open_job_tokenizer(const LoadedConfig& job, boo
                                                 "--model.tokenizer_path",
                                                 place));
   }
-  std::shared_ptr<const Tokenizer> tokenizer = open_vocabulary(place);
-  for (const std::string& notice : tokenizer->notices()) std::cerr << "warning: " << printable(notice) << '\n';
+  std::shared_ptr<const Tokenizer> tokenizer = open_vocabulary(place, std::cerr);
   if (needs_text && !tokenizer->reads_text()) {
     throw Error(ExitCode::bad_data, fmt::format("{} holds ids and no tokenizer: name the one that made them with "
                                                 "--model.tokenizer_path",

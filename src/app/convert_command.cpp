@@ -23,8 +23,6 @@
 namespace titan {
 namespace {
 
-static_assert(kMostConvertedRanks == kMostDataRanks);
-
 using Convert = void (*)(const WeightConversion& conversion, std::ostream& out);
 constexpr std::array<std::pair<std::string_view, Convert>, 6> kConversions{{{"from-hf", convert_from_hugging_face},
                                                                             {"to-hf", convert_to_hugging_face},

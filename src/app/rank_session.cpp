@@ -120,15 +120,14 @@ int RankSession::end(ExitCode code) {
 }
 
 int RankSession::exit_code_of_failure() {
+  if (launch_.rank == 0 || launch_.fake) std::rethrow_exception(failure_);
   try {
     std::rethrow_exception(failure_);
   } catch (const RefusedByRankZero& refusal) {
-    if (launch_.rank == 0 || launch_.fake) throw;
     log_.info(refusal.what());
     return static_cast<int>(refusal.code());
   } catch (...) {
-    if (launch_.rank == 0 || launch_.fake) throw;
-    const Failure failure = describe_failure(std::current_exception());
+    const Failure failure = describe_failure(failure_);
     rank_zero_reports_ ? log_.info(failure.text) : log_.error(failure.text);
     return static_cast<int>(failure.code);
   }

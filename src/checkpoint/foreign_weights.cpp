@@ -141,13 +141,14 @@ ForeignModel named_as_in(ForeignModel model, const TensorSource& source) {
   }
   model.copies = std::move(copies);
   // Of a tied weight, a file may hold the second name alone: safetensors' save_model keeps one.
-  for (const auto& [copy, original] : std::map(model.copies)) {
-    if (source.tensors().contains(original) || !source.tensors().contains(copy)) continue;
+  std::erase_if(model.copies, [&](const auto& names) {
+    const std::string &copy = names.first, &original = names.second;
+    if (source.tensors().contains(original) || !source.tensors().contains(copy)) return false;
     for (ForeignTensor& tensor : model.tensors) {
       if (tensor.name == original) tensor.name = copy;
     }
-    model.copies.erase(copy);
-  }
+    return true;
+  });
   return model;
 }
 

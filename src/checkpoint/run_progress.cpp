@@ -13,6 +13,7 @@
 #include "titan/checkpoint/foreign_weights.h"
 #include "titan/checkpoint/load.h"
 #include "titan/checkpoint/training_state.h"
+#include "titan/config/section.h"
 
 namespace titan {
 namespace {
@@ -65,7 +66,7 @@ std::optional<int64_t> read_tensor_count(OpenCheckpoint& checkpoint, const std::
 
 int64_t read_data_ranks(OpenCheckpoint& checkpoint) {
   const std::optional<int64_t> ranks = read_value_count(checkpoint, kDataRanksKey);
-  if (ranks && (*ranks == 0 || *ranks > kMostDataRanks)) {
+  if (ranks && (*ranks == 0 || *ranks > kMostRanks)) {
     throw DamageError(fmt::format("its {} is {}", kDataRanksKey, *ranks));
   }
   return ranks.value_or(std::max<int64_t>(1, loader_states(checkpoint.index())));

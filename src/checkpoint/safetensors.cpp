@@ -227,11 +227,8 @@ StoredElements elements_of(const SafetensorsEntry& entry) {
 
 /// Whether a file holds the model's weights in a form that is not read beside safetensors.
 bool is_other_set(const std::string& name) {
-  for (const char* whole : {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack"}) {
-    if (name == whole) return true;
-  }
-  return name.ends_with(".gguf") || name.starts_with("pytorch_model-") ||
-         (name.starts_with("consolidated.") && name != "consolidated.json");
+  return name.starts_with("pytorch_model") || name == "tf_model.h5" || name == "flax_model.msgpack" ||
+         name.ends_with(".gguf") || (name.starts_with("consolidated.") && name != "consolidated.json");
 }
 
 [[noreturn]] void fail_without_files(const std::filesystem::path& folder, const std::vector<StorageEntry>& entries) {

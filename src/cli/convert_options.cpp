@@ -10,6 +10,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/cli/program.h"
+#include "titan/config/section.h"
 
 namespace titan {
 namespace {
@@ -110,7 +111,7 @@ std::optional<ConvertOptions> parse_convert(std::span<const std::string> argumen
   if (std::string_view(direction.name).starts_with("to-20")) {
     app.add_option("--data-ranks", options.data_ranks,
                    "Data-parallel ranks of the torchtitan run that will load it; without it: as many as saved it")
-        ->check(CLI::Range(int64_t{1}, kMostConvertedRanks));
+        ->check(CLI::Range(int64_t{1}, kMostRanks));
   }
   app.allow_extras();
   app.footer(

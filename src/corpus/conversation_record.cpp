@@ -266,12 +266,13 @@ class ConversationReader {
     }
   }
 
-  /// As transformers, gives the reasoning of a message the names that templates read. Returns it; null: there is none.
+  /// Copies a message's reasoning to the names that templates read, as transformers does. Returns it; null: there is
+  /// none.
   Json add_reasoning(Json& message) const {
-    if (!chat_.mentions("reasoning_content") && !chat_.mentions("thinking")) return {};
     for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
       if (!message.contains(name)) continue;
-      const Json reasoning = message[name];
+      if (!chat_.mentions("reasoning_content") && !chat_.mentions("thinking")) return {};
+      Json reasoning = message[name];
       message["reasoning_content"] = reasoning;
       if (!message.contains("thinking")) message["thinking"] = reasoning;
       return reasoning;

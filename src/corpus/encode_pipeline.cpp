@@ -13,15 +13,17 @@
 namespace titan {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{1} << 20;      // of text, per work item
-constexpr size_t kBytesUnderWay = size_t{24} << 20;  // of text, read and not yet taken
+constexpr size_t kPieceBytes = size_t{1} << 20;  // of text, per work item
+/// Bytes that may be read and not yet taken: pieces for every thread to work on and to wait, and more beside one that
+/// takes long, since pieces are taken in order.
+size_t most_under_way(int64_t threads) { return (16 + 4 * static_cast<size_t>(threads)) * kPieceBytes; }
 
 /// A piece of the corpus goes through two queues: to whichever thread is free to encode it, and as a future, in order,
 /// to the caller.
 class Pipeline {
  public:
   Pipeline(TextFileSource& source, const Tokenizer* tokenizer, int64_t threads)
-      : source_(source), tokenizer_(tokenizer) {
+      : source_(source), tokenizer_(tokenizer), in_order_(most_under_way(threads)) {
     threads_.emplace_back([this] { read(); });
     for (int64_t i = 0; i < threads; ++i) threads_.emplace_back([this] { encode_pieces(); });
   }
@@ -121,7 +123,7 @@ class Pipeline {
   TextFileSource& source_;
   const Tokenizer* tokenizer_;
 
-  BoundedQueue<std::future<EncodedDocuments>> in_order_{kBytesUnderWay};
+  BoundedQueue<std::future<EncodedDocuments>> in_order_;
   BoundedQueue<Encoding> to_encode_{std::numeric_limits<size_t>::max()};
   std::vector<std::thread> threads_;
 };

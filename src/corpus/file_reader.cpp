@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -206,7 +207,6 @@ class GzipReader : public ByteReader {
   bool refill() {
     stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
     stream_.avail_in = static_cast<uInt>(file_->read(input_.data(), input_.size()));
-    if (begin_.empty()) begin_.assign(input_.data(), std::min<size_t>(stream_.avail_in, 2));
     return stream_.avail_in > 0;
   }
 
@@ -215,7 +215,7 @@ class GzipReader : public ByteReader {
                        with_thousands(unpacked_));
   }
   [[noreturn]] void fail_damaged(const std::string& what) const {
-    if (begin_.size() == 2 && begin_[0] != '\x1F' && begin_[1] != '\x8B') {
+    if (file_kind_at(file_->path()) != FileKind::gzip) {
       fail_reading(file_->path(),
                    "this is not valid gzip data, although its name says so. If it is text, take .gz off its name.");
     }
@@ -225,7 +225,6 @@ class GzipReader : public ByteReader {
 
   std::unique_ptr<FileReader> file_;
   std::vector<char> input_;
-  std::string begin_;  // the file's first two bytes
   z_stream stream_{};
   bool in_member_ = false;
   int64_t unpacked_members_ = 0;

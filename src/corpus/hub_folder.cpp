@@ -88,7 +88,7 @@ const HubConfiguration& chosen(const fs::path& folder, const std::vector<HubConf
 
 /// Whether the names of the files tell the split for training from others: by words for several splits, or as shards.
 bool names_tell_splits(const std::vector<std::string>& sorted) {
-  // The patterns are many, and most folders have thousands of files and no such word.
+  // Matching the patterns is slow, and most folders have thousands of files of which none is named train.
   const auto has_word = [](const std::string& path) { return path.find("train") != std::string::npos; };
   if (std::none_of(sorted.begin(), sorted.end(), has_word)) return false;
   try {
@@ -96,6 +96,7 @@ bool names_tell_splits(const std::vector<std::string>& sorted) {
     const auto train =
         std::find_if(patterns.begin(), patterns.end(), [](const auto& one) { return one.first == "train"; });
     if (train == patterns.end()) return false;
+    // One pattern is also found for a folder with one file "train.txt" among others; shards (-of-) are always a split.
     return patterns.size() > 1 || train->second.front().find("-of-") != std::string::npos;
   } catch (const std::invalid_argument&) {
     return false;
@@ -227,9 +228,10 @@ bool choose_hub_files(const fs::path& folder, TextFiles& found, const std::vecto
     for (const fs::path& file : files) all.push_back(file.lexically_relative(folder).string());
   }
   std::sort(all.begin(), all.end());  // as text: the order of fsspec
-  const bool is_described = described || card || fs::exists(folder / ".huggingface.yaml", ignored);
+  const bool has_former = fs::exists(folder / ".huggingface.yaml", ignored);
+  const bool is_described = described || card || has_former;
   if (!is_described && !names_tell_splits(all)) return false;
-  if (fs::exists(folder / ".huggingface.yaml", ignored)) {
+  if (has_former) {
     fail(folder, ".huggingface.yaml describes this data set, and it is not read here; name the files with a glob");
   }
   HubChoice choice(folder, std::move(all), is_described);

@@ -7,6 +7,7 @@
 
 #include "outputs.h"
 #include "titan/base/error.h"
+#include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/text/tokenizer_trainer.h"
 
@@ -28,6 +29,11 @@ void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
   TokenizerTrainer trainer(training.vocabulary_size);
   const auto source = open_dataset(training.dataset);
   refuse_outputs_in_corpus(training);
+  // Before the corpus is read, which may take hours.
+  if (training.output.has_parent_path()) make_folders(training.output.parent_path());
+  if (!training.hugging_face.empty()) {
+    with_remedy("name another folder with --hugging-face", [&] { make_folders(training.hugging_face); });
+  }
   const int64_t most = training.most_bytes.value_or(INT64_MAX);
   Document document;
   bool more = true;

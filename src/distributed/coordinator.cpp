@@ -207,7 +207,7 @@ bool Coordinator::say_farewell() {
 // ---- called by rank 0's main thread
 
 c10::intrusive_ptr<c10d::Store> Coordinator::store() {
-  return make_run_store([table = table_](const StoreCall& call) { return table->wait_answer(call); });
+  return make_rank_store([table = table_](const StoreCall& call) { return table->wait_answer(call); });
 }
 
 bool Coordinator::fail(int code, const std::string& text) {

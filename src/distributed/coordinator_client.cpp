@@ -46,7 +46,7 @@ c10::intrusive_ptr<c10d::Store> CoordinatorClient::store() {
       if (channel_.has_unsent()) wake_.ring();
     };
   }
-  return make_run_store([calls = store_calls_](StoreCall call) { return calls->ask(std::move(call)); });
+  return make_rank_store([calls = store_calls_](StoreCall call) { return calls->ask(std::move(call)); });
 }
 
 std::optional<StoreAnswer> CoordinatorClient::StoreCalls::ask(StoreCall call) {

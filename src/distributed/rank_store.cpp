@@ -150,6 +150,6 @@ void StoreTable::on_change(std::function<void()> changed) {
   on_change_ = std::move(changed);
 }
 
-c10::intrusive_ptr<c10d::Store> make_run_store(AskStore ask) { return c10::make_intrusive<RankStore>(std::move(ask)); }
+c10::intrusive_ptr<c10d::Store> make_rank_store(AskStore ask) { return c10::make_intrusive<RankStore>(std::move(ask)); }
 
 }  // namespace titan

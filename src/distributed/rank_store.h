@@ -53,6 +53,6 @@ class StoreTable {
 /// Sends a call to the table; nothing after `within`, or when rank 0 is lost.
 using AskStore = std::function<std::optional<StoreAnswer>(StoreCall call)>;
 
-c10::intrusive_ptr<c10d::Store> make_run_store(AskStore ask);
+c10::intrusive_ptr<c10d::Store> make_rank_store(AskStore ask);
 
 }  // namespace titan

@@ -95,8 +95,6 @@ PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place, b
   request.samples = config.training.local_batch_size;
   request.sequence_length = config.training.seq_len;
   request.accumulation = accumulation_steps(config, place);
-  request.norm_message_bytes = kNormMessageBytes;
-  request.loss_message_bytes = kLossMessageBytes;
   request.offload_activations = config.activation_checkpoint.offload && config.activation_checkpoint.mode != "none";
   request.on_gpu = on_gpu;
   request.fused_kernels = on_gpu && compiles(config, "model");

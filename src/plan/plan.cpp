@@ -350,8 +350,7 @@ std::optional<std::string> why_no_graphs(const PlanRequest& request) {
 int64_t Plan::training_bytes(bool device_only) const { return added_up(memory, device_only); }
 int64_t Plan::validation_bytes(bool device_only) const { return added_up(validation_memory, device_only); }
 int64_t Plan::peer_bytes() const {
-  const bool shares = request.async_tensor_parallel() && request.place.mesh.size(MeshAxis::tp) > 1;
-  return shares ? 2 * hidden_bytes : 0;  // two alternating exchanges
+  return request.async_tensor_parallel() ? 2 * hidden_bytes : 0;  // two alternating exchanges
 }
 
 int64_t Plan::predicted_bytes(bool device_only) const {

@@ -82,7 +82,7 @@ std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
 std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
   std::vector<Exchange> all;
   if (action.kind == ActionKind::loss_sum) {
-    all.push_back({group_names::kLoss, Collective::all_reduce, {1, plan.request.loss_message_bytes}});
+    all.push_back({group_names::kLoss, Collective::all_reduce, {1, kLossMessageBytes}});
   } else if (action.kind == ActionKind::scale) {
     int64_t scales = 0;
     for (const WeightGroupPlan& group : plan.groups) {
@@ -151,7 +151,7 @@ void add_units(const Plan& plan, CommunicatorTraffic& traffic) {
 
 std::vector<Exchange> exchanges_of(const Plan& plan, const Action& action) {
   if (action.kind == ActionKind::norm) {  // of one group, or of all
-    return {{group_names::kModel, Collective::all_reduce, {1, plan.request.norm_message_bytes}}};
+    return {{group_names::kModel, Collective::all_reduce, {1, kNormMessageBytes}}};
   }
   return action.group >= 0 ? group_exchanges(plan, action) : step_exchanges(plan, action);
 }

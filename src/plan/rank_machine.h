@@ -36,6 +36,8 @@ class RankObserver {
 
 class RankMachine {
  public:
+  /// weight_state: only what WeightState holds (copies, scales, slots, gradients). For expand, which builds programs
+  /// and does not prove them.
   enum class Tracks { everything, weight_state };
 
   /// A rank that starts in the state `entry`. `plan` and `rules` must outlive it.

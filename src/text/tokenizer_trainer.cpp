@@ -72,14 +72,6 @@ Json tokenizer_json(std::span<const std::string> tokens, std::span<const std::st
 
 void write_hugging_face_folder(const std::filesystem::path& folder, std::span<const std::string> tokens,
                                std::span<const std::string> special) {
-  std::error_code problem;
-  std::filesystem::create_directories(folder, problem);
-  if (problem) {
-    throw Error(ExitCode::storage,
-                fmt::format("the tokenizer cannot be written: the folder {} cannot be made ({}). Name "
-                            "one that can be with --hugging-face.",
-                            folder.string(), problem.message()));
-  }
   const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                        {"bos_token", special[0]},
                        {"eos_token", special[1]},

@@ -174,7 +174,7 @@ RunPosition RunLoader::position_of(const OpenCheckpoint& checkpoint, const Resto
   changed_options_ = std::move(changes.line);
   std::move(changes.warnings.begin(), changes.warnings.end(), std::back_inserter(notes_));
   RunPosition position{.step = progress.step, .tokens = progress.tokens.value_or(0), .data = std::nullopt};
-  position.counters = run_counters_from_json(progress.counters);
+  position.counters = total_counters_from_json(progress.counters);
   if (!progress.data_position.is_null()) {
     if (progress.step > 0) check_stream_options(progress.data_position, config_);
     position.data =

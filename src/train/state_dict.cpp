@@ -113,7 +113,7 @@ nlohmann::json to_json(const TotalCounters& counters) {
   return json;
 }
 
-TotalCounters run_counters_from_json(const nlohmann::json& json) {
+TotalCounters total_counters_from_json(const nlohmann::json& json) {
   TotalCounters counters;
   visit_counters(counters, [&](const char* name, int64_t& count) {
     if (!json.is_object() || !json.contains(name) || !json.at(name).is_number_integer()) return;

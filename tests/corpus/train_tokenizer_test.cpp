@@ -88,9 +88,15 @@ TEST(TrainTokenizer, ADeviceTakesAModelAndAnExistingFileIsReplaced) {
   EXPECT_EQ(read_tiktoken_file(folder / "made.model").size(), 264u);
   training.output = "/dev/null";
   train_tokenizer(training, said);
-  training.output = folder / "none/x.model";
+  // Told before anything is learned: of this text nothing can be.
+  training.dataset = {.dataset = "text", .path = folder.write("short.txt", "a")};
+  training.output = folder / "made.model/x.model";
   EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::storage, [&] { train_tokenizer(training, said); }),
-                      "none/x.model");
+                      "made.model");
+  training.output = folder / "new/x.model";
+  training.hugging_face = folder / "made.model";
+  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::storage, [&] { train_tokenizer(training, said); }),
+                      "name another folder with --hugging-face");
 }
 
 TEST(TrainTokenizer, AnOutputNeverFallsOnTheCorpusByWhateverName) {

@@ -503,7 +503,7 @@ TEST(Rendezvous, AListenerThatAnswersFirstIsPassedOverAndIsToldNothingOfTheConfi
 }
 
 /// Two ranks that have met.
-class RunStoreTest : public testing::Test {
+class RankStoreTest : public testing::Test {
  protected:
   void SetUp() override {
     const std::vector<uint16_t> at = ports();
@@ -520,7 +520,7 @@ class RunStoreTest : public testing::Test {
   Met zero_, one_;
 };
 
-TEST_F(RunStoreTest, AKeyIsWaitedForOnEitherSideUntilTheOtherSetsIt) {
+TEST_F(RankStoreTest, AKeyIsWaitedForOnEitherSideUntilTheOtherSetsIt) {
   for (const auto& [waits, sets] : {std::pair{&one(), &zero()}, {&zero(), &one()}}) {
     const std::string key = waits == &zero() ? "a" : "b";
     auto got = std::async(std::launch::async, [&, waits = waits] { return waits->get_to_str(key); });
@@ -533,7 +533,7 @@ TEST_F(RunStoreTest, AKeyIsWaitedForOnEitherSideUntilTheOtherSetsIt) {
   }
 }
 
-TEST_F(RunStoreTest, EveryWaitEndsAtItsLimitAndTheStoreGoesOn) {
+TEST_F(RankStoreTest, EveryWaitEndsAtItsLimitAndTheStoreGoesOn) {
   for (c10d::Store* store : {&zero(), &one()}) {
     EXPECT_THROW(store->wait({"never"}, std::chrono::milliseconds(10)), c10::DistStoreError);
     const c10::intrusive_ptr<c10d::Store> copy = store->clone();
@@ -545,7 +545,7 @@ TEST_F(RunStoreTest, EveryWaitEndsAtItsLimitAndTheStoreGoesOn) {
   EXPECT_EQ(zero().get_to_str("count"), "4");
 }
 
-TEST_F(RunStoreTest, BytesOfAnyKindAndNumberArriveAsTheyAre) {
+TEST_F(RankStoreTest, BytesOfAnyKindAndNumberArriveAsTheyAre) {
   std::vector<uint8_t> bytes(3000000);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 7);
   one().set("from one", bytes);
@@ -556,7 +556,7 @@ TEST_F(RunStoreTest, BytesOfAnyKindAndNumberArriveAsTheyAre) {
   EXPECT_EQ(zero().get("empty"), std::vector<uint8_t>());
 }
 
-TEST_F(RunStoreTest, WhatIsLongerThanALineIsRefusedInItsOwnWordsAndTheStoreGoesOn) {
+TEST_F(RankStoreTest, WhatIsLongerThanALineIsRefusedInItsOwnWordsAndTheStoreGoesOn) {
   const std::vector<uint8_t> longest(31 << 20), longer(33 << 20);
   for (c10d::Store* store : {&zero(), &one()}) {
     try {
@@ -571,7 +571,7 @@ TEST_F(RunStoreTest, WhatIsLongerThanALineIsRefusedInItsOwnWordsAndTheStoreGoesO
   }
 }
 
-TEST_F(RunStoreTest, CompareSetAndAppendWorkAsInTheLibrarysStores) {
+TEST_F(RankStoreTest, CompareSetAndAppendWorkAsInTheLibrarysStores) {
   EXPECT_EQ(one().compareSet("key", "other", "new"), "other") << "missing, and something was expected";
   EXPECT_FALSE(zero().check({"key"}));
   EXPECT_EQ(one().compareSet("key", "", "first"), "first");

@@ -13,7 +13,8 @@ TEST(Float8OfAJob, IsWhatTheConverterAndItsOptionsSay) {
   const std::string prefix = "--quantize.linear.float8.";
   const LinearFloat8Section plain = *make_plan_request(job_config({converter})).float8;
   EXPECT_EQ(recipe_of(plain), Float8Recipe::tensorwise);
-  EXPECT_FALSE(plain.emulate || plain.enable_fsdp_float8_all_gather || plain.force_recompute_fp8_weight_in_bwd);
+  EXPECT_FALSE(plain.emulate || plain.enable_fsdp_float8_all_gather || plain.force_recompute_fp8_weight_in_bwd ||
+               plain.precompute_float8_dynamic_scale_for_fsdp || !plain.filter_fqns.empty());
   const LinearFloat8Section request =
       *make_plan_request(job_config({converter, prefix + "emulate", prefix + "enable_fsdp_float8_all_gather",
                                      prefix + "precompute_float8_dynamic_scale_for_fsdp",
@@ -21,6 +22,8 @@ TEST(Float8OfAJob, IsWhatTheConverterAndItsOptionsSay) {
                                      prefix + "filter_fqns=wk,auto_filter_small_kn,output"}))
            .float8;
   EXPECT_TRUE(request.emulate && request.enable_fsdp_float8_all_gather && request.force_recompute_fp8_weight_in_bwd);
+  EXPECT_TRUE(request.precompute_float8_dynamic_scale_for_fsdp);
+  EXPECT_EQ(request.filter_fqns, (std::vector<std::string>{"wk", "auto_filter_small_kn", "output"}));
   EXPECT_EQ(name_filters(request), (std::vector<std::string>{"wk", "output"}));
   EXPECT_EQ(recipe_of(*float8_options(job_config({converter, prefix + "recipe_name=rowwise_with_gw_hp"}))),
             Float8Recipe::rowwise_with_gw_hp);
@@ -64,6 +67,7 @@ TEST(PlanRequestOfAJob, CarriesTheChoicesOfSeveralRanks) {
   EXPECT_EQ(plain.parallelism.fsdp_reshard_after_forward, ReshardPolicy::standard);
   EXPECT_FALSE(plain.async_tensor_parallel());
   EXPECT_FALSE(plain.training.enable_cpu_offload);
+  EXPECT_FALSE(plain.parallelism.disable_loss_parallel);
   const JobConfig chosen =
       job_config({"--parallelism.fsdp_reshard_after_forward=never", "--parallelism.disable_loss_parallel",
                   "--parallelism.enable_async_tensor_parallel", "--parallelism.tensor_parallel_degree=2",

@@ -11,7 +11,7 @@ namespace {
 class Programs : public ::testing::TestWithParam<LayoutRow> {};
 
 TEST_P(Programs, AreProvedForEveryRankAndTogether) {
-  const Mesh mesh(GetParam());
+  const RowRanks mesh(GetParam());
   for (size_t r = 0; r < mesh.plans.size(); ++r) {
     EXPECT_EQ(program_problem(mesh.plans[r], mesh.programs[r]), "") << "rank " << r;
   }
@@ -155,7 +155,7 @@ std::string shared_by(const Plan& plan, const Action& a, const Action& b) {
 }
 
 TEST_P(Programs, AreNotProvedWithoutAnInstructionOrWithTwoInEachOthersPlaceUnlessThatIsHarmless) {
-  const Mesh mesh(GetParam());
+  const RowRanks mesh(GetParam());
   const Plan& plan = mesh.plans[0];
   std::vector<Program> changed = mesh.programs[0];
   int64_t deleted = 0, swapped = 0, harmless = 0;

@@ -83,8 +83,8 @@ inline std::vector<LayoutRow> proved_rows() {
 }
 
 /// All ranks of a row.
-struct Mesh {
-  explicit Mesh(const LayoutRow& row) {
+struct RowRanks {
+  explicit RowRanks(const LayoutRow& row) {
     for (int64_t rank = 0; rank < row.world(); ++rank) {
       plans.push_back(plan_of(row, rank));
       programs.push_back(checked_programs(plans.back()));

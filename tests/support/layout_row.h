@@ -113,8 +113,6 @@ inline PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   request.training.enable_cpu_offload = row.offload;
   request.offload_activations = row.host_activations;
   request.optimizer.offload = row.host_moments;
-  request.norm_message_bytes = kNormMessageBytes;
-  request.loss_message_bytes = kLossMessageBytes;
   return request;
 }
 

@@ -78,9 +78,6 @@ CheckpointState describe_run(std::span<const SavedParameter> parameters, const S
 /// the beginning: they cannot represent our position, which has a separate key.
 CheckpointState describe_progress(const SavedProgress& progress, TorchtitanRelease release);
 
-/// Keys of one data-parallel rank.
-inline constexpr int64_t kMostDataRanks = 1'000'000;
-
 /// Step, tokens and data-parallel ranks. Throws MismatchError for a wrong type, DamageError for impossible values.
 /// Requires holds_run().
 SavedProgress read_progress(OpenCheckpoint& checkpoint);

@@ -47,7 +47,7 @@ struct CommandCall {
 std::vector<std::string> program_words(std::vector<std::string> words);
 
 /// The command that `words` (the program's arguments) name; help requests included. `with_tensors`: the commands that
-/// need LibTorch. Nothing if it is one of these and not there. The result refers to `words`.
+/// need LibTorch. Nothing for a command that needs LibTorch and is not among these. The result refers to `words`.
 std::optional<CommandCall> find_call(std::span<const std::string> words,
                                      std::span<const NamedCommand> with_tensors = {});
 

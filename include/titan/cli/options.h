@@ -17,9 +17,6 @@ namespace titan {
 /// An upper bound on tokens: more than any model here supports, and small enough to avoid overflow.
 inline constexpr int64_t kMostTokens = int64_t{1} << 31;
 
-/// Data-parallel ranks of a checkpoint for torchtitan.
-inline constexpr int64_t kMostConvertedRanks = 1'000'000;
-
 struct GenerateOptions {
   std::string checkpoint;
   std::vector<std::string> prompts;

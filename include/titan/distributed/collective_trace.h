@@ -1,5 +1,5 @@
 // The latest collectives of a rank's communicators. When a run hangs, comparing the ranks' traces finds the rank that
-// is behind: its last call in a communicator has a lower number than the other ranks' last call in that communicator.
+// is behind: its last call on some communicator has a lower number than the other ranks' last call on it.
 #pragma once
 
 #include <chrono>
@@ -23,17 +23,15 @@ class CollectiveTrace {
   /// `capacity`: number of calls kept, at least 1.
   explicit CollectiveTrace(int64_t capacity);
 
-  /// Records a call of `group` that moves `bytes`, before it is issued. Returns its index among all calls, from
-  /// 0.
+  /// Records a call of `group` that moves `bytes`, before it is issued. Returns its index among all calls, from 0.
   int64_t issued(const Communicator& group, Collective kind, int64_t bytes);
   /// Records that call `number` was waited for: on a CPU it is complete; on a GPU the stream waits for it.
   void waited(int64_t number);
 
   bool is_empty() const;
-  /// The calls kept, oldest first, as a JSON object: "time" (when it was written, seconds since 1970) and
-  /// "calls", each with its "group", the "rank" and "ranks" in that communicator, its number among that
-  /// communicator's ("call"), the "collective", "bytes", "issued" and, once waited for, "waited": seconds before
-  /// "time".
+  /// The calls kept, oldest first, as a JSON object: "time" (when it was written, seconds since 1970) and "calls", each
+  /// with its communicator ("group"), this rank's number in it ("rank"), its size ("ranks"), the call's number on it
+  /// ("call"), the "collective", "bytes", "issued" and, once waited for, "waited": seconds before "time".
   std::string json() const;
 
  private:

@@ -28,8 +28,8 @@ struct CommunicatorRequest {
   std::chrono::milliseconds timeout{300'000};
   std::vector<int64_t> members{};         // global rank by communicator rank; empty: unknown
   std::shared_ptr<WaitForGraph> waits{};  // records the ranks that this one waits for; null: off
-  std::string
-      queue{};  // NCCL: communicators with equal members and queue share a transport: their calls are serialised
+  /// NCCL: communicators with equal members and queue share a transport, which serialises their calls.
+  std::string queue{};
 };
 
 /// For ranks of one host. Blocks until all members have called it. Null, on all members, if one of them cannot share

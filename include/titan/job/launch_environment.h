@@ -1,5 +1,6 @@
-// This process's rank, the world size and the rendezvous endpoint, from options and environment variables. A pure
-// function of its arguments: nothing is read, resolved or connected here. docs/launch.md has the table.
+// This process's rank, the world size and the rendezvous endpoint, from options and environment variables.
+// detect_launch is a pure function of its arguments; process_context alone reads the process. docs/launch.md has the
+// table.
 #pragma once
 
 #include <fmt/format.h>

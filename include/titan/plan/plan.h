@@ -69,15 +69,13 @@ struct PlanRequest {
   int64_t samples = 1;                   // of one microbatch
   int64_t sequence_length = 1;           // of whole samples
   int64_t accumulation = 1;              // microbatches per step
-  int64_t optimizer_moments = 2;
-  int64_t norm_message_bytes = 0;  // of the all-reduces of the gradient norm and the loss
-  int64_t loss_message_bytes = 0;
-  bool offload_activations = false;  // of checkpointed units, from forward to backward
-  bool on_gpu = false;               // from here to cuda_graphs: affects only memory and time
-  bool fused_kernels = false;        // this project's kernels, not plain ATen operations
-  bool fused_loss = false;           // losses and gradients of logits are computed in place of the logits
-  bool cuda_graphs = false;          // used where the plan allows; they keep a microbatch's memory allocated
-  bool groups_of_one = false;        // groups of one rank exist, and their collectives are called (debug.groups_of_one)
+  int64_t optimizer_moments = 2;         // Adam's running averages: of the gradient and of its square
+  bool offload_activations = false;      // of checkpointed units, from forward to backward
+  bool on_gpu = false;                   // from here to cuda_graphs: affects only memory and time
+  bool fused_kernels = false;            // this project's kernels, not plain ATen operations
+  bool fused_loss = false;               // losses and gradients of logits are computed in place of the logits
+  bool cuda_graphs = false;              // used where the plan allows; they keep a microbatch's memory allocated
+  bool groups_of_one = false;  // groups of one rank exist, and their collectives are called (debug.groups_of_one)
 
   /// Hidden states are exchanged in chunks through peer memory, not by collectives.
   bool async_tensor_parallel() const {

@@ -1,6 +1,6 @@
-// Runs the actions of all ranks of a mesh by the rules of actions (rules.h): each rank runs its own in order and waits
-// for others where a rule says so. A Mesh says what communication is: calls that all members must make (the proof that
-// programs cannot deadlock), or times (the simulation of a step, and of a pipeline schedule).
+// Runs the actions of all ranks of a mesh by the rules of actions (rules.h): each rank runs its actions in order and
+// blocks where a rule says so. A Mesh implements communication: as collective calls that block until all members have
+// made them (the deadlock proof), or as simulated time (a training step, a pipeline schedule).
 #pragma once
 
 #include <span>
@@ -13,21 +13,21 @@ namespace titan {
 class Mesh {
  public:
   virtual ~Mesh() = default;
-  /// An effect of a plain action, or of a part of a merged one. False: the rank must wait; the same effect is asked for
-  /// again after others have moved.
+  /// Applies one effect of a plain action, or of a part of a merged one. False: the rank is blocked; the engine repeats
+  /// the call after other ranks have advanced.
   virtual bool apply(size_t rank, const Effect& effect, const Action& action) = 0;
   /// The action computes, after its effects before work and before those after it. A merged action's parts compute one
   /// after the other, when all of them may.
   virtual void works(size_t rank, const Action& action, Work work) = 0;
   /// All effects have been applied. False: the rank must wait before its next action.
   virtual bool ends(size_t rank, const Action& whole) = 0;
-  /// Moves on what a rank has started beside its actions; true if anything moved.
+  /// Advances what a rank runs asynchronously (transfers on a NCCL stream). True if anything changed.
   virtual bool moves(size_t) { return false; }
 };
 
 class MeshEngine {
  public:
-  /// What keeps a rank from going on.
+  /// A blocked rank, and what it waits for.
   struct Blocked {
     size_t rank = 0;
     size_t position = 0;             ///< of its action, from 0

@@ -1,7 +1,8 @@
 // The rules of actions, stated once: what each kind needs, holds, starts and waits for. The rank machine
 // (plan/rank_machine.h) reads them for what one rank holds, the mesh engine (mesh_engine.h) for how ranks wait for each
-// other, and the checks of schedule tables take their order from them. Elsewhere only `expand`, lowering and the
-// executor look at an action's kind. Pure data: what a rule applies to is found by its reader.
+// other, and the checks of schedule tables take their order from them. Apart from these, only code that makes actions
+// (families, lowering, expand), runs them (the executor) or counts their traffic and compute time (exchanges_of,
+// StageTimes) looks at their kinds. Pure data: what a rule applies to is found by its reader.
 #pragma once
 
 #include <array>
@@ -103,7 +104,8 @@ using RuleTable = std::array<Rule, kActionKinds>;
 /// The table. Tests pass damaged copies of it to its readers.
 const RuleTable& action_rules();
 inline const Rule& rule_of(const RuleTable& rules, ActionKind kind) { return rules[static_cast<size_t>(kind)]; }
-/// True if an action of a schedule table, which has no units, does this to this thing.
+/// True if the rule of this kind has this effect in some case. When::split_unit is left out: schedule tables write a
+/// split backward as two actions, I and W.
 bool has_effect(const RuleTable& rules, ActionKind kind, Does does, Thing thing);
 
 /// What decides which instructions a group's gradient passes through in a step.

@@ -62,8 +62,8 @@ class Tokenizer {
     return encode(text, adds_bos(), false);
   }
 
-  /// Which spaces at its ends the kind's Python package does not count to the part of a text that an id stands for.
-  enum class TrimmedSpaces { none, all, all_but_the_first };  // of the first id, the space that the package puts before
+  /// Spaces at a token's ends that the kind's Python package leaves out of the token's offsets (trim_offsets).
+  enum class TrimmedSpaces { none, all, all_but_the_first };  // the first: the space that is put before the text
   virtual TrimmedSpaces trimmed_spaces() const { return TrimmedSpaces::none; }
 
   /// One line for each disagreement of the tokenizer's files that was decided, for the user to see.

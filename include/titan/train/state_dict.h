@@ -29,7 +29,7 @@ struct TotalCounters {
 };
 nlohmann::json to_json(const TotalCounters& counters);
 /// Counts that are missing are 0.
-TotalCounters run_counters_from_json(const nlohmann::json& json);
+TotalCounters total_counters_from_json(const nlohmann::json& json);
 
 /// The position of a run before its next step.
 struct RunPosition {
