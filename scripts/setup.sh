@@ -14,7 +14,7 @@ mold mold
 git git
 python3 python3'
 readonly libraries='libtomlplusplus-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libpcre2-dev
-  zlib1g-dev libdeflate-dev libutf8proc-dev libzstd-dev libxxhash-dev libgtest-dev libbenchmark-dev'
+  zlib1g-dev libdeflate-dev libutf8proc-dev libzstd-dev libxxhash-dev libgtest-dev'
 readonly oldest_cmake=3.25
 
 missing=()

@@ -17,7 +17,7 @@
 namespace titan {
 namespace {
 
-/// Empty if the environment is also wrong: that is reported where it is used.
+/// Returns nothing if the launch environment is wrong too: that error is reported where the environment is used.
 std::optional<Launch> find_launch(const CommSection& comm) {
   try {
     return detect_launch(comm, process_context());

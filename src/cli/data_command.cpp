@@ -97,8 +97,8 @@ void run_tokenize(DataOptions& options, std::ostream& out) {
     wanted.dataset.text_field = options.ids_field;
   } else if (wanted.tokenizer.empty()) {
     throw Error(ExitCode::bad_config,
-                "name the tokenizer with --tokenizer, or the field of ids that another package made with --ids "
-                "(titan_train data tokenize --help)");
+                "no tokenizer is given: name one with --tokenizer. If the records hold ids that another package made, "
+                "name their field with --ids instead (titan_train data tokenize --help)");
   }
   tokenize_corpus(wanted, out);
 }

@@ -22,8 +22,8 @@ ModelDescription describe_planned_model(const JobConfig& config) {
   ModelDescription model = describe_model(config, 1);
   if (model.vocabulary_is_tokenizers) {
     std::cerr << fmt::format(
-        "the tokenizer {} does not exist: the plan is for a vocabulary of {}, and this model's is the tokenizer's\n",
-        place, model.vocabulary);
+        "the tokenizer {} does not exist: the size of the vocabulary comes from it, and this plan assumes {}\n", place,
+        model.vocabulary);
   }
   return model;
 }

@@ -117,14 +117,14 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
     if (config.data.packing == "document" && !model.block_causal) {
       problems.push_back(origins.problem(
           "data.packing",
-          fmt::format("data.packing = \"document\" keeps documents apart, and {} {} attends across them",
+          fmt::format("data.packing = \"document\" keeps documents apart, but {} {} attends across their ends",
                       config.model.name, config.model.flavor),
           "choose a flavor with block-causal attention, or data.packing = \"lossless\""));
     }
     if (config.validation.enable && config.validation.dataset == "chat" && !model.block_causal) {
       problems.push_back(origins.problem(
           "validation.dataset",
-          fmt::format("validation.dataset = \"chat\" keeps conversations apart, and {} {} attends across them",
+          fmt::format("validation.dataset = \"chat\" keeps conversations apart, but {} {} attends across their ends",
                       config.model.name, config.model.flavor),
           "train on conversations too (training.dataset = \"chat\" or a source of a mixture), or choose a flavor with "
           "block-causal attention"));

@@ -63,8 +63,9 @@ std::vector<Problem> check_pipeline(const JobConfig& config, const ModelDescript
   const bool is_custom = section.pipeline_parallel_schedule.starts_with("PipelineSchedule");
   if (is_custom && !names_a_file) return problems;  // the config part has reported the missing file
   if (names_a_file && !is_custom && origins.is_set(kSchedule)) {
-    problems.push_back(origins.note(kSchedule, fmt::format("{} = \"{}\" has no effect beside a file with a schedule",
-                                                           kSchedule, section.pipeline_parallel_schedule)));
+    problems.push_back(
+        origins.note(kSchedule, fmt::format("{} = \"{}\" has no effect: the schedule is read from parallelism.{}",
+                                            kSchedule, section.pipeline_parallel_schedule, kScheduleFile)));
   }
   const PipelinePlan pipeline = make_pipeline(config, model);
   for (const PipelineProblem& problem : pipeline.problems) {

@@ -18,10 +18,11 @@ struct DenseAttention {
   std::array<at::Tensor, 2> extra;
 };
 
-/// `preferred`, if it accepts such queries.
+/// Returns `preferred` if it accepts such queries; otherwise the kernel that takes its place.
 AttentionKernel kernel_for(const at::Tensor& query, AttentionKernel preferred);
 
-/// `preferred`; for documents, whose lengths vary and may be 1, a kernel without per-shape plans.
+/// Returns `preferred`, except that Flash attention takes cuDNN's place if attention stays within documents: their
+/// lengths vary, and cuDNN would build a plan for each.
 AttentionKernel preferred_for(bool documents, AttentionKernel preferred);
 
 /// Shape of a kernel's log-sum-exp: [B, Hq, T], with padded rows for the efficient kernel, or [B, Hq, T, 1].
@@ -32,23 +33,24 @@ std::vector<int64_t> log_sum_exp_shape(AttentionKernel kernel, int64_t samples, 
 /// first answer for cuDNN takes a small call on `device`.
 bool log_sum_exp_has_column(AttentionKernel kernel, const at::Device& device);
 
-/// The value of `extra` if no forward call produced it: random state of an unused dropout.
+/// Stands for `extra` in a backward call without a forward call: the random state of a dropout that is not used.
 std::array<at::Tensor, 2> no_random_state(const at::Tensor& query);
 
-/// `causal`: as many keys as queries; otherwise every query sees every key.
+/// If `causal`, there are as many keys as queries; otherwise every query sees every key.
 DenseAttention dense_attention(AttentionKernel kernel, const at::Tensor& query, const at::Tensor& key,
                                const at::Tensor& value, bool causal);
 
-/// → gradients of query, key and value in their layouts.
+/// Returns the gradients of query, key and value, in the layouts of these.
 std::array<at::Tensor, 3> dense_attention_backward(AttentionKernel kernel, const at::Tensor& d_output,
                                                    const at::Tensor& query, const at::Tensor& key,
                                                    const at::Tensor& value, const DenseAttention& forward, bool causal);
 
-/// Ring attention: tensors are [B, T, H, d]; merges the attention over further keys, block by block, into `sums`.
+/// A step of ring attention: merges the attention over further keys, block by block, into `sums`. Tensors are
+/// [B, T, H, d].
 void merge_dense_attention(AttentionKernel preferred, const AttentionSums& sums, const at::Tensor& query,
                            const at::Tensor& key, const at::Tensor& value, const std::vector<AttentionBlock>& blocks);
 
-/// Adds the blocks' share to `gradients` (fp32), given the output and log-sum-exp over all keys.
+/// Adds what these blocks contribute to `gradients` (fp32), given the output and the log-sum-exp over all keys.
 void add_dense_gradients(AttentionKernel preferred, const AttentionGradients& gradients, const at::Tensor& d_output,
                          const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const at::Tensor& output, const at::Tensor& log_sum_exp,

@@ -30,7 +30,7 @@ bool FusedKernels::takes(const at::Tensor& tensor, at::ScalarType type) const {
 
 bool FusedKernels::fall_back(const std::string& what) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (said_.insert(what).second && say_) say_(what + " is not what the fused kernels take: plain operations do it");
+  if (said_.insert(what).second && say_) say_("the fused kernels do not compute " + what + "; plain operations do");
   return false;
 }
 

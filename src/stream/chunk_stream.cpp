@@ -98,17 +98,17 @@ bool ChunkStream::read_document() {
   return true;
 }
 
-/// Truncates a conversation that is longer than a sequence. False: drop it, because of drops_long or because the rest
-/// has no labels.
+/// Truncates a conversation that is longer than a sequence. Returns false if the conversation must be dropped, because
+/// of drops_long or because what remains has no labels.
 bool ChunkStream::fits(EncodedChat& chat, const SourcePosition& start) {
   const auto most = static_cast<size_t>(options_.sequence_length) + 1;
   if (chat.ids.size() > most) {
     if (counters_.long_conversations++ == 0) {
       notices_.push_back(fmt::format(
-          "{}{}: this conversation has {} tokens, and {} fit into a sequence of {}.seq_len; such are {} "
+          "{}{}: this conversation has {} tokens, but a sequence of {}.seq_len holds {}; such conversations are {} "
           "(data.long_conversations) and counted",
           reading(), start.line > 0 ? fmt::format(":{}", start.line) : "", with_thousands(std::ssize(chat.ids)),
-          with_thousands(static_cast<int64_t>(most)), options_.section, options_.drops_long ? "left out" : "cut"));
+          options_.section, with_thousands(static_cast<int64_t>(most)), options_.drops_long ? "left out" : "cut"));
     }
     if (options_.drops_long) return false;
     chat.ids.resize(most);
@@ -207,7 +207,7 @@ StreamState ChunkStream::state() const {
   if (!origins_.empty() && origins_.front().first_token < position()) {
     state.epoch = origins_.front().epoch;
     state.document = origins_.front().start;
-    // For conversations 1: the last used one, regardless of its length in tokens.
+    // Conversations are used whole, so 1 stands for "used" whatever the length in tokens.
     state.token_offset = packs_conversations() ? 1 : position() - origins_.front().first_token;
   }
   return state;
@@ -253,13 +253,13 @@ void ChunkStream::check_corpus(const StreamState& state) const {
   }
   const std::string corpus = source_->description();
   if (then.tokenizer != corpus_.tokenizer) {
-    refuse_corpus(corpus, fmt::format("the saved position counts tokens of another tokenizer than {}",
+    refuse_corpus(corpus, fmt::format("the position was saved with another tokenizer than {}, and it counts tokens",
                                       tokenizer_->description()));
   }
   // Some orders include the number of documents, so check first for changes of the corpus: that error says more.
   check_same_corpus(then, files, corpus);
   if (then.order != corpus_.order) {
-    refuse_corpus(corpus, fmt::format("it was read as {}, and is read as {} now", then.order, corpus_.order));
+    refuse_corpus(corpus, fmt::format("it was read as {}, but is now read as {}", then.order, corpus_.order));
   }
 }
 
@@ -380,7 +380,8 @@ FoundPosition find_position(DocumentSource& source, const Tokenizer& tokenizer, 
     } else {
       tokenizer.encode_framed(document.text, true, true, ids);
     }
-    if (i == first) state.token_offset = std::ssize(ids);  // temporarily its length
+    // For now the offset holds the length of the first document; the real offset depends on how many ids follow.
+    if (i == first) state.token_offset = std::ssize(ids);
   }
   const int64_t offset = std::ssize(ids) - std::ssize(left);
   const bool inside = offset >= 0 && offset <= state.token_offset;

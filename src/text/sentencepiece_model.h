@@ -227,9 +227,10 @@ class SentencePieceNormalizer {
   bool add_dummy_prefix_, remove_extra_whitespaces_, whitespace_as_suffix_;
   std::string_view space_;
   AddedTokenFinder user_defined_;
-  std::vector<uint32_t> trie_;      // a double array: see rewrite_by_rule
-  std::string replacements_;        // NUL-terminated strings, referenced by offset
-  std::array<bool, 128> simple_{};  // ASCII that is unchanged if ASCII or nothing follows
+  std::vector<uint32_t> trie_;  // a double array: see rewrite_by_rule
+  std::string replacements_;    // NUL-terminated strings, referenced by offset
+  // True for each ASCII byte that normalisation leaves alone when the next byte is ASCII or the text ends.
+  std::array<bool, 128> simple_{};
 };
 
 // A SentencePiece model (Llama 2's tokenizer): normalises, splits at words if no piece crosses them, encodes. Ids and

@@ -141,8 +141,9 @@ void SentencePieceTokenizer::encode_append(std::string_view text, std::vector<in
   }
 }
 
-/// Normalises the text block by block into `normalized` and calls encode(block, begin, end) for its stretches, which no
-/// piece crosses: words, or the whole text if words cannot be separated.
+/// Normalises the text into `normalized` and calls encode(normalized, begin, end) for each stretch that can be encoded
+/// by itself. If no piece crosses a space, a stretch is a word and the text is normalised block by block; otherwise the
+/// whole text is one stretch.
 template <class Encode>
 void SentencePieceTokenizer::for_each_stretch(std::string_view text, std::string& normalized,
                                               const Encode& encode) const {

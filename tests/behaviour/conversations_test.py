@@ -73,7 +73,7 @@ weight = 1
             run = self.train(*words, f"--data.long_conversations={choice}")
             said = "\n".join(run.messages("WARNING"))
             self.assertIn("a.jsonl:1: this conversation has", said)
-            self.assertIn(f"such are {what} (data.long_conversations) and counted", said)
+            self.assertIn(f"such conversations are {what} (data.long_conversations) and counted", said)
             self.assertIn("1 conversations did not fit into training.seq_len", said)
             self.assertEqual(run.training("data_long_conversations")[-1], 1)
         corpus.write_text(conversation("hello", "there") + conversation("nobody answers") + conversation("a", "b") * 20)

@@ -98,7 +98,7 @@ TEST(FusedFloat8, ShapesThatNoKernelCastsAreLeftToPlainOperationsAndSaidOnce) {
   }
   EXPECT_EQ(
       said,
-      (std::vector<std::string>{"a float8 cast of [6, 7] is not what the fused kernels take: plain operations do it"}));
+      (std::vector<std::string>{"the fused kernels do not compute a float8 cast of [6, 7]; plain operations do"}));
 }
 
 }  // namespace

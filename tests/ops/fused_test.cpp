@@ -118,7 +118,7 @@ TEST(Fused, ARowThatNoKernelHoldsIsLeftToPlainOperationsAndSaidOnce) {
   }
   ASSERT_EQ(fused.said.size(), 1u);
   EXPECT_EQ(fused.said[0],
-            "an RMS norm of 4101 numbers in Float is not what the fused kernels take: plain operations do it");
+            "the fused kernels do not compute an RMS norm of 4101 numbers in Float; plain operations do");
 }
 
 TEST(Fused, ALayerNormIsLeftToPlainOperationsAndSaidOnce) {
@@ -129,7 +129,7 @@ TEST(Fused, ALayerNormIsLeftToPlainOperationsAndSaidOnce) {
   EXPECT_TRUE(same_bits(actual.result.normed, expected.result.normed));
   EXPECT_TRUE(same_bits(actual.gradients[0], expected.gradients[0]));
   EXPECT_EQ(fused.said,
-            (std::vector<std::string>{"a layer norm is not what the fused kernels take: plain operations do it"}));
+            (std::vector<std::string>{"the fused kernels do not compute a layer norm; plain operations do"}));
 }
 
 TEST(Fused, TensorsOfAnotherTypeOrLayoutAreLeftToPlainOperations) {

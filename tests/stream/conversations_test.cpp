@@ -128,8 +128,8 @@ TEST(Conversations, LongOnesAreCutOrLeftOutAndCounted) {
     const std::vector<std::string> notices = stream->take_notices();
     ASSERT_EQ(notices.size(), 2u);  // and that the data have run out
     EXPECT_EQ(notices[0], path +
-                              ":2: this conversation has 16 tokens, and 11 fit into a sequence of training.seq_len; "
-                              "such are " +
+                              ":2: this conversation has 16 tokens, but a sequence of training.seq_len holds 11; "
+                              "such conversations are " +
                               (drops ? "left out" : "cut") + " (data.long_conversations) and counted");
   }
 }

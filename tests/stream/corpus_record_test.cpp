@@ -142,7 +142,7 @@ TEST_F(Corpus, AnyOtherChangeIsRefusedWithTheFileAndThePlace) {
   other_field.text_field = "body";
   EXPECT_PRED_FORMAT2(test::contains, refusal(state, *open(other_field)), "it was read as text (field text, ");
   tokenizer_ = std::make_shared<TiktokenTokenizer>(test::bytes_and({"ab"}));
-  EXPECT_PRED_FORMAT2(test::contains, refusal(state, *open()), "tokens of another tokenizer");
+  EXPECT_PRED_FORMAT2(test::contains, refusal(state, *open()), "saved with another tokenizer");
 }
 
 TEST_F(Corpus, OfManyFilesAFewAreRememberedAndAChangeLiesBetweenTwoOfThem) {
