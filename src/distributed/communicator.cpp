@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "titan/base/error.h"
 #include "titan/distributed/collective_trace.h"
 
@@ -27,6 +29,37 @@ class TracedPending : public PendingCollective {
 
 }  // namespace
 
+namespace {
+
+/// What a failed check says of tensors: "Float 4, BFloat16 2", with the number of elements of each.
+std::string summary_of(const std::vector<at::Tensor>& tensors) {
+  std::string text;
+  for (const at::Tensor& tensor : tensors) {
+    if (!text.empty()) text += ", ";
+    text += tensor.defined() ? fmt::format("{} {}", c10::toString(tensor.scalar_type()), tensor.numel()) : "undefined";
+  }
+  return text;
+}
+
+/// True if `wholes[i]` holds `ranks` times the elements of `shares[i]`, in the same dtype and on the same device.
+bool hold_ranks(const std::vector<at::Tensor>& wholes, const std::vector<at::Tensor>& shares, int64_t ranks) {
+  if (wholes.size() != shares.size()) return false;
+  for (size_t i = 0; i < wholes.size(); ++i) {
+    const at::Tensor &whole = wholes[i], &share = shares[i];
+    if (!whole.defined() || !share.defined() || whole.numel() != ranks * share.numel() ||
+        whole.scalar_type() != share.scalar_type() || whole.device() != share.device()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool all_defined(const std::vector<at::Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.defined(); });
+}
+
+}  // namespace
+
 template <class Start>
 Pending Communicator::counted(Collective kind, const Tensors& whole, const Start& start) {
   int64_t bytes = 0;
@@ -38,24 +71,19 @@ Pending Communicator::counted(Collective kind, const Tensors& whole, const Start
 }
 
 Pending Communicator::all_gather(Tensors outputs, Tensors inputs) {
-  TITAN_CHECK(outputs.size() == inputs.size(), name_, outputs.size(), inputs.size());
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    TITAN_CHECK(outputs[i].numel() == size_ * inputs[i].numel(), name_, outputs[i].numel(), inputs[i].numel());
-  }
+  TITAN_CHECK(hold_ranks(outputs, inputs, size_), name_, size_, summary_of(outputs), summary_of(inputs));
   return counted(Collective::all_gather, outputs,
                  [&] { return start_all_gather(std::move(outputs), std::move(inputs)); });
 }
 
 Pending Communicator::reduce_scatter(Tensors outputs, Tensors inputs) {
-  TITAN_CHECK(outputs.size() == inputs.size(), name_, outputs.size(), inputs.size());
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    TITAN_CHECK(inputs[i].numel() == size_ * outputs[i].numel(), name_, outputs[i].numel(), inputs[i].numel());
-  }
+  TITAN_CHECK(hold_ranks(inputs, outputs, size_), name_, size_, summary_of(inputs), summary_of(outputs));
   return counted(Collective::reduce_scatter, inputs,
                  [&] { return start_reduce_scatter(std::move(outputs), std::move(inputs)); });
 }
 
 Pending Communicator::all_reduce(Tensors tensors, Reduction reduction) {
+  TITAN_CHECK(all_defined(tensors), name_, summary_of(tensors));
   return counted(Collective::all_reduce, tensors, [&] { return start_all_reduce(std::move(tensors), reduction); });
 }
 
@@ -63,10 +91,12 @@ Pending Communicator::transfer(std::vector<Message> receives, std::vector<Messag
   Tensors sent;
   for (const Message& message : sends) {
     TITAN_CHECK(message.peer != rank_ && message.peer >= 0 && message.peer < size_, name_, message.peer);
+    TITAN_CHECK(all_defined(message.tensors), name_, message.peer, summary_of(message.tensors));
     sent.insert(sent.end(), message.tensors.begin(), message.tensors.end());
   }
   for (const Message& message : receives) {
     TITAN_CHECK(message.peer != rank_ && message.peer >= 0 && message.peer < size_, name_, message.peer);
+    TITAN_CHECK(all_defined(message.tensors), name_, message.peer, summary_of(message.tensors));
   }
   return counted(Collective::permute, sent, [&] { return start_transfer(std::move(receives), std::move(sends)); });
 }
@@ -153,6 +183,8 @@ int64_t total_elements(const std::vector<at::Tensor>& tensors) {
 }
 
 void pack(const std::vector<at::Tensor>& tensors, const at::Tensor& message) {
+  TITAN_CHECK(message.dim() == 1 && message.numel() == total_elements(tensors), summary_of({message}),
+              summary_of(tensors));
   if (neighbours(tensors)) {
     message.copy_(as_one(tensors));
     return;
@@ -178,6 +210,8 @@ at::Tensor flattened(const std::vector<at::Tensor>& tensors) {
 }
 
 void unpack_rows(const at::Tensor& messages, const std::vector<at::Tensor>& outputs) {
+  TITAN_CHECK(messages.dim() == 2 && messages.numel() == total_elements(outputs), summary_of({messages}),
+              summary_of(outputs));
   const int64_t ranks = messages.size(0);
   int64_t offset = 0;
   for (const at::Tensor& output : outputs) {
@@ -188,6 +222,7 @@ void unpack_rows(const at::Tensor& messages, const std::vector<at::Tensor>& outp
 }
 
 at::Tensor pack_rows(const std::vector<at::Tensor>& inputs, int64_t ranks) {
+  TITAN_CHECK(!inputs.empty() && total_elements(inputs) % ranks == 0, ranks, summary_of(inputs));
   if (inputs.size() == 1) return inputs[0].contiguous().view({ranks, -1});
   at::Tensor messages = at::empty({ranks, total_elements(inputs) / ranks}, inputs[0].options());
   int64_t offset = 0;
@@ -200,6 +235,8 @@ at::Tensor pack_rows(const std::vector<at::Tensor>& inputs, int64_t ranks) {
 }
 
 void unflatten(const at::Tensor& message, const std::vector<at::Tensor>& tensors) {
+  TITAN_CHECK(message.dim() == 1 && message.numel() == total_elements(tensors), summary_of({message}),
+              summary_of(tensors));
   int64_t offset = 0;
   for (const at::Tensor& tensor : tensors) {
     at::Tensor part = message.narrow(0, offset, tensor.numel()).view(tensor.sizes());

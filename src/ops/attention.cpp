@@ -8,6 +8,7 @@
 #include <array>
 
 #include "attention_kernels.h"
+#include "tensor_checks.h"
 #include "tiled_attention.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -92,6 +93,7 @@ class SdpaCore : public AttentionCore {
 
   at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionBounds& bounds, UnitContext& context) const override {
+    check_attention(query, key, value, query.size(1));
     const std::vector<DocumentStarts> documents =
         block_causal_ ? bounds.document_starts : std::vector<DocumentStarts>();
     TITAN_CHECK(documents.empty() || static_cast<int64_t>(documents.size()) == query.size(0), documents.size(),

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "tensor_checks.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -20,6 +21,14 @@ int64_t efficient_row(int64_t queries) {
 /// For kernels without grouped-query support: each key head repeated `repeats` times in a row.
 at::Tensor repeat_heads(const at::Tensor& tensor, int64_t repeats) {
   return repeats == 1 ? tensor : tensor.repeat_interleave(repeats, 1);
+}
+
+/// The kernels' layouts: query [B, Hq, T, d], key and value [B, Hk, T', d].
+void check_dense(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+  const bool fit = same_kind(query, key) && same_form(key, value) && query.dim() == 4 && key.dim() == 4 &&
+                   key.size(0) == query.size(0) && key.size(3) == query.size(3) && key.size(1) > 0 &&
+                   query.size(1) % key.size(1) == 0;
+  TITAN_CHECK(fit, summary_of(query), summary_of(key), summary_of(value));
 }
 
 at::Tensor sum_repeated_heads(const at::Tensor& gradient, int64_t repeats) {
@@ -63,6 +72,7 @@ std::array<at::Tensor, 2> no_random_state(const at::Tensor& query) {
 
 DenseAttention dense_attention(AttentionKernel kernel, const at::Tensor& query, const at::Tensor& key,
                                const at::Tensor& value, bool causal) {
+  check_dense(query, key, value);
   DenseAttention result;
   const int64_t repeats = query.size(1) / key.size(1);
   switch (kernel) {
@@ -92,6 +102,9 @@ std::array<at::Tensor, 3> dense_attention_backward(AttentionKernel kernel, const
                                                    const at::Tensor& query, const at::Tensor& key,
                                                    const at::Tensor& value, const DenseAttention& forward,
                                                    bool causal) {
+  check_dense(query, key, value);
+  TITAN_CHECK(same_form(d_output, query) && same_form(forward.output, query), summary_of(d_output),
+              summary_of(forward.output), summary_of(query));
   const int64_t repeats = query.size(1) / key.size(1);
   const int64_t queries = query.size(2);
   const int64_t keys = key.size(2);

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "tensor_checks.h"
+#include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
 
 namespace titan {
@@ -28,6 +30,8 @@ struct BiasBackward : BackwardNode {
 }  // namespace
 
 at::Tensor add_bias(const at::Tensor& x, Parameter& bias, int ordinal, UnitContext& context) {
+  TITAN_CHECK(same_kind(x, bias.weight()) && x.dim() >= 2 && x.size(-2) * x.size(-1) == bias.weight().numel(),
+              bias.name(), summary_of(x), summary_of(bias.weight()));
   const bool graph = wants_gradient({&x});
   BelowAutograd below;
   at::Tensor sum;

@@ -4,16 +4,19 @@
 
 #include <numeric>
 
+#include "tensor_checks.h"
 #include "titan/base/error.h"
 
 namespace titan {
 
 at::Tensor ColumnGradients::columns(size_t index, const at::Tensor& like) {
+  TITAN_CHECK(index < widths_.size() && like.defined() && like.numel() % widths_[index] == 0, index, widths_.size(),
+              summary_of(like));
   const int64_t all = std::accumulate(widths_.begin(), widths_.end(), int64_t{0});
   const int64_t first = std::accumulate(widths_.begin(), widths_.begin() + static_cast<int64_t>(index), int64_t{0});
   const int64_t rows = like.numel() / widths_[index];
   if (!matrix_.defined()) matrix_ = at::empty({rows, all}, like.options());
-  TITAN_CHECK(matrix_.size(0) == rows && matrix_.scalar_type() == like.scalar_type(), matrix_.size(0), rows);
+  TITAN_CHECK(matrix_.size(0) == rows && same_kind(matrix_, like), summary_of(matrix_), summary_of(like), rows);
   return matrix_.narrow(1, first, widths_[index]).view(like.sizes());
 }
 
@@ -44,6 +47,8 @@ std::optional<StridedRows> strided_rows(const at::Tensor& tensor, int64_t dimens
 }
 
 at::Tensor joined_rows(const std::vector<at::Tensor>& parts) {
+  TITAN_CHECK(!parts.empty() && parts[0].defined() && parts[0].dim() == 2, parts.size(),
+              parts.empty() ? std::string() : summary_of(parts[0]));
   const at::Tensor& first = parts[0];
   int64_t rows = 0;
   for (const at::Tensor& part : parts) {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "attention_kernels.h"
+#include "tensor_checks.h"
 #include "tiled_attention.h"
 #include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
@@ -148,6 +149,7 @@ class RingCore : public AttentionCore {
 
   at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionBounds& bounds, UnitContext& context) const override {
+    check_attention(query, key, value, query.size(1));
     const bool graph = wants_gradient({&query, &key, &value});
     BelowAutograd below;
     const auto blocks = std::make_shared<const BlocksBySource>(blocks_for(query, bounds));

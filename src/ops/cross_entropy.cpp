@@ -4,6 +4,8 @@
 
 #include "fused_elementwise.h"
 #include "matrix_product.h"
+#include "tensor_checks.h"
+#include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
 #include "titan/ops/embedding.h"
 #include "titan/ops/fused_kernels.h"
@@ -44,17 +46,32 @@ RowLosses chunk_losses(const at::Tensor& hidden, const at::Tensor& labels, const
   return losses;
 }
 
+/// `weight` [V, D] multiplies rows [..., D] of its own dtype.
+void check_head(const at::Tensor& hidden, const Parameter& weight) {
+  TITAN_CHECK(same_kind(hidden, weight.weight()) && hidden.dim() >= 1 && weight.weight().dim() == 2 &&
+                  hidden.size(-1) == weight.weight().size(1),
+              weight.name(), summary_of(hidden), summary_of(weight.weight()));
+}
+
 }  // namespace
 
 void LossScale::multiply(at::Tensor& tensor) const {
+  TITAN_CHECK(!at.defined() || (at.scalar_type() == at::kDouble && at.dim() == 0 && at.device() == tensor.device()),
+              summary_of(at), summary_of(tensor));
   at.defined() ? tensor.mul_(at.to(tensor.scalar_type())) : tensor.mul_(value);
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input_labels, Parameter& weight,
                                 const CrossEntropyOptions& options, UnitContext& context) {
+  check_head(input, weight);
+  const SequenceParallel* exchange = options.tensor_parallel ? options.tensor_parallel->exchange.get() : nullptr;
+  const int64_t ranks = exchange ? exchange->ranks() : 1;
+  TITAN_CHECK(input_labels.scalar_type() == at::kLong && input_labels.device() == input.device() &&
+                  input_labels.numel() * input.size(-1) == input.numel() * ranks,
+              summary_of(input_labels), summary_of(input), ranks);
+  TITAN_CHECK(options.chunks > 0, options.chunks);
   const bool graph = wants_gradient({&input});
   BelowAutograd below;
-  const SequenceParallel* exchange = options.tensor_parallel ? options.tensor_parallel->exchange.get() : nullptr;
   const at::Tensor mine = input.detach().reshape({-1, input.size(-1)});
   const at::Tensor hidden = exchange ? gather_rows(*exchange, mine) : mine;
   const at::Tensor labels = input_labels.reshape({-1});
@@ -95,6 +112,11 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
 
 at::Tensor linear_logits(const at::Tensor& hidden, const Parameter& weight, const TensorParallel* tensor_parallel,
                          const at::Tensor& rows) {
+  check_head(hidden, weight);
+  TITAN_CHECK(hidden.dim() == 2, summary_of(hidden));
+  TITAN_CHECK(
+      !rows.defined() || (rows.scalar_type() == at::kLong && rows.dim() == 1 && rows.device() == hidden.device()),
+      summary_of(rows), summary_of(hidden));
   BelowAutograd below;
   at::Tensor read = tensor_parallel ? gather_rows(*tensor_parallel->exchange, hidden) : hidden;
   if (rows.defined()) read = read.index_select(0, rows);

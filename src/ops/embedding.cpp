@@ -6,6 +6,8 @@
 
 #include "cpu_elementwise.h"
 #include "fused_elementwise.h"
+#include "tensor_checks.h"
+#include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
 #include "titan/stream/batch_stream.h"
 
@@ -101,6 +103,9 @@ at::Tensor look_up(const at::Tensor& tokens, const Parameter& weight, const Sequ
 
 at::Tensor embedding(const at::Tensor& anchor, const at::Tensor& tokens, Parameter& weight,
                      const SequenceParallel* exchange, UnitContext& context) {
+  TITAN_CHECK(
+      tokens.scalar_type() == at::kLong && tokens.device() == weight.weight().device() && weight.weight().dim() == 2,
+      weight.name(), summary_of(tokens), summary_of(weight.weight()));
   const bool graph = wants_gradient({&anchor});
   BelowAutograd below;
   const at::Tensor flat = tokens.reshape({-1});
@@ -125,6 +130,13 @@ Vocabulary::Vocabulary(const Parameter& output, const TensorParallel* tensor_par
 
 namespace {
 
+/// Logits fp32 [rows, vocabulary or this rank's shard of it], and their labels int64 [rows].
+void check_logits(const at::Tensor& logits, const at::Tensor& labels) {
+  TITAN_CHECK(logits.scalar_type() == at::kFloat && logits.dim() == 2 && labels.scalar_type() == at::kLong &&
+                  labels.dim() == 1 && labels.size(0) == logits.size(0) && labels.device() == logits.device(),
+              summary_of(logits), summary_of(labels));
+}
+
 /// The loss scale of each row's gradient; 0 for ignored rows.
 at::Tensor scaled_rows(const at::Tensor& valid, const LossScale& scale) {
   at::Tensor factors = valid.to(at::kFloat);
@@ -135,6 +147,7 @@ at::Tensor scaled_rows(const at::Tensor& valid, const LossScale& scale) {
 }  // namespace
 
 at::Tensor Vocabulary::gather(const at::Tensor& logits) const {
+  TITAN_CHECK(logits.dim() == 2 && logits.size(1) == count, summary_of(logits), count);
   if (!communicator) return logits;
   // The collective needs equal shards: pad the last ones.
   const int64_t ranks = communicator->size();
@@ -151,11 +164,15 @@ at::Tensor Vocabulary::gather(const at::Tensor& logits) const {
 }
 
 at::Tensor masked_losses(const at::Tensor& losses, const at::Tensor& labels, int64_t vocab_size) {
+  TITAN_CHECK(
+      labels.scalar_type() == at::kLong && labels.sizes() == losses.sizes() && labels.device() == losses.device(),
+      summary_of(losses), summary_of(labels));
   const at::Tensor known = labels.ge(0).logical_and_(labels.lt(vocab_size));
   return at::where(labels.eq(kIgnoredLabel), 0.0F, at::where(known, losses, std::numeric_limits<float>::quiet_NaN()));
 }
 
 RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient) {
+  check_logits(logits, labels);
   at::Tensor log_probability = at::_log_softmax(logits, 1, /*half_to_float=*/false);
   logits.reset();
   at::Tensor valid = labels.ne(kIgnoredLabel);
@@ -172,6 +189,8 @@ RowLosses row_losses(at::Tensor logits, const at::Tensor& labels, const LossScal
 
 RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, const LossScale& scale, bool want_gradient,
                               const Vocabulary& vocabulary) {
+  check_logits(logits, labels);
+  TITAN_CHECK(logits.size(1) == vocabulary.count && vocabulary.communicator, summary_of(logits), vocabulary.count);
   const int64_t rows = logits.size(0);
   at::Tensor largest = vocabulary.count > 0
                            ? logits.amax(1)

@@ -10,6 +10,7 @@
 #include <atomic>
 
 #include "matrix_product.h"
+#include "tensor_checks.h"
 #include "titan/base/error.h"
 #include "titan/ops/linear.h"
 
@@ -298,7 +299,10 @@ class Float8Products : public LinearProducts {
 
 at::Tensor float8_product(const Float8Side& left, const Float8Side& right, at::ScalarType type, bool fast, bool emulate,
                           bool* emulated) {
-  TITAN_CHECK(left.rows.size(1) == right.rows.size(1), left.rows.size(1), right.rows.size(1));
+  check_float8(left.rows, left.scale.value, left.scale.inverse);
+  check_float8(right.rows, right.scale.value, right.scale.inverse);
+  TITAN_CHECK(left.rows.size(1) == right.rows.size(1) && left.rows.device() == right.rows.device(),
+              summary_of(left.rows), summary_of(right.rows));
   if (!emulate && multiplied_in_float8(left, right)) return scaled_product(left, right, type, fast);
   if (!emulate && emulated) *emulated = true;
   const at::Tensor x = left.rows.to(at::kFloat).div_(left.scale.value);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "attention_kernels.h"
+#include "tensor_checks.h"
 #include "tiled_attention.h"
 #include "titan/base/error.h"
 
@@ -27,6 +28,7 @@ std::vector<KeyValueCache::Group> KeyValueCache::groups() const {
 
 at::Tensor KeyValueCache::attend(int64_t block, const at::Tensor& query, const at::Tensor& key,
                                  const at::Tensor& value) {
+  check_attention(query, key, value, query.size(1));
   const int64_t samples = query.size(0), tokens = query.size(1);
   TITAN_CHECK(samples == std::ssize(lengths_), samples, lengths_.size());
   const auto [entry, is_new] = blocks_.try_emplace(block);
@@ -35,6 +37,8 @@ at::Tensor KeyValueCache::attend(int64_t block, const at::Tensor& query, const a
     held.keys = at::empty({samples, capacity_, key.size(2), key.size(3)}, key.options());
     held.values = at::empty_like(held.keys);
   }
+  TITAN_CHECK(same_kind(held.keys, key) && held.keys.size(2) == key.size(2) && held.keys.size(3) == key.size(3),
+              summary_of(held.keys), summary_of(key));
   std::vector<AttentionBlock> seen, own;
   for (const Group& group : groups()) {
     TITAN_CHECK(group.length + tokens <= capacity_, group.length, tokens, capacity_);

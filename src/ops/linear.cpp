@@ -5,11 +5,20 @@
 #include <algorithm>
 
 #include "matrix_product.h"
+#include "tensor_checks.h"
 #include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
 
 namespace titan {
 namespace {
+
+/// True if the last dimensions of `tensor` span `columns` numbers: without this, [2, 6] would be read as [3, 4].
+bool has_columns(const at::Tensor& tensor, int64_t columns) {
+  int64_t spanned = 1;
+  int64_t d = tensor.dim();
+  while (d > 0 && spanned < columns) spanned *= tensor.size(--d);
+  return spanned == columns;
+}
 
 at::Tensor as_matrix(const at::Tensor& tensor, int64_t columns) {
   return tensor.dim() == 2 && tensor.size(1) == columns ? tensor : tensor.reshape({-1, columns});
@@ -294,6 +303,11 @@ std::shared_ptr<ColumnGradients> ParallelLinear::column_gradients() const {
 std::vector<at::Tensor> ParallelLinear::forward(const at::Tensor& input, UnitContext& context,
                                                 const std::optional<HeadShape>& heads,
                                                 std::shared_ptr<ColumnGradients> gradients) const {
+  const at::Tensor& first = weights_[0]->weight();
+  // A weight that was all-gathered in float8 has no compute dtype of its own.
+  TITAN_CHECK(input.defined() && input.device() == first.device() && has_columns(input, first.size(1)) &&
+                  (input.scalar_type() == first.scalar_type() || weights_[0]->in_float8()),
+              weights_[0]->name(), summary_of(input), summary_of(first));
   const bool graph = wants_gradient({&input});
   BelowAutograd below;
   const at::Tensor x = as_matrix(input, weights_[0]->weight().size(1));

@@ -11,12 +11,27 @@
 
 #include "cpu_products.h"
 #include "product_check.h"
+#include "tensor_checks.h"
+#include "titan/base/error.h"
 
 namespace titan {
 namespace {
 
 // For fewer summed rows the product is bound by writing its result, and BLAS writes it in place.
 constexpr int64_t kRowsWorthACopy = 256;
+
+/// Two matrices whose dimensions `left_inner` and `right_inner` are contracted.
+void check_operands(const at::Tensor& left, int64_t left_inner, const at::Tensor& right, int64_t right_inner) {
+  TITAN_CHECK(
+      same_kind(left, right) && left.dim() == 2 && right.dim() == 2 && left.size(left_inner) == right.size(right_inner),
+      summary_of(left), summary_of(right));
+}
+
+/// `target` holds [rows, columns] of `type`.
+void check_target(const at::Tensor& target, int64_t rows, int64_t columns, at::ScalarType type) {
+  TITAN_CHECK(target.dim() == 2 && target.size(0) == rows && target.size(1) == columns && target.scalar_type() == type,
+              summary_of(target), rows, columns, c10::toString(type));
+}
 
 /// oneDNN rejects empty matrices, which occur on ranks with an empty vocabulary shard.
 bool prefers_onednn(const at::Tensor& left, const at::Tensor& right) {
@@ -51,6 +66,7 @@ void multiply_few_rows(at::Tensor& y, const at::Tensor& x, const at::Tensor& wei
 }  // namespace
 
 at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight) {
+  check_operands(x, 1, weight, 1);
   const at::ScalarType type = weight.scalar_type();
   const bool fits = x.is_cpu() && x.scalar_type() == type && (type == at::kFloat || type == at::kBFloat16) &&
                     weight.is_contiguous() && x.numel() > 0 && x.size(0) <= kFewRows;
@@ -62,18 +78,22 @@ at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight) {
 }
 
 at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& weight) {
+  check_operands(x, 1, weight, 1);
   at::Tensor y = prefers_onednn(x, weight) ? onednn_linear(x, weight) : at::mm(x, weight.t());
   check_product_once(y, x, weight.t());
   return y;
 }
 
 at::Tensor product(const at::Tensor& dy, const at::Tensor& weight) {
+  check_operands(dy, 1, weight, 0);
   at::Tensor dx = prefers_onednn(dy, weight) ? onednn_linear(dy, weight.t()) : at::mm(dy, weight);
   check_product_once(dx, dy, weight);
   return dx;
 }
 
 void product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& weight, bool accumulate) {
+  check_operands(dy, 1, weight, 0);
+  check_target(target, dy.size(0), weight.size(1), dy.scalar_type());
   // CPU BLAS libraries may keep partial sums of bf16 products in bf16 when accumulating into a matrix.
   const bool narrow_on_cpu = target.is_cpu() && target.element_size() < 4;
   if (prefers_onednn(dy, weight) || (narrow_on_cpu && accumulate)) {
@@ -88,6 +108,8 @@ void product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& we
 }
 
 void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
+  check_operands(dy, 0, x, 0);
+  check_target(target, dy.size(1), x.size(1), dy.scalar_type());
   if (prefers_onednn(dy, x) && dy.size(0) >= kRowsWorthACopy) {
     const at::Tensor result = onednn_linear(dy.t(), x.t());
     check_product_once(result, dy.t(), x);
@@ -101,6 +123,8 @@ void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at:
 }
 
 void wide_transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
+  check_operands(dy, 0, x, 0);
+  check_target(target, dy.size(1), x.size(1), at::kFloat);
   if (accumulate) {
     at::addmm_out(target, target, dy.t(), x, target.scalar_type());
   } else {

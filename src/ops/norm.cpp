@@ -6,6 +6,8 @@
 
 #include "cpu_elementwise.h"
 #include "fused_elementwise.h"
+#include "tensor_checks.h"
+#include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/ops/differentiable.h"
 #include "titan/ops/fused_kernels.h"
@@ -21,6 +23,12 @@ Normalised layer_norm(const at::Tensor& x, const at::Tensor& weight, double epsi
   const at::Tensor weight32 = weight.defined() ? weight.to(at::kFloat) : weight;
   auto [normed, mean, scale] = at::native_layer_norm(x.to(at::kFloat), {x.size(-1)}, weight32, {}, epsilon);
   return {normed.to(x.scalar_type()), mean, scale};
+}
+
+/// The weight [D] of a norm over x [..., D].
+void check_norm_weight(const at::Tensor& x, const at::Tensor& weight) {
+  TITAN_CHECK(same_kind(x, weight) && x.dim() >= 1 && weight.dim() == 1 && weight.size(0) == x.size(-1), summary_of(x),
+              summary_of(weight));
 }
 
 void add_weight_gradient(Parameter& weight, const at::Tensor& sum) {
@@ -84,6 +92,8 @@ struct AddBackward : BackwardNode {
 }  // namespace
 
 NormResult Norm::forward(const at::Tensor& residual, const at::Tensor& delta, UnitContext& context) const {
+  TITAN_CHECK(!delta.defined() || same_form(residual, delta), summary_of(residual), summary_of(delta));
+  if (weight_) check_norm_weight(residual, weight_->weight());
   const bool graph = wants_gradient({&residual, &delta});
   BelowAutograd below;
   at::Tensor x = residual.detach();
@@ -126,6 +136,7 @@ NormResult Norm::forward(const at::Tensor& residual, const at::Tensor& delta, Un
 }
 
 at::Tensor add_closing(const at::Tensor& residual, const at::Tensor& delta, UnitContext& context) {
+  TITAN_CHECK(same_form(residual, delta), summary_of(residual), summary_of(delta));
   const bool graph = wants_gradient({&residual, &delta});
   BelowAutograd below;
   at::Tensor sum = context.replay() ? placeholder(residual.sizes(), residual.options()) : at::add(residual, delta);
@@ -134,8 +145,6 @@ at::Tensor add_closing(const at::Tensor& residual, const at::Tensor& delta, Unit
 }
 
 namespace {
-
-// Rows per partial sum of the weight gradient: fixed, so the thread count does not change the bits.
 
 bool has_cpu_kernel(const at::Tensor& x, const at::Tensor& weight) {
   const at::ScalarType type = x.scalar_type();
@@ -185,6 +194,7 @@ RmsNormGradients backward_cpu(const at::Tensor& dy, const at::Tensor& d_residual
 }  // namespace
 
 RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, bool fused) {
+  check_norm_weight(x, weight);
   if (has_cpu_kernel(x, weight)) {
     return x.scalar_type() == at::kFloat ? forward_cpu<float>(x, weight, epsilon, fused)
                                          : forward_cpu<BFloat16Bits>(x, weight, epsilon, fused);
@@ -198,6 +208,12 @@ RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps
 
 RmsNormGradients rms_norm_backward(const at::Tensor& dy, const at::Tensor& d_residual, const at::Tensor& x,
                                    const at::Tensor& scale, const at::Tensor& weight) {
+  check_norm_weight(x, weight);
+  TITAN_CHECK(same_form(dy, x) && (!d_residual.defined() || same_form(d_residual, x)), summary_of(dy),
+              summary_of(d_residual), summary_of(x));
+  TITAN_CHECK(
+      scale.scalar_type() == at::kFloat && scale.device() == x.device() && scale.numel() * x.size(-1) == x.numel(),
+      summary_of(scale), summary_of(x));
   if (has_cpu_kernel(x, weight)) {
     const at::Tensor d_normed = dy.contiguous();
     const at::Tensor residual = d_residual.defined() ? d_residual.contiguous() : d_residual;

@@ -1,5 +1,6 @@
 #include "titan/ops/parameter.h"
 
+#include "tensor_checks.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -29,6 +30,8 @@ at::Tensor& Parameter::gradient() {
 }
 
 void Parameter::set_gradient(at::Tensor unsharded) {
+  TITAN_CHECK(!unsharded.defined() || unsharded.sizes() == at::IntArrayRef(unsharded_box_.extent), name(),
+              summary_of(unsharded));
   gradient_ = std::move(unsharded);
   gradient_written_ = false;
 }

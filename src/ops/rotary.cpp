@@ -10,6 +10,8 @@
 
 #include "cpu_elementwise.h"
 #include "fused_elementwise.h"
+#include "tensor_checks.h"
+#include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
 
 namespace titan {
@@ -84,10 +86,6 @@ struct RotateBackward : BackwardNode {
   }
 };
 
-}  // namespace
-
-namespace {
-
 /// θ for a sequence of `positions`.
 double dynamic_theta(double theta, int64_t positions, int64_t head_dim, const RotaryScaling& scaling) {
   const auto original = static_cast<double>(scaling.original_context);
@@ -147,6 +145,16 @@ at::Tensor rotary_table(int64_t positions, int64_t head_dim, double theta,
 std::pair<at::Tensor, at::Tensor> rotate(const at::Tensor& query, const at::Tensor& key, const at::Tensor& table,
                                          const at::Tensor& positions, UnitContext& context,
                                          std::shared_ptr<ColumnGradients> gradients) {
+  TITAN_CHECK(same_kind(query, key) && query.dim() == 4 && key.dim() == 4 && query.size(0) == key.size(0) &&
+                  query.size(1) == key.size(1) && query.size(3) == key.size(3),
+              summary_of(query), summary_of(key));
+  TITAN_CHECK(table.scalar_type() == at::kComplexFloat && table.dim() == 2 && 2 * table.size(1) == query.size(3) &&
+                  table.device() == query.device() && (positions.defined() || table.size(0) >= query.size(1)),
+              summary_of(table), summary_of(query));
+  TITAN_CHECK(!positions.defined() || (positions.scalar_type() == at::kLong && positions.dim() == 2 &&
+                                       (positions.size(0) == 1 || positions.size(0) == query.size(0)) &&
+                                       positions.size(1) == query.size(1) && positions.device() == query.device()),
+              summary_of(positions), summary_of(query));
   const bool graph = wants_gradient({&query, &key});
   BelowAutograd below;
   const bool query_is_free = !context.recorder.keeps(ResultKind::linear, 0);

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <utility>
 
+#include "tensor_checks.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -41,6 +42,7 @@ std::shared_ptr<const SequenceParallel> make_collective_sequence_parallel(std::s
 }
 
 at::Tensor gather_rows(const SequenceParallel& exchange, const at::Tensor& shard) {
+  TITAN_CHECK(shard.defined() && shard.dim() == 2, summary_of(shard));
   at::Tensor whole;
   exchange.gather(shard, [&](int64_t first, const at::Tensor& rows) {
     const int64_t all = shard.size(0) * exchange.ranks();
@@ -55,6 +57,8 @@ at::Tensor gather_rows(const SequenceParallel& exchange, const at::Tensor& shard
 }
 
 at::Tensor scatter_rows(const SequenceParallel& exchange, const at::Tensor& partial) {
+  TITAN_CHECK(partial.defined() && partial.dim() == 2 && partial.size(0) % exchange.ranks() == 0, summary_of(partial),
+              exchange.ranks());
   return exchange.scatter_sum(partial.size(0),
                               [&](int64_t first, int64_t count) { return partial.narrow(0, first, count); });
 }

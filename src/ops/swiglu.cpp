@@ -8,6 +8,8 @@
 
 #include "cpu_elementwise.h"
 #include "fused_elementwise.h"
+#include "tensor_checks.h"
+#include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
 
 namespace titan {
@@ -108,6 +110,7 @@ struct SwigluNode : BackwardNode {
 
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, UnitContext& context,
                   std::shared_ptr<ColumnGradients> gradients) {
+  TITAN_CHECK(same_form(gate, up) && gate.dim() >= 1, summary_of(gate), summary_of(up));
   const bool graph = wants_gradient({&gate, &up});
   BelowAutograd below;
   at::Tensor result = context.recorder.once(ResultKind::activation, 0, [&] {

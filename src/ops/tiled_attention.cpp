@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "cpu_attention.h"
+#include "tensor_checks.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -120,15 +121,35 @@ at::Tensor with_whole_rows(const at::Tensor& tensor) {
 }
 
 bool is_float(const at::Tensor& query) {
-  TITAN_CHECK(query.scalar_type() == at::kFloat || query.scalar_type() == at::kBFloat16,
-              at::toString(query.scalar_type()));
+  TITAN_CHECK(query.is_cpu() && (query.scalar_type() == at::kFloat || query.scalar_type() == at::kBFloat16),
+              summary_of(query));
   return query.scalar_type() == at::kFloat;
+}
+
+/// The log-sum-exp of `query` [B, T, Hq, d]: fp32 [B, Hq, T], contiguous, since the kernels step through it.
+void check_log_sum_exp(const at::Tensor& log_sum_exp, const at::Tensor& query) {
+  TITAN_CHECK(log_sum_exp.scalar_type() == at::kFloat && log_sum_exp.is_cpu() && log_sum_exp.dim() == 3 &&
+                  log_sum_exp.size(0) == query.size(0) && log_sum_exp.size(1) == query.size(2) &&
+                  log_sum_exp.size(2) == query.size(1) && log_sum_exp.stride(2) == 1,
+              summary_of(log_sum_exp), summary_of(query));
+}
+
+void check_backward(const BackwardInputs& in) {
+  check_attention(in.query, in.key, in.value);
+  TITAN_CHECK(same_form(in.d_output, in.query) && same_form(in.output, in.query), summary_of(in.d_output),
+              summary_of(in.output), summary_of(in.query));
+  check_log_sum_exp(in.log_sum_exp, in.query);
+}
+
+bool is_wide(const at::Tensor& sum, const at::Tensor& of) {
+  return sum.defined() && sum.scalar_type() == at::kFloat && sum.sizes() == of.sizes() && sum.device() == of.device();
 }
 
 }  // namespace
 
 std::array<at::Tensor, 2> tiled_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                           const std::vector<AttentionBlock>& blocks) {
+  check_attention(query, key, value);
   const at::Tensor q = with_whole_rows(query), k = with_whole_rows(key), v = with_whole_rows(value);
   at::Tensor output = at::empty(query.sizes(), query.options());
   at::Tensor log_sum_exp = at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(at::kFloat));
@@ -141,6 +162,7 @@ std::array<at::Tensor, 3> tiled_attention_backward(const at::Tensor& d_output, c
                                                    const at::Tensor& key, const at::Tensor& value,
                                                    const at::Tensor& output, const at::Tensor& log_sum_exp,
                                                    const std::vector<AttentionBlock>& blocks) {
+  check_backward({d_output, query, key, value, output, log_sum_exp});
   const AttentionGradients d{at::empty(query.sizes(), query.options()), at::empty(key.sizes(), key.options()),
                              at::empty(value.sizes(), value.options())};
   const at::Tensor d_out = with_whole_rows(d_output), q = with_whole_rows(query), k = with_whole_rows(key),
@@ -152,6 +174,9 @@ std::array<at::Tensor, 3> tiled_attention_backward(const at::Tensor& d_output, c
 
 void merge_tiled_attention(const AttentionSums& sums, const at::Tensor& query, const at::Tensor& key,
                            const at::Tensor& value, const std::vector<AttentionBlock>& blocks) {
+  check_attention(query, key, value);
+  TITAN_CHECK(is_wide(sums.output, query), summary_of(sums.output), summary_of(query));
+  check_log_sum_exp(sums.log_sum_exp, query);
   const at::Tensor q = with_whole_rows(query), k = with_whole_rows(key), v = with_whole_rows(value);
   const auto run = is_float(query) ? forward<float, float> : forward<BFloat16Bits, float>;
   run(sums, q, k, v, blocks, /*resumes=*/true);
@@ -160,6 +185,9 @@ void merge_tiled_attention(const AttentionSums& sums, const at::Tensor& query, c
 void add_tiled_gradients(const AttentionGradients& gradients, const at::Tensor& d_output, const at::Tensor& query,
                          const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
                          const at::Tensor& log_sum_exp, const std::vector<AttentionBlock>& blocks) {
+  check_backward({d_output, query, key, value, output, log_sum_exp});
+  TITAN_CHECK(is_wide(gradients.query, query) && is_wide(gradients.key, key) && is_wide(gradients.value, value),
+              summary_of(gradients.query), summary_of(gradients.key), summary_of(gradients.value));
   const at::Tensor d_out = with_whole_rows(d_output), q = with_whole_rows(query), k = with_whole_rows(key),
                    v = with_whole_rows(value);
   const auto run = is_float(query) ? backward<float, float> : backward<BFloat16Bits, float>;

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "tensor_checks.h"
+#include "titan/base/error.h"
+
 namespace titan {
 namespace {
 
@@ -17,6 +20,8 @@ void QueueSink::run() {
 }
 
 void ScaleTable::offer(const at::Tensor& tensor, const at::Tensor& largest) {
+  TITAN_CHECK(largest.scalar_type() == at::kFloat && largest.numel() == 1 && largest.device() == tensor.device(),
+              summary_of(largest), summary_of(tensor));
   const c10::Storage& storage = tensor.storage();
   offers_->insert_or_assign(storage.unsafeGetStorageImpl(),
                             Offer{storage.getWeakStorageImpl(), tensor.numel(), largest});
