@@ -82,7 +82,6 @@ OTHER_MEANING |= {"tensor_parallel", "context_parallel", "activation_offload"}  
 HOLDS_AFTER_ALL = {
     "ModelRequest.name",
     "ChatTemplateOptions.name",
-    "SaverOptions.mode",
     "CheckpointerOptions.mode",
     "RecomputeSelection.mode",
 }

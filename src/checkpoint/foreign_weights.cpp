@@ -335,7 +335,7 @@ BoxOfRank rows_of_part(const LogicalTensor& tensor, int64_t parts) {
 
 /// Simulates the ranks of a save: one after the other, each with a part of every tensor.
 struct Parts {
-  std::vector<PlacedTensor> tensors;
+  std::vector<StateTensor> tensors;
   SavePlan plan;
 };
 
@@ -351,8 +351,8 @@ Parts cut_into_parts(const std::vector<LogicalTensor>& tensors) {
 
 void write_parts(Storage& storage, const StreamedState& state, const Parts& parts, const SavePlace& place) {
   std::map<std::string, FileRecord> files;
-  for (size_t rank = 0; rank < parts.plan.writes.size(); ++rank) {
-    const std::vector<PlannedWrite>& writes = parts.plan.writes[rank];
+  for (size_t rank = 0; rank < parts.plan.size(); ++rank) {
+    const std::vector<PlannedWrite>& writes = parts.plan[rank];
     const WrittenTensor written = [&](size_t index) { return state.read(writes[index].tensor, writes[index].box); };
     const auto number = static_cast<int64_t>(rank);
     const std::span<const SavedValue> values = rank == 0 ? state.values : std::span<const SavedValue>();

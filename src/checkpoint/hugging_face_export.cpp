@@ -256,14 +256,8 @@ std::filesystem::path parts_root(const HuggingFaceExport& wanted) {
 /// Writes the shards as a temporary checkpoint.
 SaveOutcome save_parts(Storage& storage, RankBarrier& barrier, const HuggingFaceExport& wanted,
                        const CheckpointState& state) {
-  SaveJob job;
-  job.place = {parts_root(wanted), wanted.step, wanted.run};
-  job.tensors = state.placed();
-  job.plan = std::make_shared<const SavePlan>(plan_save(job.tensors, barrier.size()));
-  job.facts = state.facts;
-  const std::vector<PlannedWrite>& writes = job.plan->writes[static_cast<size_t>(barrier.rank())];
-  job.written = [&](size_t index) { return written_part(state.tensors[writes[index].tensor], writes[index]); };
-  return save_together(storage, barrier, job);
+  return save_together(storage, barrier, {parts_root(wanted), wanted.step, wanted.run}, state,
+                       plan_save(state.tensors, barrier.size()));
 }
 
 /// Writes the export from the shards of all ranks.

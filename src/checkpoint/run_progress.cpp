@@ -100,8 +100,8 @@ std::string loader_key(int64_t rank) { return fmt::format("dataloader.dp_rank_{}
 CheckpointState describe_progress(const SavedProgress& progress, TorchtitanRelease release) {
   const int64_t tokens = progress.tokens.value_or(0);
   CheckpointState state;
-  const auto add = [&](std::string name, PickleRef value) {
-    state.values.push_back({std::move(name), std::move(value)});
+  const auto add = [&](std::string name, const PickleRef& value) {
+    state.values.push_back({std::move(name), value_blob(value)});
   };
   const bool is_early = release == TorchtitanRelease::december_2024;
   const std::string beginning = write_pickle(pickle::dictionary({}));
@@ -110,7 +110,7 @@ CheckpointState describe_progress(const SavedProgress& progress, TorchtitanRelea
   if (!progress.data_position.is_null()) add(kPositionKey, pickle::text(progress.data_position.dump()));
   if (is_early) {
     state.tensors.push_back(
-        {{{kStepKey, at::kInt, {}}, whole_everywhere({})}, at::scalar_tensor(progress.step, at::kInt)});
+        {{kStepKey, at::kInt, {}}, whole_everywhere({}), at::scalar_tensor(progress.step, at::kInt)});
     for (const char* list : kLossLists) add(list, empty_list_in_a_file());
   } else {
     add(kStepKey, pickle::integer(progress.step));
@@ -221,12 +221,12 @@ std::map<std::string, Renamed> renamed(const OpenCheckpoint& checkpoint, const s
   return all;
 }
 
-using Values = std::map<std::string, PickleRef>;
+using Values = std::map<std::string, std::string>;  // serialised
 
 /// Adds keys that other PyTorch releases need: loading is strict.
 void add_missing_settings(Values& values, const TorchtitanForm& form) {
   constexpr std::string_view kGroups = "optimizer.param_groups.", kRate = ".lr";
-  const PickleRef no = pickle::boolean(false);
+  const std::string no = value_blob(pickle::boolean(false));
   if (form.release == TorchtitanRelease::december_2024) {
     values.emplace("lr_scheduler.verbose", no);
     return;
@@ -238,7 +238,7 @@ void add_missing_settings(Values& values, const TorchtitanForm& form) {
   for (const auto& [key, value] : stored) {
     if (!key.starts_with(kGroups) || !key.ends_with(kRate)) continue;
     const std::string group = key.substr(0, key.size() - kRate.size());
-    values.emplace(group + ".decoupled_weight_decay", pickle::boolean(form.decoupled_decay));
+    values.emplace(group + ".decoupled_weight_decay", value_blob(pickle::boolean(form.decoupled_decay)));
   }
 }
 
@@ -254,7 +254,7 @@ Values settings_of(OpenCheckpoint& checkpoint, const TorchtitanForm& form) {
       if (!key.starts_with(kFirst)) continue;
       name = std::string(kSchedule) + key.substr(kFirst.size());
     }
-    values[name] = checkpoint.value(key);
+    values[name] = value_blob(checkpoint.value(key));
   }
   if (holds_run(checkpoint.index())) add_missing_settings(values, form);
   return values;
@@ -284,8 +284,8 @@ CheckpointState progress_of(OpenCheckpoint& checkpoint, SavedProgress progress, 
   if (index.values.contains(kCountersKey)) progress.counters = words_of(checkpoint.value(kCountersKey));
   CheckpointState state = describe_progress(progress, form.release);
   if (!progress.data_position.is_null() || progress.data_ranks != loader_states(index)) return state;
-  for (StateValue& value : state.values) {
-    if (value.name.starts_with("dataloader.dp_rank_")) value.value = checkpoint.value(value.name);
+  for (SavedValue& value : state.values) {
+    if (value.name.starts_with("dataloader.dp_rank_")) value.blob = value_blob(checkpoint.value(value.name));
   }
   return state;
 }
@@ -305,12 +305,10 @@ void write_for_torchtitan(Storage& storage, OpenCheckpoint& checkpoint, const To
     const SavedProgress stored = read_progress(checkpoint);
     state.step = stored.step;
     CheckpointState progress = progress_of(checkpoint, stored, form);
-    for (const StateTensor& number : progress.tensors) {
-      all[number.placed.tensor.name] = {number.placed.tensor, number.local};
-    }
-    for (StateValue& value : progress.values) values[value.name] = std::move(value.value);
+    for (const StateTensor& number : progress.tensors) all[number.tensor.name] = {number.tensor, number.local};
+    for (SavedValue& value : progress.values) values[value.name] = std::move(value.blob);
   }
-  for (const auto& [name, value] : values) state.values.push_back({name, value_blob(value)});
+  for (const auto& [name, blob] : values) state.values.push_back({name, blob});
   std::vector<const Renamed*> sources;
   for (const auto& [name, source] : all) {
     state.tensors.push_back({name, source.tensor.type, source.tensor.shape});

@@ -15,16 +15,18 @@
 namespace titan {
 namespace {
 
-/// A box of a tensor and the ranks that hold it, ascending.
+/// A write and the ranks that could make it, ascending.
 struct HeldBox {
-  Box box;
+  PlannedWrite write;
   std::vector<int64_t> ranks;
 };
 
-std::vector<HeldBox> held_boxes(const PlacedTensor& placed, int64_t ranks) {
+/// The boxes of the tensor at `index`.
+std::vector<HeldBox> held_boxes(std::span<const StateTensor> tensors, size_t index, int64_t ranks) {
+  const auto& [tensor, box_of, local] = tensors[index];
   std::vector<std::pair<Box, int64_t>> all;
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    std::optional<Box> box = placed.box_of(rank);
+    std::optional<Box> box = box_of(rank);
     if (box && box->numel() > 0) all.emplace_back(std::move(*box), rank);
   }
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
@@ -33,15 +35,14 @@ std::vector<HeldBox> held_boxes(const PlacedTensor& placed, int64_t ranks) {
   std::vector<HeldBox> held;
   int64_t elements = 0;
   for (auto& [box, rank] : all) {
-    if (held.empty() || !(held.back().box == box)) {
+    if (held.empty() || !(held.back().write.box == box)) {
       elements += box.numel();
-      held.push_back({std::move(box), {}});
+      held.push_back({{index, std::move(box)}, {}});
     }
     held.back().ranks.push_back(rank);
   }
-  const int64_t whole =
-      std::accumulate(placed.tensor.shape.begin(), placed.tensor.shape.end(), int64_t{1}, std::multiplies<>());
-  TITAN_CHECK(elements == whole && "the boxes cover the tensor once", placed.tensor.name, elements, whole);
+  const int64_t whole = std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
+  TITAN_CHECK(elements == whole && "the boxes cover the tensor once", tensor.name, elements, whole);
   return held;
 }
 
@@ -56,12 +57,13 @@ int64_t coordinate_along(const DeviceMesh& mesh, int64_t rank, const std::string
 }
 
 /// Files of about equal size: a write belongs to the file that contains its middle.
-void cut_into_files(std::vector<PlannedWrite>& writes, std::span<const PlacedTensor> tensors, const FileSplit& split) {
+void cut_into_files(std::vector<PlannedWrite>& writes, std::span<const StateTensor> tensors, int64_t most_files,
+                    int64_t least_file_bytes) {
   const auto bytes_of = [&](const PlannedWrite& write) { return tensors[write.tensor].tensor.bytes_of(write.box); };
   int64_t total = 0, before = 0, last = 0, number = -1;
   for (const PlannedWrite& write : writes) total += bytes_of(write);
-  const int64_t files = std::clamp<int64_t>(split.least_bytes > 0 ? total / split.least_bytes : split.most, 1,
-                                            std::max<int64_t>(1, split.most));
+  const int64_t files = std::clamp<int64_t>(least_file_bytes > 0 ? total / least_file_bytes : most_files, 1,
+                                            std::max<int64_t>(1, most_files));
   for (PlannedWrite& write : writes) {
     const int64_t bytes = bytes_of(write);
     const int64_t place = total == 0 ? 0 : std::min(files - 1, (before + bytes / 2) / (total / files + 1));
@@ -89,73 +91,59 @@ BoxOfRank whole_everywhere(std::vector<int64_t> shape) {
   return [box = Box{std::vector<int64_t>(shape.size(), 0), shape}](int64_t) { return box; };
 }
 
-int64_t SavePlan::bytes_of(int64_t rank, std::span<const PlacedTensor> tensors) const {
-  int64_t bytes = 0;
-  for (const PlannedWrite& write : writes[static_cast<size_t>(rank)]) {
-    bytes += tensors[write.tensor].tensor.bytes_of(write.box);
-  }
-  return bytes;
-}
-
-std::vector<std::span<const PlannedWrite>> SavePlan::files_of(int64_t rank) const {
-  const std::span<const PlannedWrite> all = writes[static_cast<size_t>(rank)];
-  std::vector<std::span<const PlannedWrite>> files;
-  size_t begin = 0;
-  for (size_t i = 1; i < all.size(); ++i) {
-    if (all[i].file == all[i - 1].file) continue;
-    files.push_back(all.subspan(begin, i - begin));
-    begin = i;
-  }
-  files.push_back(all.subspan(begin));
-  return files;
-}
-
-SavePlan plan_save(std::span<const PlacedTensor> tensors, int64_t ranks, const FileSplit& split) {
-  SavePlan plan;
-  plan.writes.resize(static_cast<size_t>(ranks));
+SavePlan plan_save(std::span<const StateTensor> tensors, int64_t ranks, int64_t most_files, int64_t least_file_bytes) {
+  SavePlan plan(static_cast<size_t>(ranks));
   std::vector<int64_t> bytes(static_cast<size_t>(ranks), 0);
-  const auto give = [&](int64_t rank, size_t tensor, const Box& box) {
-    plan.writes[static_cast<size_t>(rank)].push_back({tensor, box});
-    bytes[static_cast<size_t>(rank)] += tensors[tensor].tensor.bytes_of(box);
+  const auto bytes_of = [&](const PlannedWrite& write) { return tensors[write.tensor].tensor.bytes_of(write.box); };
+  const auto give = [&](int64_t rank, const PlannedWrite& write) {
+    plan[static_cast<size_t>(rank)].push_back(write);
+    bytes[static_cast<size_t>(rank)] += bytes_of(write);
   };
-  struct Shared {
-    size_t tensor;
-    HeldBox held;
-  };
-  std::vector<Shared> shared;
+  std::vector<HeldBox> shared;
   for (size_t t = 0; t < tensors.size(); ++t) {
-    for (HeldBox& held : held_boxes(tensors[t], ranks)) {
+    for (HeldBox& held : held_boxes(tensors, t, ranks)) {
       if (held.ranks.size() == 1) {
-        give(held.ranks[0], t, held.box);
+        give(held.ranks[0], held.write);
       } else {
-        shared.push_back({t, std::move(held)});
+        shared.push_back(std::move(held));
       }
     }
   }
-  std::stable_sort(shared.begin(), shared.end(), [&](const Shared& a, const Shared& b) {
-    return tensors[a.tensor].tensor.bytes_of(a.held.box) > tensors[b.tensor].tensor.bytes_of(b.held.box);
-  });
-  for (const Shared& one : shared) {
-    const auto least = std::min_element(one.held.ranks.begin(), one.held.ranks.end(), [&](int64_t a, int64_t b) {
+  std::stable_sort(shared.begin(), shared.end(),
+                   [&](const HeldBox& a, const HeldBox& b) { return bytes_of(a.write) > bytes_of(b.write); });
+  for (const HeldBox& held : shared) {
+    const auto least = std::min_element(held.ranks.begin(), held.ranks.end(), [&](int64_t a, int64_t b) {
       return bytes[static_cast<size_t>(a)] < bytes[static_cast<size_t>(b)];
     });
-    give(*least, one.tensor, one.held.box);
+    give(*least, held.write);
   }
   // In the order of the tensors, so that tensors that are read together are adjacent.
-  for (std::vector<PlannedWrite>& writes : plan.writes) {
+  for (std::vector<PlannedWrite>& writes : plan) {
     std::stable_sort(writes.begin(), writes.end(),
                      [](const PlannedWrite& a, const PlannedWrite& b) { return a.tensor < b.tensor; });
-    cut_into_files(writes, tensors, split);
+    cut_into_files(writes, tensors, most_files, least_file_bytes);
   }
   return plan;
 }
 
-CheckpointIndex index_of(const SavePlan& plan, std::span<const PlacedTensor> tensors,
+std::vector<std::span<const PlannedWrite>> files_of(std::span<const PlannedWrite> writes) {
+  std::vector<std::span<const PlannedWrite>> files;
+  size_t begin = 0;
+  for (size_t i = 1; i < writes.size(); ++i) {
+    if (writes[i].file == writes[i - 1].file) continue;
+    files.push_back(writes.subspan(begin, i - begin));
+    begin = i;
+  }
+  files.push_back(writes.subspan(begin));
+  return files;
+}
+
+CheckpointIndex index_of(const SavePlan& plan, std::span<const StateTensor> tensors,
                          std::span<const SavedValue> values) {
   CheckpointIndex index;
-  for (const PlacedTensor& placed : tensors) {
-    const bool fresh = index.tensors.emplace(placed.tensor.name, StoredTensor{placed.tensor, {}}).second;
-    TITAN_CHECK(fresh && "a name is used once", placed.tensor.name);
+  for (const StateTensor& one : tensors) {
+    const bool fresh = index.tensors.emplace(one.tensor.name, StoredTensor{one.tensor, {}}).second;
+    TITAN_CHECK(fresh && "a name is used once", one.tensor.name);
   }
   std::map<std::string, int64_t> ends;
   const auto append = [&](const std::string& file, int64_t length) {
@@ -166,8 +154,8 @@ CheckpointIndex index_of(const SavePlan& plan, std::span<const PlacedTensor> ten
   for (const SavedValue& value : values) {
     index.values[value.name] = append(data_file(0), static_cast<int64_t>(value.blob.size()));
   }
-  for (size_t rank = 0; rank < plan.writes.size(); ++rank) {
-    for (const PlannedWrite& write : plan.writes[rank]) {
+  for (size_t rank = 0; rank < plan.size(); ++rank) {
+    for (const PlannedWrite& write : plan[rank]) {
       const LogicalTensor& tensor = tensors[write.tensor].tensor;
       const int64_t length = tensor_blob_bytes(tensor.type, write.box.extent);
       const BlobPlace place = append(data_file(static_cast<int64_t>(rank), write.file), length);
@@ -180,17 +168,17 @@ CheckpointIndex index_of(const SavePlan& plan, std::span<const PlacedTensor> ten
 namespace {
 
 /// Writes a rank's data files, one thread each: hashing and copying are bound by one core.
-std::map<std::string, FileRecord> write_files(Storage& storage, const SaveJob& job, int64_t rank) {
-  const std::vector<std::span<const PlannedWrite>> parts = job.plan->files_of(rank);
-  const PlannedWrite* const first = job.plan->writes[static_cast<size_t>(rank)].data();
+std::map<std::string, FileRecord> write_files(Storage& storage, const SavePlace& place, int64_t rank,
+                                              std::span<const SavedValue> values, std::span<const PlannedWrite> writes,
+                                              const WrittenTensor& written) {
+  const std::vector<std::span<const PlannedWrite>> parts = files_of(writes);
   std::vector<std::optional<FileRecord>> records(parts.size());
   side_by_side(parts.size(), [&](size_t file) {
     const bool has_values = rank == 0 && file == 0;
-    const std::span<const SavedValue> values = has_values ? job.values : std::span<const SavedValue>();
-    const auto begin = static_cast<size_t>(parts[file].data() - first);
+    const auto begin = static_cast<size_t>(parts[file].data() - writes.data());
     records[file] = write_data(
-        storage, job.place, rank, values, parts[file].size(), [&](size_t i) { return job.written(begin + i); },
-        static_cast<int64_t>(file));
+        storage, place, rank, has_values ? values : std::span<const SavedValue>(), parts[file].size(),
+        [&](size_t i) { return written(begin + i); }, static_cast<int64_t>(file));
   });
   std::map<std::string, FileRecord> files;
   for (size_t file = 0; file < records.size(); ++file) {
@@ -209,7 +197,7 @@ nlohmann::json report_of(const std::string& problem, const std::map<std::string,
 }
 
 /// The data files of all ranks; empty, with `problem` set, if a rank failed.
-std::map<std::string, FileRecord> files_of(const std::vector<std::string>& reports, std::string& problem) {
+std::map<std::string, FileRecord> read_reports(const std::vector<std::string>& reports, std::string& problem) {
   std::map<std::string, FileRecord> files;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     read_words(reports[rank], rank, [&](const nlohmann::json& report) {
@@ -229,27 +217,29 @@ int64_t total_bytes(const CheckpointIndex& index) {
   return bytes;
 }
 
-/// Runs the stages; returns the problem, empty if committed.
-std::string run_stages(Storage& storage, RankBarrier& barrier, const SaveJob& job, const CheckpointIndex& index) {
+/// Runs the stages; returns the problem, empty if committed. `write`: writes this rank's files.
+std::string run_stages(Storage& storage, RankBarrier& barrier, const SavePlace& place, const CheckpointIndex& index,
+                       const nlohmann::ordered_json& facts,
+                       const std::function<std::map<std::string, FileRecord>()>& write) {
   const bool leads = barrier.rank() == 0;
   std::string problem;
-  if (leads) problem = problem_of([&] { begin_save(storage, job.place, total_bytes(index)); });
+  if (leads) problem = problem_of([&] { begin_save(storage, place, total_bytes(index)); });
   problem = barrier.exchange(problem).front();
   if (!problem.empty()) return problem;
 
   std::map<std::string, FileRecord> mine;
-  problem = problem_of([&] { mine = write_files(storage, job, barrier.rank()); });
+  problem = problem_of([&] { mine = write(); });
   const std::vector<std::string> reports = barrier.exchange(json_text(report_of(problem, mine)));
   problem.clear();
-  std::map<std::string, FileRecord> files = files_of(reports, problem);
+  std::map<std::string, FileRecord> files = read_reports(reports, problem);
   if (!problem.empty()) {
-    if (leads) abandon_save(storage, job.place);
+    if (leads) abandon_save(storage, place);
     return problem;
   }
 
   if (leads) {
-    problem = problem_of([&] { commit_save(storage, job.place, index, std::move(files), job.facts); });
-    if (!problem.empty()) abandon_save(storage, job.place);
+    problem = problem_of([&] { commit_save(storage, place, index, std::move(files), facts); });
+    if (!problem.empty()) abandon_save(storage, place);
   }
   return barrier.exchange(problem).front();
 }
@@ -258,19 +248,13 @@ std::string run_stages(Storage& storage, RankBarrier& barrier, const SaveJob& jo
 
 at::Tensor local_part(const StateTensor& tensor, const PlannedWrite& write) {
   TITAN_CHECK(tensor.local.defined() && tensor.local.sizes() == at::IntArrayRef(write.box.extent) &&
-                  tensor.local.scalar_type() == tensor.placed.tensor.type,
-              tensor.placed.tensor.name);
+                  tensor.local.scalar_type() == tensor.tensor.type,
+              tensor.tensor.name);
   return tensor.local.detach();
 }
 
 at::Tensor written_part(const StateTensor& tensor, const PlannedWrite& write) {
   return local_part(tensor, write).to(at::kCPU).contiguous();
-}
-
-std::vector<PlacedTensor> CheckpointState::placed() const {
-  std::vector<PlacedTensor> placed;
-  for (const StateTensor& tensor : tensors) placed.push_back(tensor.placed);
-  return placed;
 }
 
 std::string SaveOutcome::sentence() const {
@@ -281,12 +265,18 @@ std::string SaveOutcome::sentence() const {
   return fmt::format("checkpoint {} was not saved: {}", step, problem);
 }
 
-SaveOutcome save_together(Storage& storage, RankBarrier& barrier, const SaveJob& job) {
+SaveOutcome save_together(Storage& storage, RankBarrier& barrier, const SavePlace& place, const CheckpointState& state,
+                          const SavePlan& plan, const WrittenTensor& written) {
   const auto start = std::chrono::steady_clock::now();
+  const int64_t rank = barrier.rank();
+  const std::vector<PlannedWrite>& writes = plan[static_cast<size_t>(rank)];
+  const WrittenTensor own = [&](size_t i) { return written_part(state.tensors[writes[i].tensor], writes[i]); };
   // Other ranks need no index.
-  const CheckpointIndex index = barrier.rank() == 0 ? index_of(*job.plan, job.tensors, job.values) : CheckpointIndex();
-  SaveOutcome outcome{job.place.step, false, {}, job.place.final(), total_bytes(index), 0};
-  outcome.problem = run_stages(storage, barrier, job, index);
+  const CheckpointIndex index = rank == 0 ? index_of(plan, state.tensors, state.values) : CheckpointIndex();
+  SaveOutcome outcome{place.step, false, {}, place.final(), total_bytes(index), 0};
+  outcome.problem = run_stages(storage, barrier, place, index, state.facts, [&] {
+    return write_files(storage, place, rank, state.values, writes, written ? written : own);
+  });
   outcome.committed = outcome.problem.empty();
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;

@@ -30,8 +30,7 @@ void add_steps(CheckpointState& state, const SavedParameter& parameter, int64_t 
   };
   const at::Tensor count = parameter.steps.defined() ? parameter.steps.clone() : at::scalar_tensor(step, at::kFloat);
   const bool holds = parameter.master.defined();
-  state.tensors.push_back(
-      {{{state_key(parameter.name, "step"), at::kFloat, {}}, box_of}, holds ? count : at::Tensor()});
+  state.tensors.push_back({{state_key(parameter.name, "step"), at::kFloat, {}}, box_of, holds ? count : at::Tensor()});
 }
 
 /// The dtype of the first such tensor that this rank holds; fp32 if it holds none.
@@ -42,35 +41,37 @@ at::ScalarType dtype_held(std::span<const SavedParameter> parameters, at::Tensor
   return at::kFloat;
 }
 
-PickleRef flag(const std::optional<bool>& value) { return value ? pickle::boolean(*value) : pickle::none(); }
-
-/// One parameter's entry of torch's optimizer.param_groups, flattened.
-void add_settings(CheckpointState& state, const std::string& name, const AdamSettings& settings) {
-  const auto add = [&](const char* key, PickleRef value) {
-    state.values.push_back({fmt::format("optimizer.param_groups.{}.{}", name, key), std::move(value)});
+/// A parameter's entry of the param_groups of torch's Adam and AdamW, flattened. `lr`: of the last step.
+void add_settings(CheckpointState& state, const SavedParameter& parameter, const OptimizerSection& optimizer,
+                  double lr) {
+  const auto add = [&](const char* key, const PickleRef& value) {
+    state.values.push_back({fmt::format("optimizer.param_groups.{}.{}", parameter.name, key), value_blob(value)});
   };
-  add("lr", pickle::real(settings.lr));
-  add("initial_lr", pickle::real(settings.initial_lr));
-  add("betas", pickle::tuple({pickle::real(settings.beta1), pickle::real(settings.beta2)}));
-  add("eps", pickle::real(settings.epsilon));
-  add("weight_decay", pickle::real(settings.weight_decay));
+  add("lr", pickle::real(lr * parameter.lr_multiplier));
+  add("initial_lr", pickle::real(optimizer.lr * parameter.lr_multiplier));
+  add("betas", pickle::tuple({pickle::real(optimizer.beta1), pickle::real(optimizer.beta2)}));
+  add("eps", pickle::real(optimizer.eps));
+  add("weight_decay", pickle::real(optimizer.weight_decay * parameter.weight_decay_multiplier));
   for (const char* key : {"amsgrad", "maximize", "capturable", "differentiable"}) add(key, pickle::boolean(false));
-  add("decoupled_weight_decay", pickle::boolean(settings.decoupled_decay));
-  add("fused", flag(settings.fused));
-  add("foreach", flag(settings.foreach));
+  add("decoupled_weight_decay", pickle::boolean(optimizer.name == "AdamW"));
+  const bool fused = optimizer.implementation == OptimizerImplementation::fused;
+  const bool foreach = optimizer.implementation == OptimizerImplementation::foreach;
+  add("fused", fused ? pickle::boolean(true) : pickle::none());
+  add("foreach", fused ? pickle::none() : pickle::boolean(foreach));
 }
 
-/// The state of torch's LambdaLR; on load the learning rate follows from the step.
-void add_schedule(CheckpointState& state, const AdamSettings& settings, int64_t step) {
-  const auto add = [&](const char* key, PickleRef value) {
-    state.values.push_back({fmt::format("lr_scheduler.{}", key), std::move(value)});
+/// The state of torch's LambdaLR; on load the learning rate follows from the step. `base`, `last`: learning rates
+/// before the schedule and of the last step.
+void add_schedule(CheckpointState& state, double base, double last, int64_t step) {
+  const auto add = [&](const char* key, const PickleRef& value) {
+    state.values.push_back({fmt::format("lr_scheduler.{}", key), value_blob(value)});
   };
-  add("base_lrs", pickle::list({pickle::real(settings.initial_lr)}));
+  add("base_lrs", pickle::list({pickle::real(base)}));
   add("last_epoch", pickle::integer(step));
   add("_step_count", pickle::integer(step + 1));
   add("_is_initial", pickle::boolean(false));
   add("_get_lr_called_within_step", pickle::boolean(false));
-  add("_last_lr", pickle::list({pickle::real(settings.lr)}));
+  add("_last_lr", pickle::list({pickle::real(last)}));
   add("lr_lambdas", pickle::list({pickle::none()}));
 }
 
@@ -85,26 +86,27 @@ CheckpointState describe_model(std::span<const SavedParameter> parameters) {
   CheckpointState state;
   const at::ScalarType type = dtype_held(parameters, &SavedParameter::master);
   for (const SavedParameter& parameter : parameters) {
-    state.tensors.push_back({{{parameter.name, type, parameter.shape}, parameter.box_of}, parameter.master});
+    state.tensors.push_back({{parameter.name, type, parameter.shape}, parameter.box_of, parameter.master});
   }
   return state;
 }
 
-CheckpointState describe_run(std::span<const SavedParameter> parameters, const SavedProgress& progress) {
+CheckpointState describe_run(std::span<const SavedParameter> parameters, const OptimizerSection& optimizer, double lr,
+                             const SavedProgress& progress) {
   CheckpointState state = describe_model(parameters);
   const at::ScalarType type = dtype_held(parameters, &SavedParameter::first_moment);
-  AdamSettings any;
+  double multiplier = 0;  // of the last parameter group: torch has one schedule for each
   for (const SavedParameter& parameter : parameters) {
     if (!parameter.trained) continue;
-    any = parameter.settings;
+    multiplier = parameter.lr_multiplier;
     for (const auto& [what, moment] :
          {std::pair("exp_avg", parameter.first_moment), std::pair("exp_avg_sq", parameter.second_moment)}) {
-      state.tensors.push_back({{{state_key(parameter.name, what), type, parameter.shape}, parameter.box_of}, moment});
+      state.tensors.push_back({{state_key(parameter.name, what), type, parameter.shape}, parameter.box_of, moment});
     }
     add_steps(state, parameter, progress.step);
-    add_settings(state, parameter.name, parameter.settings);
+    add_settings(state, parameter, optimizer, lr);
   }
-  add_schedule(state, any, progress.step);
+  add_schedule(state, optimizer.lr * multiplier, lr * multiplier, progress.step);
   CheckpointState rest = describe_progress(progress, TorchtitanRelease::february_2026);
   std::move(rest.tensors.begin(), rest.tensors.end(), std::back_inserter(state.tensors));
   std::move(rest.values.begin(), rest.values.end(), std::back_inserter(state.values));

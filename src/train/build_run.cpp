@@ -337,12 +337,7 @@ void open_data(Run& run) {
 
 void open_checkpoints(Run& run) {
   if (!run.config.checkpoint.enable || run.world.fake) return;
-  const Run::Model& model = run.model;
-  run.checkpoints = std::make_unique<RunCheckpoints>(
-      run.config, run.world,
-      StateParts{model.description, model.assembly, model.parameters, model.parameter_groups, model.optimizer.get(),
-                 model.schedule, run.place, model.guard.get()},
-      run.log);
+  run.checkpoints = std::make_unique<RunCheckpoints>(run);
   run.model.step_runner->before_change([&run] {
     const auto start = std::chrono::steady_clock::now();
     run.checkpoints->before_change();
@@ -385,13 +380,8 @@ std::unique_ptr<Run> build_inference(const JobConfig& config, const World& world
   run->memory = std::make_unique<RunMemory>(*run);
   read_tokenizer(*run);
   build_model(*run, /*seed=*/std::nullopt);
-  Run::Model& model = run->model;
-  RunCheckpoints checkpoints(config, world,
-                             StateParts{model.description, model.assembly, model.parameters, model.parameter_groups,
-                                        nullptr, model.schedule, run->place},
-                             log);
-  checkpoints.load_initial();
-  model.assembly.executor->weights_changed();
+  RunCheckpoints(*run).load_initial();
+  run->model.assembly.executor->weights_changed();
   return run;
 }
 

@@ -12,6 +12,7 @@
 #include "titan/report/run_history.h"
 #include "titan/stream/batch_stream.h"
 #include "titan/train/hugging_face.h"
+#include "titan/train/run.h"
 
 namespace titan {
 namespace {
@@ -25,15 +26,14 @@ bool leaves_model_alone(const std::set<std::string>& left_out) {
 
 class RunLoader {
  public:
-  RunLoader(const JobConfig& config, const StateParts& parts, const StateDict& state, Checkpointer& checkpointer,
-            const Log& log)
-      : config_(config),
-        options_(config.checkpoint),
-        place_(parts.place),
-        model_(make_model_request(config, parts.model.vocabulary)),
+  RunLoader(const Run& run, const StateDict& state, Checkpointer& checkpointer)
+      : config_(run.config),
+        options_(run.config.checkpoint),
+        place_(run.place),
+        model_(make_model_request(run.config, run.model.description.vocabulary)),
         state_(state),
         checkpointer_(checkpointer),
-        log_(log) {}
+        log_(run.log) {}
 
   StartingPoint load() { return report(load_newest()); }
   StartingPoint load_initial_alone() { return report(load_initial()); }
@@ -49,9 +49,9 @@ class RunLoader {
   /// From a checkpoint with only the model.
   RunPosition restore_model(OpenCheckpoint& checkpoint, WeightUse use);
   RunPosition position_of(const OpenCheckpoint& checkpoint, const Restored& restored, WeightUse use);
-  /// Loads a finished run that saved only its model in `folder`; `read` loads it, given the step's number.
+  /// Loads a finished run that saved only its model in `folder`; `read` loads it.
   RunPosition restore_finished(const std::filesystem::path& folder, std::string_view form,
-                               const std::function<void(int64_t)>& read);
+                               const std::function<void()>& read);
   /// The same for an export in Hugging Face's format. True if every byte matched its hash.
   bool restore_export(Storage& storage, const std::filesystem::path& folder);
   void check_facts(const OpenCheckpoint& checkpoint, WeightUse use);
@@ -105,14 +105,15 @@ LoadOutcome RunLoader::load_newest() {
 
 LoadOutcome RunLoader::load_initial() {
   if (options_.initial_load_in_hf) return load_hugging_face();
-  return checkpointer_.load_folder(*options_.initial_load_path, [&](OpenCheckpoint& checkpoint) {
+  const auto load = [&](OpenCheckpoint& checkpoint) {
     if (options_.initial_load_model_only) {
       check_facts(checkpoint, WeightUse::begin);
-      restore_run(checkpoint, state_.parameters(/*step=*/0), place_.rank, kBesidesModel);
+      restore_run(checkpoint, state_.parameters(), place_.rank, kBesidesModel);
     } else {
       position_ = restore(checkpoint, WeightUse::begin);
     }
-  });
+  };
+  return load_folder_together(checkpointer_.storage(), checkpointer_.barrier(), *options_.initial_load_path, load);
 }
 
 LoadOutcome RunLoader::load_hugging_face() {
@@ -121,10 +122,8 @@ LoadOutcome RunLoader::load_hugging_face() {
   const std::string changed = check_settings(folder, model_, WeightUse::begin);
   if (!changed.empty()) notes_.push_back(changed);
   const std::optional<ScaleBlock> quantised = expected_quantisation(folder, options_.initial_load_in_hf_quantized);
-  return checkpointer_.load_by([&](Storage& storage, RankBarrier& barrier) {
-    return load_hugging_face_together(storage, barrier, folder, quantised, adapter_of(model_).hugging_face(model_),
-                                      state_.parameters(/*step=*/0));
-  });
+  return load_hugging_face_together(checkpointer_.storage(), checkpointer_.barrier(), folder, quantised,
+                                    adapter_of(model_).hugging_face(model_), state_.parameters());
 }
 
 RunPosition RunLoader::restore(OpenCheckpoint& checkpoint, WeightUse use) {
@@ -139,7 +138,7 @@ RunPosition RunLoader::restore(OpenCheckpoint& checkpoint, WeightUse use) {
   if (checkpoint.folder().filename() == step_folder(0)) leave.insert(kBesidesModel.begin(), kBesidesModel.end());
   if (!leave.contains("model")) check_facts(checkpoint, use);
   if (!holds_run(checkpoint.index()) && !leaves_model_alone(leave)) return restore_model(checkpoint, use);
-  const Restored restored = restore_run(checkpoint, state_.parameters(/*step=*/0), place_.rank, leave,
+  const Restored restored = restore_run(checkpoint, state_.parameters(), place_.rank, leave,
                                         place_.mesh.data_parallel_rank(place_.rank), place_.mesh.world());
   if (restored.has_moments) warn_of_counted_skips(checkpoint, use);
   if (!leaves_model_alone(leave)) notes_.insert(notes_.end(), restored.notes.begin(), restored.notes.end());
@@ -155,9 +154,8 @@ RunPosition RunLoader::restore_model(OpenCheckpoint& checkpoint, WeightUse use) 
   if (use != WeightUse::resume) {
     throw UnsuitableError("it holds the model alone; checkpoint.initial_load_model_only = true takes that");
   }
-  return restore_finished(checkpoint.folder(), " (checkpoint.last_save_model_only)", [&](int64_t step) {
-    restore_run(checkpoint, state_.parameters(step), place_.rank, kBesidesModel);
-  });
+  return restore_finished(checkpoint.folder(), " (checkpoint.last_save_model_only)",
+                          [&] { restore_run(checkpoint, state_.parameters(), place_.rank, kBesidesModel); });
 }
 
 RunPosition RunLoader::position_of(const OpenCheckpoint& checkpoint, const Restored& restored, WeightUse use) {
@@ -187,12 +185,12 @@ RunPosition RunLoader::position_of(const OpenCheckpoint& checkpoint, const Resto
 }
 
 RunPosition RunLoader::restore_finished(const std::filesystem::path& folder, std::string_view form,
-                                        const std::function<void(int64_t)>& read) {
+                                        const std::function<void()>& read) {
   const int64_t step = step_of(folder.filename().string()).value_or(0);
   if (step < config_.training.steps) {
     throw UnsuitableError(fmt::format("holds the model alone{}: training cannot resume from it", form));
   }
-  read(step);
+  read();
   notes_.push_back(
       fmt::format("step {} holds the model of a finished run: nothing of training.steps = {} is left to do", step,
                   config_.training.steps));
@@ -202,10 +200,10 @@ RunPosition RunLoader::restore_finished(const std::filesystem::path& folder, std
 bool RunLoader::restore_export(Storage& storage, const std::filesystem::path& folder) {
   begin_attempt();
   bool verified = false;
-  const auto read = [&](int64_t step) {
+  const auto read = [&] {
     check_settings(folder, model_, WeightUse::resume);
     const HuggingFaceWeights weights = read_hugging_face(
-        storage, folder, std::nullopt, adapter_of(model_).hugging_face(model_), state_.parameters(step), place_.rank);
+        storage, folder, std::nullopt, adapter_of(model_).hugging_face(model_), state_.parameters(), place_.rank);
     if (weights.step) expect_step(folder, *weights.step);
     verified = weights.verified;
   };
@@ -247,14 +245,12 @@ bool forgets_progress(const CheckpointSection& options) {
   return std::find(left_out.begin(), left_out.end(), "train_state") != left_out.end();
 }
 
-StartingPoint load_run(const JobConfig& config, const StateParts& parts, const StateDict& state,
-                       Checkpointer& checkpointer, const Log& log) {
-  return RunLoader(config, parts, state, checkpointer, log).load();
+StartingPoint load_run(const Run& run, const StateDict& state, Checkpointer& checkpointer) {
+  return RunLoader(run, state, checkpointer).load();
 }
 
-StartingPoint load_initial_weights(const JobConfig& config, const StateParts& parts, const StateDict& state,
-                                   Checkpointer& checkpointer, const Log& log) {
-  return RunLoader(config, parts, state, checkpointer, log).load_initial_alone();
+StartingPoint load_initial_weights(const Run& run, const StateDict& state, Checkpointer& checkpointer) {
+  return RunLoader(run, state, checkpointer).load_initial_alone();
 }
 
 }  // namespace titan

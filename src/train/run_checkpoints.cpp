@@ -14,6 +14,7 @@
 #include "titan/job/job.h"
 #include "titan/stream/batch_stream.h"
 #include "titan/train/hugging_face.h"
+#include "titan/train/run.h"
 #include "titan/train/state_dict.h"
 
 namespace titan {
@@ -31,48 +32,52 @@ SaveMode mode_of(const std::string& word) {
 }
 
 /// `name`: distinguishes the barrier from that of the saving thread.
-std::unique_ptr<RankBarrier> barrier_of(const JobConfig& config, const World& world, const Log& log,
-                                        const std::string& name) {
+std::unique_ptr<RankBarrier> barrier_of(const Run& run, const std::string& name) {
+  const World& world = run.world;
   if (!world.is_distributed()) return make_lone_barrier();
   return make_store_barrier(world.store->clone(), name, world.rank, world.size,
                             {.timeout = kBarrierTimeout,
-                             .response_timeout = std::chrono::seconds(config.comm.train_timeout_seconds),
+                             .response_timeout = std::chrono::seconds(run.config.comm.train_timeout_seconds),
                              .waits = world.waits,
-                             .report = [&log](const std::string& line) { log.info(line); }});
+                             .report = [&run](const std::string& line) { run.log.info(line); }});
 }
 
 }  // namespace
 
-RunCheckpoints::RunCheckpoints(const JobConfig& config, const World& world, StateParts parts, const Log& log)
-    : config_(config),
-      model_(make_model_request(config, parts.model.vocabulary)),
-      parts_(parts),
-      state_(config, parts),
-      log_(log),
-      root_(std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder),
+RunCheckpoints::RunCheckpoints(const Run& run)
+    : run_(run),
+      config_(run.config),
+      log_(run.log),
+      model_(make_model_request(run.config, run.model.description.vocabulary)),
+      state_(run),
+      root_(std::filesystem::path(run.config.job.dump_folder) / run.config.checkpoint.folder),
       commands_([this](const std::string& command, int code) {
         if (code != 0) log_.warning("checkpoint.on_commit ended with exit code {}: {}", code, command);
-      }) {
-  if (splits_by_rank(config, parts_.place)) data_barrier_ = barrier_of(config, world, log, "data-positions");
-  const CheckpointSection& options = config.checkpoint;
-  const CheckpointerOptions how{{.root = root_, .mode = mode_of(options.async_mode)},
-                                {options.keep_latest_k, options.keep_every},
-                                options.load_only};
-  const CheckpointEvents events{[this](const SaveOutcome& outcome) { report(outcome); },
-                                [this](const std::string& warning) { log_.warning(warning); }};
+      }),
+      storage_(make_posix_storage()) {
+  if (splits_by_rank(config_, run.place)) data_barrier_ = barrier_of(run, "data-positions");
+  const CheckpointSection& options = config_.checkpoint;
   // Report it now, not after the last step.
   if (options.last_save_in_hf && !options.load_only) adapter_of(model_).hugging_face(model_);
-  checkpointer_ =
-      std::make_unique<Checkpointer>(make_posix_storage(), barrier_of(config, world, log, "checkpoints"), how, events);
+  barrier_ = barrier_of(run, "checkpoints");
+  CheckpointerOptions how;
+  how.root = root_;
+  how.run = draw_run_name(*barrier_);
+  how.mode = mode_of(options.async_mode);
+  how.retention = {options.keep_latest_k, options.keep_every};
+  how.only_loads = options.load_only;
+  how.saved = [this](const SaveOutcome& outcome) { report(outcome); };
+  how.warn = [this](const std::string& warning) { log_.warning(warning); };
+  checkpointer_ = std::make_unique<Checkpointer>(*storage_, *barrier_, std::move(how));
 }
 
 StartingPoint RunCheckpoints::load() {
-  StartingPoint start = load_run(config_, parts_, state_, *checkpointer_, log_);
+  StartingPoint start = load_run(run_, state_, *checkpointer_);
   begun_at_ = saved_step_ = start.position.step;
   has_checkpoint_ = start.has_checkpoint;
   if (has_checkpoint_ && start.went_back) went_back_to_ = saved_step_;
   if (config_.checkpoint.load_only) return start;
-  if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && parts_.place.rank == 0) {
+  if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && run_.place.rank == 0) {
     log_.warning("checkpoints cannot be written now: {}; training starts anyway", problem);
   }
   return start;
@@ -80,8 +85,8 @@ StartingPoint RunCheckpoints::load() {
 
 RunPosition RunCheckpoints::with_all_positions(RunPosition now) {
   if (!data_barrier_) return now;
-  now.rank_data.resize(static_cast<size_t>(parts_.place.mesh.data_parallel_degree()));
-  const nlohmann::json mine{{"rank", parts_.place.mesh.data_parallel_rank(parts_.place.rank)},
+  now.rank_data.resize(static_cast<size_t>(run_.place.mesh.data_parallel_degree()));
+  const nlohmann::json mine{{"rank", run_.place.mesh.data_parallel_rank(run_.place.rank)},
                             {"state", to_json(now.data.value_or(StreamState()))}};
   const std::vector<std::string> all = data_barrier_->exchange(json_text(mine));
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -100,7 +105,7 @@ void RunCheckpoints::save_seed() {
   }
   checkpointer_->save(0, state_.whole({}), /*now=*/true);
   finish();
-  const std::vector<FoundCheckpoint> found = find_checkpoints(*make_posix_storage(), root_);
+  const std::vector<FoundCheckpoint> found = find_checkpoints(*storage_, root_);
   if (found.empty() || found.front().step == 0) return;
   log_.warning("{} also holds step {}: runs there start from it, not from the seed", root_.string(),
                found.front().step);
@@ -119,9 +124,9 @@ bool RunCheckpoints::is_due(int64_t step, bool is_last, bool asked) const {
 }
 
 void RunCheckpoints::leave_later_steps() {
-  if (!went_back_to_ || parts_.place.rank != 0) return;
+  if (!went_back_to_ || run_.place.rank != 0) return;
   try {
-    const std::vector<int64_t> steps = checkpointer_->put_aside_later(*went_back_to_);
+    const std::vector<int64_t> steps = put_aside_later(*storage_, root_, *went_back_to_);
     if (!steps.empty()) {
       log_.warning("the run resumed from step {}: later checkpoints ({}) were renamed to {}", *went_back_to_,
                    fmt::join(steps, ", "), steps.size() == 1 ? fmt::format("replaced-{}", steps[0]) : "replaced-N");
@@ -163,8 +168,7 @@ void RunCheckpoints::warn_of_infinities(const CheckpointState& weights) const {
   if (config_.checkpoint.export_dtype != "float16") return;
   for (const StateTensor& tensor : weights.tensors) {
     if (!tensor.local.defined() || at::isfinite(tensor.local).all().item<bool>()) continue;
-    log_.warning("{} holds numbers too large for float16: they are infinite in this checkpoint",
-                 tensor.placed.tensor.name);
+    log_.warning("{} holds numbers too large for float16: they are infinite in this checkpoint", tensor.tensor.name);
   }
 }
 
@@ -173,12 +177,10 @@ void RunCheckpoints::save_hugging_face(const RunPosition& now) {
             config_.checkpoint.export_dtype, now.step);
   std::vector<std::string> notes;
   const HuggingFaceExport wanted = make_export(config_, model_, now.step, checkpointer_->run(), notes);
-  for (const std::string& note : notes) parts_.place.rank == 0 ? log_.warning(note) : log_.info(note);
+  for (const std::string& note : notes) run_.place.rank == 0 ? log_.warning(note) : log_.info(note);
   const CheckpointState weights = state_.model(now, *wanted.type);
   warn_of_infinities(weights);
-  checkpointer_->save_by([&](Storage& storage, RankBarrier& barrier) {
-    return save_hugging_face_together(storage, barrier, wanted, weights);
-  });
+  checkpointer_->save_by([&] { return save_hugging_face_together(*storage_, *barrier_, wanted, weights); });
 }
 
 bool RunCheckpoints::save_before_end(const RunPosition& now) {
@@ -221,7 +223,7 @@ void RunCheckpoints::stop() {
   checkpointer_->finish();
   const bool all = commands_.finish_within(StopSignals::time_for(kCommandTimeAtStop));
   if (is_ending_ && !problem_.empty()) log_.shared_warning("the last checkpoint was not saved: {}", problem_);
-  checkpointer_->barrier();  // a launcher kills the others soon after the first rank exits with 75
+  barrier_->exchange({});  // a launcher kills the others soon after the first rank exits with 75
   const std::vector<std::string> left = commands_.waiting();
   if (all || left.empty()) return;
   log_.warning("checkpoint.on_commit of {} has not ended; this run does not wait for it any longer", left.front());
@@ -252,7 +254,7 @@ void RunCheckpoints::report(const SaveOutcome& outcome) {
   has_checkpoint_ = true;
   if (is_ending_ && !before.empty()) log_.shared_warning("the first attempt failed: {}", before);
   log_.info(outcome.sentence());
-  if (parts_.place.rank != 0 || config_.checkpoint.on_commit.empty()) return;
+  if (run_.place.rank != 0 || config_.checkpoint.on_commit.empty()) return;
   commands_.submit(command_with(config_.checkpoint.on_commit, "{dir}", outcome.folder.string()),
                    fmt::format("step {}", outcome.step));
 }

@@ -19,21 +19,19 @@ bool forgets_progress(const CheckpointSection& options);
 
 /// Loads the checkpoint, folder or export that the config names, if there is one, into the run's state, and logs it in
 /// one line. Copies of the weights are stale afterwards. Throws Error on all ranks (load_together). Collective.
-StartingPoint load_run(const JobConfig& config, const StateParts& parts, const StateDict& state,
-                       Checkpointer& checkpointer, const Log& log);
+StartingPoint load_run(const Run& run, const StateDict& state, Checkpointer& checkpointer);
 /// The same for `checkpoint.initial_load_*` only, ignoring the run's own folder.
-StartingPoint load_initial_weights(const JobConfig& config, const StateParts& parts, const StateDict& state,
-                                   Checkpointer& checkpointer, const Log& log);
+StartingPoint load_initial_weights(const Run& run, const StateDict& state, Checkpointer& checkpointer);
 
 class RunCheckpoints {
  public:
-  /// Collective, as are the functions below.
-  RunCheckpoints(const JobConfig& config, const World& world, StateParts parts, const Log& log);
+  /// `run`: its model is built, and it outlives this object. Collective, as are the functions below.
+  explicit RunCheckpoints(const Run& run);
 
   /// Loads what `checkpoint.*` names (load_run), then checks that checkpoints can be written.
   StartingPoint load();
   /// Loads the weights that `checkpoint.initial_load_*` name, for inference.
-  StartingPoint load_initial() { return load_initial_weights(config_, parts_, state_, *checkpointer_, log_); }
+  StartingPoint load_initial() { return load_initial_weights(run_, state_, *checkpointer_); }
   /// Saves step 0, for checkpoint.create_seed_checkpoint. Throws Error(storage).
   void save_seed();
   /// Whether a checkpoint is due by this rank's clock (checkpoint.interval_seconds). It is saved if it is due on any
@@ -73,11 +71,11 @@ class RunCheckpoints {
   /// `now` with the data positions of all ranks, gathered if each rank reads its own part of the corpus.
   RunPosition with_all_positions(RunPosition now);
 
+  const Run& run_;
   const JobConfig& config_;
-  ModelRequest model_;
-  const StateParts parts_;
-  StateDict state_;
   const Log& log_;
+  ModelRequest model_;
+  StateDict state_;
   std::filesystem::path root_;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   int64_t begun_at_ = 0;  // the step at which the same command starts if nothing is saved
@@ -89,6 +87,8 @@ class RunCheckpoints {
   std::optional<int64_t> went_back_to_;  // checkpoints of later steps exist and must be renamed
   CommandQueue commands_;
   std::unique_ptr<RankBarrier> data_barrier_;  // null where all ranks read one stream
+  std::unique_ptr<Storage> storage_;
+  std::unique_ptr<RankBarrier> barrier_;
   std::unique_ptr<Checkpointer> checkpointer_;
 };
 

@@ -14,6 +14,7 @@
 #include "titan/job/job.h"
 #include "titan/stream/batch_stream.h"
 #include "titan/stream/chunk_stream.h"
+#include "titan/train/run.h"
 
 namespace titan {
 namespace {
@@ -122,65 +123,48 @@ TotalCounters total_counters_from_json(const nlohmann::json& json) {
   return counters;
 }
 
-StateDict::StateDict(const JobConfig& config, StateParts parts) : config_(config), parts_(parts) {
-  for (ParameterPlace& place : place_parameters(parts.model, parts.assembly.executor->plan().request)) {
-    boxes_[place.spec.name] = boxes_of(place.layout, parts.place.mesh, std::move(place.stages));
+StateDict::StateDict(const Run& run) : run_(run) {
+  const Run::Model& model = run.model;
+  for (ParameterPlace& place : place_parameters(model.description, model.plan().request)) {
+    boxes_[place.spec.name] = boxes_of(place.layout, run.place.mesh, std::move(place.stages));
   }
-  for (size_t i = 0; i < parts.assembly.parameters.size(); ++i) {
-    optimizer_index_[parts.assembly.parameters[i]->name()] = i;
+  for (size_t i = 0; i < model.assembly.parameters.size(); ++i) {
+    optimizer_index_[model.assembly.parameters[i]->name()] = i;
   }
 }
 
-AdamSettings StateDict::settings_of(const ParameterGroup& group, int64_t step) const {
-  const OptimizerSection& options = config_.optimizer;
-  const bool foreach = options.implementation == OptimizerImplementation::foreach;
-  const bool fused = options.implementation == OptimizerImplementation::fused;
-  return {.lr = parts_.schedule.rate(std::max<int64_t>(1, step)) * group.lr_multiplier,
-          .initial_lr = options.lr * group.lr_multiplier,
-          .beta1 = options.beta1,
-          .beta2 = options.beta2,
-          .epsilon = options.eps,
-          .weight_decay = options.weight_decay * group.weight_decay_multiplier,
-          .decoupled_decay = options.name == "AdamW",
-          .fused = fused ? std::optional(true) : std::nullopt,
-          .foreach = fused ? std::nullopt : std::optional(foreach)};
-}
-
-std::vector<SavedParameter> StateDict::parameters(int64_t step) const {
+std::vector<SavedParameter> StateDict::parameters() const {
+  const Optimizer* optimizer = run_.model.optimizer.get();
   std::vector<SavedParameter> saved;
-  for (const Parameter* parameter : parts_.parameters) {
-    SavedParameter one{parameter->name(),
-                       parameter->spec().shape,
-                       boxes_.at(parameter->name()),
-                       parameter->master,
-                       at::Tensor(),
-                       at::Tensor(),
-                       {},
-                       parameter->trainable(),
-                       {}};
+  for (const Parameter* parameter : run_.model.parameters) {
+    SavedParameter one{
+        parameter->name(), parameter->spec().shape, boxes_.at(parameter->name()), parameter->master, {}, {}};
+    one.trained = parameter->trainable();
     const auto mine = optimizer_index_.find(parameter->name());
-    if (parts_.optimizer && mine != optimizer_index_.end()) {
-      one.first_moment = parts_.optimizer->first_moment(mine->second);
-      one.second_moment = parts_.optimizer->second_moment(mine->second);
-      one.steps = parts_.optimizer->applied_steps(mine->second);
+    if (optimizer && mine != optimizer_index_.end()) {
+      one.first_moment = optimizer->first_moment(mine->second);
+      one.second_moment = optimizer->second_moment(mine->second);
+      one.steps = optimizer->applied_steps(mine->second);
     }
     saved.push_back(std::move(one));
   }
-  for (const ParameterGroup& group : parts_.groups) {
-    const AdamSettings settings = settings_of(group, step);
-    for (const size_t index : group.members) saved[index].settings = settings;
+  for (const ParameterGroup& group : run_.model.parameter_groups) {
+    for (const size_t index : group.members) {
+      saved[index].lr_multiplier = group.lr_multiplier;
+      saved[index].weight_decay_multiplier = group.weight_decay_multiplier;
+    }
   }
   return saved;
 }
 
 nlohmann::ordered_json StateDict::facts(const RunPosition& now) const {
   nlohmann::ordered_json layout;
-  for (const MeshAxis axis : kMeshAxes) layout[std::string(name(axis))] = parts_.place.mesh.size(axis);
+  for (const MeshAxis axis : kMeshAxes) layout[std::string(name(axis))] = run_.place.mesh.size(axis);
   return {{"tokens", now.tokens},
           {"layout", std::move(layout)},
-          {kGlobalBatch, make_batch_plan(config_, parts_.place).global_batch()},
-          {kConfig, parse_json<nlohmann::ordered_json>(dump_json(Schema(), recorded_config(config_)))},
-          {kModelFacts, model_facts(make_model_request(config_, parts_.model.vocabulary))}};
+          {kGlobalBatch, make_batch_plan(run_.config, run_.place).global_batch()},
+          {kConfig, parse_json<nlohmann::ordered_json>(dump_json(Schema(), recorded_config(run_.config)))},
+          {kModelFacts, model_facts(make_model_request(run_.config, run_.model.description.vocabulary))}};
 }
 
 ConfigChanges find_config_changes(const nlohmann::ordered_json& facts, int64_t step, const JobConfig& config,
@@ -238,19 +222,20 @@ StreamState data_position_from_json(const nlohmann::json& json, bool split, int6
 }
 
 CheckpointState StateDict::whole(const RunPosition& now) const {
-  SavedProgress progress{now.step, now.tokens, data_position(now), parts_.place.mesh.data_parallel_degree()};
+  SavedProgress progress{now.step, now.tokens, data_position(now), run_.place.mesh.data_parallel_degree()};
   progress.counters = to_json(now.counters);
-  note_stream_options(progress.data_position, config_);
-  if (parts_.guard) progress.guard = to_json(parts_.guard->state());
-  CheckpointState state = describe_run(parameters(now.step), progress);
+  note_stream_options(progress.data_position, run_.config);
+  if (run_.model.guard) progress.guard = to_json(run_.model.guard->state());
+  const double lr = run_.model.schedule.rate(std::max<int64_t>(1, now.step));
+  CheckpointState state = describe_run(parameters(), run_.config.optimizer, lr, progress);
   state.facts = facts(now);
   return state;
 }
 
 CheckpointState StateDict::model(const RunPosition& now, at::ScalarType type) const {
-  CheckpointState state = describe_model(parameters(now.step));
+  CheckpointState state = describe_model(parameters());
   for (StateTensor& tensor : state.tensors) {
-    tensor.placed.tensor.type = type;
+    tensor.tensor.type = type;
     if (tensor.local.defined()) tensor.local = tensor.local.to(type);
   }
   state.facts = facts(now);

@@ -41,7 +41,6 @@ std::vector<SavedParameter> read_parameters(const Path& file) {
     words >> parameter.name;
     for (int64_t size = 0; words >> size;) parameter.shape.push_back(size);
     parameter.box_of = whole_everywhere(parameter.shape);
-    parameter.settings = {.lr = 1e-4, .initial_lr = 3e-4, .fused = true, .foreach = std::nullopt};
     const int64_t count =
         std::accumulate(parameter.shape.begin(), parameter.shape.end(), int64_t{1}, std::multiplies<>());
     float step = 0.25F * static_cast<float>(parameters.size() + 1);  // so that no tensor equals another one
@@ -172,9 +171,14 @@ class Bench {
     const auto saved = [note](const SaveOutcome& outcome) {
       if (!outcome.committed) note(outcome.sentence());
     };
-    checkpointer_ = std::make_unique<Checkpointer>(make_posix_storage(), make_lone_barrier(),
-                                                   CheckpointerOptions{{.root = folder_, .mode = mode}, {keep, 0}},
-                                                   CheckpointEvents{.saved = saved, .warn = note});
+    CheckpointerOptions options;
+    options.root = folder_;
+    options.run = "bench";
+    options.mode = mode;
+    options.retention.keep_latest = keep;
+    options.saved = saved;
+    options.warn = note;
+    checkpointer_ = std::make_unique<Checkpointer>(*storage_, *barrier_, std::move(options));
   }
 
   /// Saves the next step; the seconds until `save` returned.
@@ -182,7 +186,7 @@ class Bench {
     if (keep_ == 0) std::filesystem::remove_all(folder_);
     ++step_;
     const SavedProgress progress{step_, 1000 * step_, {{"chunk", step_}}, 1};
-    return seconds_of([&] { checkpointer_->save(step_, describe_run(parameters_, progress), now); });
+    return seconds_of([&] { checkpointer_->save(step_, describe_run(parameters_, {}, /*lr=*/1e-4, progress), now); });
   }
 
   /// As where a step takes no time: all is copied.
@@ -212,6 +216,8 @@ class Bench {
   int64_t step_ = 0, keep_ = 0;
   std::mutex problem_mutex_;
   std::string problem_;  // what went wrong first
+  const std::unique_ptr<Storage> storage_ = make_posix_storage();
+  const std::unique_ptr<RankBarrier> barrier_ = make_lone_barrier();
   std::unique_ptr<Checkpointer> checkpointer_;
 };
 

@@ -169,16 +169,26 @@ TEST_F(Catalogue, TheNewestIsNamedToWhoNamesTheFolderOfARunOrOfItsCheckpoints) {
 
 // ---- The whole ----
 
-void no_warning(const std::string& warning) { ADD_FAILURE() << warning; }
+CheckpointerOptions options_of(SaveMode mode, std::function<void(const SaveOutcome&)> saved) {
+  CheckpointerOptions options = test_options(mode, std::move(saved));
+  options.retention.keep_latest = 2;
+  options.warn = [](const std::string& warning) { ADD_FAILURE() << warning; };
+  return options;
+}
+
+CheckpointerOptions options_of(SaveMode mode) {
+  return options_of(mode, [](const SaveOutcome&) {});
+}
 
 TEST(CheckpointerOfOne, LoadsWhatTheFormerRunSavedAndKeepsTheLatest) {
-  auto storage = std::make_unique<MemoryStorage>();
-  MemoryStorage& medium = *storage;
+  MemoryStorage medium;
+  const auto barrier = make_lone_barrier();
   const TestLayout layout = test_layouts()[0];
+  std::unique_ptr<MemoryStorage> storage;
   {
-    Checkpointer first(std::move(storage), make_lone_barrier(),
-                       {{.root = "root", .mode = SaveMode::asynchronous}, {2, 0}},
-                       {[](const SaveOutcome& outcome) { EXPECT_TRUE(outcome.committed); }, no_warning});
+    Checkpointer first(medium, *barrier, options_of(SaveMode::asynchronous, [](const SaveOutcome& outcome) {
+                         EXPECT_TRUE(outcome.committed);
+                       }));
     EXPECT_FALSE(first.load(std::nullopt, [](OpenCheckpoint&) {}).step);
     for (const int64_t step : {1, 2, 3}) first.save(step, test_state(layout, 0, step));
     first.finish();
@@ -187,26 +197,21 @@ TEST(CheckpointerOfOne, LoadsWhatTheFormerRunSavedAndKeepsTheLatest) {
   }
   storage->make_folders("root/saving-4-dead");
   storage->write_all("root/saving-4-dead/__0_0.distcp", "half");
-  MemoryStorage& later = *storage;
-  Checkpointer second(std::move(storage), make_lone_barrier(),
-                      {{.root = "root", .mode = SaveMode::synchronous}, {2, 0}},
-                      {[](const SaveOutcome&) {}, no_warning});
+  Checkpointer second(*storage, *barrier, options_of(SaveMode::synchronous));
   const std::vector<LoadTarget> targets = test_targets(layout, 0);
   EXPECT_EQ(second.load(std::nullopt, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); }).step, 3);
   EXPECT_TRUE(holds_version(targets, 3));
-  EXPECT_EQ(later.list("root").size(), 2u) << "what was half written is gone";
+  EXPECT_EQ(storage->list("root").size(), 2u) << "what was half written is gone";
 }
 
 TEST(CheckpointerOfOne, RemovesNothingWhenTheStartIsRefusedAndGivesBackWhatWasToBeReplaced) {
-  auto storage = std::make_unique<MemoryStorage>();
-  MemoryStorage& medium = *storage;
+  MemoryStorage medium;
+  const auto barrier = make_lone_barrier();
   const TestLayout layout = test_layouts()[0];
   save_as_all_ranks(medium, {"root", 3, "run"}, layout, 3);
   medium.rename("root/step-3", "root/deleting-3-run");
   medium.make_folders("root/saving-4-dead");
-  Checkpointer checkpointer(std::move(storage), make_lone_barrier(),
-                            {{.root = "root", .mode = SaveMode::synchronous}, {2, 0}},
-                            {[](const SaveOutcome&) {}, no_warning});
+  Checkpointer checkpointer(medium, *barrier, options_of(SaveMode::synchronous));
   const auto refuse = [](OpenCheckpoint&) { throw MismatchError("it is another model"); };
   EXPECT_THROW(checkpointer.load(std::nullopt, refuse), Error);
   EXPECT_EQ(steps_in(medium), (std::vector<int64_t>{3}));
@@ -217,15 +222,15 @@ TEST(CheckpointerOfOne, RemovesNothingWhenTheStartIsRefusedAndGivesBackWhatWasTo
 
 /// Whether each attempt succeeded when a run saves while the medium refuses the first `failures` manifests.
 std::vector<bool> attempts_with(int failures, bool now) {
-  auto storage = std::make_unique<MemoryStorage>();
-  MemoryStorage& medium = *storage;
+  MemoryStorage medium;
+  const auto barrier = make_lone_barrier();
   medium.set_refusal([&](const std::string& call) {
     return call.find(kManifestFile) != std::string::npos && call.starts_with("create") && failures-- > 0 ? EIO : 0;
   });
   std::vector<bool> committed;
-  Checkpointer checkpointer(std::move(storage), make_lone_barrier(),
-                            {{.root = "root", .mode = SaveMode::asynchronous}, {2, 0}},
-                            {[&](const SaveOutcome& outcome) { committed.push_back(outcome.committed); }, no_warning});
+  Checkpointer checkpointer(medium, *barrier, options_of(SaveMode::asynchronous, [&](const SaveOutcome& outcome) {
+                              committed.push_back(outcome.committed);
+                            }));
   checkpointer.save(7, test_state(test_layouts()[0], 0, 7), now);
   checkpointer.finish();
   EXPECT_EQ(steps_in(medium).size(), committed.back() ? 1u : 0u);
@@ -240,25 +245,25 @@ TEST(CheckpointerOfOne, TriesTheLastSaveOfARunOnceMoreWhenItFails) {
 }
 
 TEST(CheckpointerOfOne, TriesALastSaveOfAnotherFormOnceMoreToo) {
+  MemoryStorage medium;
+  const auto barrier = make_lone_barrier();
   std::vector<bool> committed;
-  Checkpointer checkpointer(std::make_unique<MemoryStorage>(), make_lone_barrier(),
-                            {{.root = "root", .mode = SaveMode::synchronous}, {2, 0}},
-                            {[&](const SaveOutcome& outcome) { committed.push_back(outcome.committed); }, no_warning});
+  Checkpointer checkpointer(medium, *barrier, options_of(SaveMode::synchronous, [&](const SaveOutcome& outcome) {
+                              committed.push_back(outcome.committed);
+                            }));
   int calls = 0;
-  checkpointer.save_by([&](Storage&, RankBarrier&) {
-    return SaveOutcome{7, ++calls == 2, calls == 2 ? "" : "no", "root/step-7", 0, 0};
-  });
+  checkpointer.save_by([&] { return SaveOutcome{7, ++calls == 2, calls == 2 ? "" : "no", "root/step-7", 0, 0}; });
   EXPECT_EQ(committed, (std::vector<bool>{false, true}));
 }
 
 /// What a rank's trial of a medium that refuses some calls comes to: the warning, or "error: " and the message.
 std::string trial_on(std::function<int(const std::string&)> refusal) {
-  auto storage = std::make_unique<MemoryStorage>();
-  MemoryStorage& medium = *storage;
+  MemoryStorage medium;
+  const auto barrier = make_lone_barrier();
   medium.set_refusal(std::move(refusal));
-  Checkpointer checkpointer(std::move(storage), make_lone_barrier(),
-                            {{.root = "a/root", .mode = SaveMode::synchronous}, {2, 0}},
-                            {[](const SaveOutcome&) {}, no_warning});
+  CheckpointerOptions options = options_of(SaveMode::synchronous);
+  options.root = "a/root";
+  Checkpointer checkpointer(medium, *barrier, options);
   std::string said;
   try {
     said = checkpointer.rehearse();
@@ -272,12 +277,12 @@ std::string trial_on(std::function<int(const std::string&)> refusal) {
 }
 
 TEST(CheckpointerOfOne, ThatOnlyLoadsLeavesAloneWhatAnotherRunMayBeWriting) {
-  auto storage = std::make_unique<MemoryStorage>();
-  MemoryStorage& medium = *storage;
+  MemoryStorage medium;
+  const auto barrier = make_lone_barrier();
   medium.make_folders("root/saving-4-alive");
-  Checkpointer reader(std::move(storage), make_lone_barrier(),
-                      {{.root = "root", .mode = SaveMode::synchronous}, {}, /*only_loads=*/true},
-                      {[](const SaveOutcome&) {}, no_warning});
+  CheckpointerOptions options = options_of(SaveMode::synchronous);
+  options.only_loads = true;
+  Checkpointer reader(medium, *barrier, options);
   EXPECT_FALSE(reader.load(std::nullopt, [](OpenCheckpoint&) {}).step);
   EXPECT_EQ(medium.list("root").size(), 1u);
 }
@@ -296,12 +301,13 @@ TEST(CheckpointerOfOne, FindsOutBeforehandWhetherItCanWrite) {
 }
 
 TEST(CheckpointerOfOne, SeesToItOnceThatTheWayToItsCheckpointsIsOnTheMedium) {
-  auto storage = std::make_unique<MemoryStorage>();
-  MemoryStorage& medium = *storage;
+  MemoryStorage medium;
+  const auto barrier = make_lone_barrier();
   medium.make_folders("dump");  // by whoever writes logs; it may not be on the medium
-  const auto expect_committed = [](const SaveOutcome& outcome) { EXPECT_TRUE(outcome.committed) << outcome.problem; };
-  Checkpointer checkpointer(std::move(storage), make_lone_barrier(),
-                            {{.root = "dump/root", .mode = SaveMode::synchronous}, {}}, {expect_committed, no_warning});
+  CheckpointerOptions options = test_options(
+      SaveMode::synchronous, [](const SaveOutcome& outcome) { EXPECT_TRUE(outcome.committed) << outcome.problem; });
+  options.root = "dump/root";
+  Checkpointer checkpointer(medium, *barrier, options);
   EXPECT_EQ(checkpointer.rehearse(), "");
   const auto syncs_of_the_way = [&] {
     const std::vector<std::string>& calls = medium.journal();
@@ -316,12 +322,12 @@ TEST(CheckpointerOfOne, SeesToItOnceThatTheWayToItsCheckpointsIsOnTheMedium) {
 }
 
 TEST(CheckpointerOfOne, SeesToTheWayAtTheFirstSaveWhenTheRehearsalCouldNot) {
-  auto storage = std::make_unique<MemoryStorage>();
-  MemoryStorage& medium = *storage;
+  MemoryStorage medium;
+  const auto barrier = make_lone_barrier();
   medium.make_folders("dump");
-  Checkpointer checkpointer(std::move(storage), make_lone_barrier(),
-                            {{.root = "dump/root", .mode = SaveMode::synchronous}, {}},
-                            {[](const SaveOutcome&) {}, no_warning});
+  CheckpointerOptions options = test_options(SaveMode::synchronous, [](const SaveOutcome&) {});
+  options.root = "dump/root";
+  Checkpointer checkpointer(medium, *barrier, options);
   medium.set_refusal([](const std::string& call) { return call.starts_with("sync") ? EIO : 0; });
   EXPECT_NE(checkpointer.rehearse(), "");
   medium.set_refusal({});

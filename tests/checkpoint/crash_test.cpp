@@ -53,28 +53,30 @@ TEST_F(Crash, AfterEverySingleStorageCallOfASaveTheNextStartLoadsThatStepOrTheOn
 }
 
 TEST_F(Crash, AfterEverySingleCallOfAnAsynchronousSaveTooAndOfTheStartThatFollows) {
-  // One rank, from the saver down to the deletion of old ones; then the machine stops again while the next start cleans
-  // up, after every one of its calls.
+  // One rank, from the checkpointer down to the deletion of old ones; then the machine stops again while the next start
+  // cleans up, after every one of its calls.
   layout_ = test_layouts().front();
   const auto barrier = make_lone_barrier();
-  const auto save_by_saver = [&](Storage& storage, int64_t step) {
+  const auto save_by_checkpointer = [&](Storage& storage, int64_t step) {
     const auto after = [&](const SaveOutcome& outcome) {
       EXPECT_TRUE(outcome.committed) << outcome.problem;
       delete_old(storage, "root", kRetention);
     };
-    Saver saver(storage, *barrier, {"root", "run", SaveMode::asynchronous, FileSplit()}, after);
-    saver.save(step, test_state(layout_, 0, step));
-    saver.finish();
+    CheckpointerOptions options = test_options(SaveMode::asynchronous, after);
+    options.most_files = 1;
+    Checkpointer checkpointer(storage, *barrier, options);
+    checkpointer.save(step, test_state(layout_, 0, step));
+    checkpointer.finish();
   };
   MemoryStorage base;
-  for (const int64_t step : {10, 20}) save_by_saver(base, step);
+  for (const int64_t step : {10, 20}) save_by_checkpointer(base, step);
   bool done = false;
   int64_t starts = 0;
   for (int64_t call = 1; !done; ++call) {
     for (const Surviving& surviving : survivings(/*halves=*/2)) {
       const std::unique_ptr<MemoryStorage> left = base.copy();
       left->stop_after(call);
-      done = !stops([&] { save_by_saver(*left, 30); });
+      done = !stops([&] { save_by_checkpointer(*left, 30); });
       left->restart(surviving);
       bool started = false;
       for (int64_t later = 1; !started; ++later, ++starts) {

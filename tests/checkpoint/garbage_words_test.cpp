@@ -21,8 +21,8 @@ namespace {
 using Act = std::function<void(Storage& storage, std::unique_ptr<RankBarrier> barrier)>;
 
 void save(Storage& storage, std::unique_ptr<RankBarrier> barrier) {
-  Saver saver(storage, *barrier, {"root", "run", SaveMode::synchronous, kTestSplit}, [](const SaveOutcome&) {});
-  saver.save(2, test_state(test_layouts()[1], barrier->rank(), 2));
+  Checkpointer checkpointer(storage, *barrier, test_options(SaveMode::synchronous, [](const SaveOutcome&) {}));
+  checkpointer.save(2, test_state(test_layouts()[1], barrier->rank(), 2));
 }
 
 void load(Storage& storage, std::unique_ptr<RankBarrier> barrier) {

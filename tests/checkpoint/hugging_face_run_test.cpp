@@ -17,10 +17,10 @@ constexpr int64_t kVersion = 5;
 constexpr const char* kExport = "root/step-9";
 
 /// The weights of the small model of states.h: bfloat16, no optimizer.
-std::vector<PlacedTensor> weights_under(const TestLayout& layout) {
-  std::vector<PlacedTensor> weights;
-  for (PlacedTensor& placed : test_tensors(layout)) {
-    if (placed.tensor.type == at::kBFloat16) weights.push_back(std::move(placed));
+std::vector<StateTensor> weights_under(const TestLayout& layout) {
+  std::vector<StateTensor> weights;
+  for (StateTensor& one : test_tensors(layout)) {
+    if (one.tensor.type == at::kBFloat16) weights.push_back(std::move(one));
   }
   return weights;
 }
@@ -28,16 +28,16 @@ std::vector<PlacedTensor> weights_under(const TestLayout& layout) {
 /// Their form of it, with heads of 4 rows that turn.
 ForeignModel their_form() {
   ForeignModel model;
-  for (const PlacedTensor& placed : weights_under(test_layouts().front())) {
-    const std::string& name = placed.tensor.name;
-    model.tensors.push_back({"model." + name, name, placed.tensor.shape, name.ends_with("wq.weight") ? 2 : 0});
+  for (const StateTensor& one : weights_under(test_layouts().front())) {
+    const std::string& name = one.tensor.name;
+    model.tensors.push_back({"model." + name, name, one.tensor.shape, name.ends_with("wq.weight") ? 2 : 0});
   }
   return model;
 }
 
 CheckpointState weights_of_rank(const TestLayout& layout, int64_t rank) {
   CheckpointState state = test_state(layout, rank, kVersion);
-  std::erase_if(state.tensors, [](const StateTensor& one) { return one.placed.tensor.type != at::kBFloat16; });
+  std::erase_if(state.tensors, [](const StateTensor& one) { return one.tensor.type != at::kBFloat16; });
   state.values.clear();
   return state;
 }
@@ -67,12 +67,12 @@ std::vector<SaveOutcome> save_under(Storage& storage, const TestLayout& layout) 
 /// Masters of this rank with other content than what is loaded.
 std::vector<SavedParameter> parameters_of_rank(const TestLayout& layout, int64_t rank) {
   std::vector<SavedParameter> parameters;
-  for (const PlacedTensor& placed : weights_under(layout)) {
+  for (const StateTensor& one : weights_under(layout)) {
     SavedParameter parameter;
-    parameter.name = placed.tensor.name;
-    parameter.shape = placed.tensor.shape;
-    parameter.box_of = placed.box_of;
-    if (const std::optional<Box> box = placed.box_of(rank)) parameter.master = at::full(box->extent, 77.0, at::kFloat);
+    parameter.name = one.tensor.name;
+    parameter.shape = one.tensor.shape;
+    parameter.box_of = one.box_of;
+    if (const std::optional<Box> box = one.box_of(rank)) parameter.master = at::full(box->extent, 77.0, at::kFloat);
     parameters.push_back(std::move(parameter));
   }
   return parameters;

@@ -65,10 +65,12 @@ TEST_P(Processes, SaveUnderOneLayoutAndLoadUnderAnotherBitForBit) {
   const int64_t saved = run_processes("save", from.ranks, [&](RankBarrier& barrier) {
     const auto storage = make_posix_storage();
     bool committed = false;
-    Saver saver(*storage, barrier, {root, "run", SaveMode::asynchronous, kTestSplit},
-                [&](const SaveOutcome& outcome) { committed = outcome.committed; });
-    saver.save(3, test_state(from, barrier.rank(), 3));
-    saver.finish();
+    CheckpointerOptions options =
+        test_options(SaveMode::asynchronous, [&](const SaveOutcome& outcome) { committed = outcome.committed; });
+    options.root = root;
+    Checkpointer checkpointer(*storage, barrier, options);
+    checkpointer.save(3, test_state(from, barrier.rank(), 3));
+    checkpointer.finish();
     return committed;
   });
   ASSERT_EQ(saved, from.ranks);

@@ -17,14 +17,24 @@ TestLayout layout_named(const std::string& name) {
   throw std::logic_error(name);
 }
 
+/// What each rank writes.
+std::vector<int64_t> planned_bytes(const std::vector<StateTensor>& tensors, int64_t ranks) {
+  std::vector<int64_t> bytes;
+  for (const std::vector<PlannedWrite>& writes : plan_save(tensors, ranks)) {
+    bytes.push_back(0);
+    for (const PlannedWrite& write : writes) bytes.back() += tensors[write.tensor].tensor.bytes_of(write.box);
+  }
+  return bytes;
+}
+
 TEST(SavePlan, EveryElementIsWrittenOnceByARankThatHoldsIt) {
   for (const TestLayout& layout : test_layouts()) {
-    const std::vector<PlacedTensor> tensors = test_tensors(layout);
+    const std::vector<StateTensor> tensors = test_tensors(layout);
     const SavePlan plan = plan_save(tensors, layout.ranks);
     std::vector<at::Tensor> written;
-    for (const PlacedTensor& placed : tensors) written.push_back(at::zeros(placed.tensor.shape, at::kInt));
+    for (const StateTensor& one : tensors) written.push_back(at::zeros(one.tensor.shape, at::kInt));
     for (int64_t rank = 0; rank < layout.ranks; ++rank) {
-      for (const PlannedWrite& write : plan.writes[static_cast<size_t>(rank)]) {
+      for (const PlannedWrite& write : plan[static_cast<size_t>(rank)]) {
         EXPECT_EQ(tensors[write.tensor].box_of(rank), write.box) << layout.name;
         at::Tensor part = written[write.tensor];
         for (size_t d = 0; d < write.box.offset.size(); ++d) {
@@ -41,54 +51,50 @@ TEST(SavePlan, EveryElementIsWrittenOnceByARankThatHoldsIt) {
 
 TEST(SavePlan, ReplicatedBytesAreSharedOutEvenly) {
   // 16 equal tensors on 4 replicas: 4 each.
-  std::vector<PlacedTensor> tensors;
+  std::vector<StateTensor> tensors;
   for (int i = 0; i < 16; ++i) {
     tensors.push_back({{"t" + std::to_string(i), at::kFloat, {5, 5}}, whole_everywhere({5, 5})});
   }
-  const SavePlan plan = plan_save(tensors, 4);
-  for (int64_t rank = 0; rank < 4; ++rank) EXPECT_EQ(plan.bytes_of(rank, tensors), 4 * 100) << rank;
+  EXPECT_EQ(planned_bytes(tensors, 4), std::vector<int64_t>(4, 4 * 100));
 }
 
 TEST(SavePlan, RanksThatMustWriteMoreOfTheirOwnWriteLessOfWhatIsShared) {
-  std::vector<PlacedTensor> tensors{{{"only on rank 0", at::kFloat, {10}},
-                                     [](int64_t rank) {
-                                       return rank == 0 ? std::optional(Box{{0}, {10}}) : std::nullopt;
-                                     }},
-                                    {{"shared a", at::kFloat, {4}}, whole_everywhere({4})},
-                                    {{"shared b", at::kFloat, {6}}, whole_everywhere({6})}};
-  const SavePlan plan = plan_save(tensors, 2);
-  EXPECT_EQ(plan.bytes_of(0, tensors), 40);
-  EXPECT_EQ(plan.bytes_of(1, tensors), 40);
+  std::vector<StateTensor> tensors{{{"only on rank 0", at::kFloat, {10}},
+                                    [](int64_t rank) {
+                                      return rank == 0 ? std::optional(Box{{0}, {10}}) : std::nullopt;
+                                    }},
+                                   {{"shared a", at::kFloat, {4}}, whole_everywhere({4})},
+                                   {{"shared b", at::kFloat, {6}}, whole_everywhere({6})}};
+  EXPECT_EQ(planned_bytes(tensors, 2), (std::vector<int64_t>{40, 40}));
 }
 
 TEST(SavePlan, NoRankOfAReplicatedLayoutWritesMuchMoreThanItsShare) {
   for (const char* name : {"ddp2", "hsdp2x2", "tp2", "tp4", "pp2xddp2xtp2"}) {
     const TestLayout layout = layout_named(name);
-    const std::vector<PlacedTensor> tensors = test_tensors(layout);
-    const SavePlan plan = plan_save(tensors, layout.ranks);
+    const std::vector<StateTensor> tensors = test_tensors(layout);
     int64_t total = 0, largest = 0, most = 0;
-    for (int64_t rank = 0; rank < layout.ranks; ++rank) {
-      total += plan.bytes_of(rank, tensors);
-      most = std::max(most, plan.bytes_of(rank, tensors));
+    for (const int64_t bytes : planned_bytes(tensors, layout.ranks)) {
+      total += bytes;
+      most = std::max(most, bytes);
     }
-    for (const PlacedTensor& placed : tensors) {
-      if (const auto box = placed.box_of(0)) largest = std::max(largest, placed.tensor.bytes_of(*box));
+    for (const StateTensor& one : tensors) {
+      if (const auto box = one.box_of(0)) largest = std::max(largest, one.tensor.bytes_of(*box));
     }
     EXPECT_LE(most, total / layout.ranks + largest) << name;
   }
 }
 
 TEST(SavePlan, ARanksBytesAreCutIntoFilesOfConsecutiveWritesAndAboutEqualSize) {
-  std::vector<PlacedTensor> tensors;
+  std::vector<StateTensor> tensors;
   for (int64_t i = 0; i < 40; ++i) {
     const int64_t rows = 1 + i * 7 % 10;
     tensors.push_back({{"t" + std::to_string(i), at::kFloat, {rows, 25}}, whole_everywhere({rows, 25})});
   }
-  const auto sizes = [&](const FileSplit& split) {
-    const SavePlan plan = plan_save(tensors, 1, split);
+  const auto sizes = [&](int64_t most_files, int64_t least_file_bytes) {
+    const SavePlan plan = plan_save(tensors, 1, most_files, least_file_bytes);
     std::vector<int64_t> bytes;
     size_t writes = 0;
-    for (const std::span<const PlannedWrite> file : plan.files_of(0)) {
+    for (const std::span<const PlannedWrite> file : files_of(plan[0])) {
       int64_t of_file = 0;
       for (const PlannedWrite& write : file) {
         EXPECT_EQ(write.tensor, writes++);
@@ -101,21 +107,21 @@ TEST(SavePlan, ARanksBytesAreCutIntoFilesOfConsecutiveWritesAndAboutEqualSize) {
     return bytes;
   };
   const int64_t total = 220 * 25 * 4, largest = 10 * 25 * 4;
-  EXPECT_EQ(sizes({}), std::vector<int64_t>{total});
-  EXPECT_EQ(sizes({.most = 4, .least_bytes = total}), std::vector<int64_t>{total});
-  EXPECT_EQ(sizes({.most = 4, .least_bytes = total / 2}).size(), 2u);
-  const std::vector<int64_t> four = sizes({.most = 4, .least_bytes = 100});
+  EXPECT_EQ(sizes(1, 0), std::vector<int64_t>{total});
+  EXPECT_EQ(sizes(4, total), std::vector<int64_t>{total});
+  EXPECT_EQ(sizes(4, total / 2).size(), 2u);
+  const std::vector<int64_t> four = sizes(4, 100);
   ASSERT_EQ(four.size(), 4u);
   for (const int64_t bytes : four) EXPECT_NEAR(bytes, total / 4, largest);
 }
 
 TEST(SavePlan, ATensorLargerThanAFilesShareHasOneFile) {
-  const std::vector<PlacedTensor> tensors{{{"small", at::kFloat, {1}}, whole_everywhere({1})},
-                                          {{"large", at::kFloat, {1000}}, whole_everywhere({1000})},
-                                          {{"last", at::kFloat, {1}}, whole_everywhere({1})}};
-  const SavePlan plan = plan_save(tensors, 1, {.most = 4, .least_bytes = 0});
-  ASSERT_EQ(plan.files_of(0).size(), 3u);
-  for (int64_t file = 0; file < 3; ++file) EXPECT_EQ(plan.writes[0][static_cast<size_t>(file)].file, file);
+  const std::vector<StateTensor> tensors{{{"small", at::kFloat, {1}}, whole_everywhere({1})},
+                                         {{"large", at::kFloat, {1000}}, whole_everywhere({1000})},
+                                         {{"last", at::kFloat, {1}}, whole_everywhere({1})}};
+  const SavePlan plan = plan_save(tensors, 1, /*most_files=*/4);
+  ASSERT_EQ(files_of(plan[0]).size(), 3u);
+  for (int64_t file = 0; file < 3; ++file) EXPECT_EQ(plan[0][static_cast<size_t>(file)].file, file);
 }
 
 TEST(SavePlan, BoxesThatLeaveAHoleOrMeetAreAnInvariantsError) {
@@ -125,11 +131,11 @@ TEST(SavePlan, BoxesThatLeaveAHoleOrMeetAreAnInvariantsError) {
     };
   };
   for (const int64_t begin : {4, 6}) {
-    const std::vector<PlacedTensor> tensors{{{"w", at::kFloat, {10}}, halves(begin)}};
+    const std::vector<StateTensor> tensors{{{"w", at::kFloat, {10}}, halves(begin)}};
     EXPECT_THROW(plan_save(tensors, 2), InvariantError) << begin;
   }
-  const std::vector<PlacedTensor> whole{{{"w", at::kFloat, {10}}, halves(5)}};
-  EXPECT_EQ(plan_save(whole, 2).writes[1].size(), 1u);
+  const std::vector<StateTensor> whole{{{"w", at::kFloat, {10}}, halves(5)}};
+  EXPECT_EQ(plan_save(whole, 2)[1].size(), 1u);
 }
 
 CheckpointIndex one_tensor(const std::vector<Box>& boxes) {

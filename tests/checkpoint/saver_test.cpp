@@ -23,9 +23,11 @@ class Saving : public ::testing::Test {
  protected:
   Saving() : barrier_(make_lone_barrier()), layout_(test_layouts().front()) {}
 
-  std::unique_ptr<Saver> saver(SaveMode mode, Storage& storage, FileSplit split = kFilesOfARank) {
-    return std::make_unique<Saver>(storage, *barrier_, SaverOptions{"root", "run", mode, split},
-                                   [this](const SaveOutcome& outcome) { outcomes_.push_back(outcome); });
+  std::unique_ptr<Checkpointer> checkpointer(SaveMode mode, Storage& storage, int64_t most_files = 1) {
+    CheckpointerOptions options =
+        test_options(mode, [this](const SaveOutcome& outcome) { outcomes_.push_back(outcome); });
+    options.most_files = most_files;
+    return std::make_unique<Checkpointer>(storage, *barrier_, std::move(options));
   }
 
   int64_t loaded(Storage& storage) {
@@ -43,15 +45,41 @@ class Saving : public ::testing::Test {
   std::vector<SaveOutcome> outcomes_;
 };
 
-TEST_F(Saving, ASynchronousSaveIsCommittedWhenItReturns) {
+/// Counts the bytes of tensors that this thread makes, as the buffers of a snapshot are.
+class AllocationCount : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    if (bytes > 0) made_ += bytes;
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  /// The bytes that `act` makes.
+  static int64_t of(const std::function<void()>& act) {
+    const auto count = std::make_shared<AllocationCount>();
+    const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, count);
+    act();
+    return count->made_;
+  }
+
+ private:
+  int64_t made_ = 0;
+};
+
+int64_t bytes_of(const CheckpointState& state) {
+  int64_t bytes = 0;
+  for (const StateTensor& tensor : state.tensors) bytes += static_cast<int64_t>(tensor.local.nbytes());
+  return bytes;
+}
+
+TEST_F(Saving, ASynchronousSaveIsCommittedWhenItReturnsAndCopiesNothing) {
   MemoryStorage storage;
-  const auto saver = this->saver(SaveMode::synchronous, storage);
-  saver->save(10, test_state(layout_, 0, 10));
+  const auto checkpointer = this->checkpointer(SaveMode::synchronous, storage);
+  const CheckpointState state = test_state(layout_, 0, 10);
+  EXPECT_EQ(AllocationCount::of([&] { checkpointer->save(10, state); }), 0);
   ASSERT_EQ(outcomes_.size(), 1u);
   EXPECT_TRUE(outcomes_[0].committed) << outcomes_[0].problem;
   EXPECT_EQ(outcomes_[0].folder, "root/step-10");
   EXPECT_EQ(loaded(storage), 10);
-  EXPECT_EQ(saver->snapshot().buffers(), 0u);
 }
 
 /// Holds the thread that writes at the storage call of this number until it is let go.
@@ -95,29 +123,28 @@ TEST_F(Saving, AnAsynchronousSaveHoldsWhatTheStateWasWhenItWasCalledWhereverItIs
     for (const auto& [name, tensor] : {std::pair("one", one), std::pair("turned", turned), std::pair("two", two)}) {
       const std::vector<int64_t> shape = tensor.sizes().vec();
       const at::Tensor local = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).copy_(tensor);
-      state.tensors.push_back({{{name, tensor.scalar_type(), shape}, whole_everywhere(shape)}, local});
+      state.tensors.push_back({{name, tensor.scalar_type(), shape}, whole_everywhere(shape), local});
     }
     MemoryStorage storage;
     Gate gate(storage, call);
     std::promise<void> ended;
     const std::future<void> end = ended.get_future();
-    Saver saver(storage, *barrier_, {"root", "run", SaveMode::asynchronous, {.most = 2, .least_bytes = 0}},
-                [&](const SaveOutcome& outcome) {
-                  EXPECT_TRUE(outcome.committed) << outcome.problem;
-                  ended.set_value();
-                });
-    saver.save(call, state);
+    Checkpointer checkpointer(storage, *barrier_, test_options(SaveMode::asynchronous, [&](const SaveOutcome& outcome) {
+                                EXPECT_TRUE(outcome.committed) << outcome.problem;
+                                ended.set_value();
+                              }));
+    EXPECT_EQ(AllocationCount::of([&] { checkpointer.save(call, state); }), turned.nbytes()) << "what must";
     over = !gate.is_reached(end);
-    saver.detach();
+    const int64_t made = AllocationCount::of([&] { checkpointer.detach(); });
     for (StateTensor& tensor : state.tensors) tensor.local.fill_(-1);
     gate.let_go();
-    saver.finish();
-    (saver.snapshot().buffers() == 3 ? copied : left_alone) += 1;
-    EXPECT_TRUE(saver.snapshot().buffers() == 3 || saver.snapshot().buffers() == 1) << "all or what must";
+    checkpointer.finish();
+    (made > 0 ? copied : left_alone) += 1;
+    EXPECT_TRUE(made == 0 || made == static_cast<int64_t>(one.nbytes() + two.nbytes())) << "all or nothing";
 
     std::vector<LoadTarget> targets;
     for (const StateTensor& tensor : state.tensors) {
-      const LogicalTensor& logical = tensor.placed.tensor;
+      const LogicalTensor& logical = tensor.tensor;
       targets.push_back({logical, *whole_everywhere(logical.shape)(0), at::empty(logical.shape, logical.type)});
     }
     load_together(storage, *barrier_, "root", call, [&](OpenCheckpoint& checkpoint) { checkpoint.load(targets); });
@@ -129,44 +156,19 @@ TEST_F(Saving, AnAsynchronousSaveHoldsWhatTheStateWasWhenItWasCalledWhereverItIs
   EXPECT_GT(left_alone, 5);
 }
 
-/// Counts the bytes of tensors that this thread makes.
-class AllocationCount : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    if (bytes > 0) made_ += bytes;
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t made() const { return made_; }
-
- private:
-  int64_t made_ = 0;
-};
-
 TEST_F(Saving, BuffersAreMadeOnceAndHoldTheBytesThatThisRankWrites) {
   MemoryStorage storage;
-  const auto saver = this->saver(SaveMode::asynchronous, storage);
-  int64_t state_bytes = 0;
-  for (const StateTensor& tensor : test_state(layout_, 0, 0).tensors) {
-    state_bytes += static_cast<int64_t>(tensor.local.nbytes());
-  }
+  const auto checkpointer = this->checkpointer(SaveMode::asynchronous, storage);
   for (int64_t step = 1; step <= 100; ++step) {
     const CheckpointState state = test_state(layout_, 0, step);
-    const auto count = std::make_shared<AllocationCount>();
     Gate gate(storage, 1);  // the state changes before any of it is written
-    {
-      const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, count);
-      saver->save(step, state);
-      saver->detach();
-    }
-    if (step == 1) {
-      EXPECT_GE(count->made(), state_bytes);
-    } else {
-      EXPECT_EQ(count->made(), 0) << "a buffer was made again at save " << step;
-    }
-    EXPECT_EQ(saver->snapshot().buffer_bytes(), state_bytes);
-    EXPECT_EQ(saver->snapshot().buffers(), test_tensors(layout_).size());
+    const int64_t made = AllocationCount::of([&] {
+      checkpointer->save(step, state);
+      checkpointer->detach();
+    });
+    EXPECT_EQ(made, step == 1 ? bytes_of(state) : 0) << "at save " << step;
     gate.let_go();
-    saver->finish();
+    checkpointer->finish();
     delete_old(storage, "root", {.keep_latest = 2, .keep_every = 0});
   }
   EXPECT_EQ(loaded(storage), 100);
@@ -175,12 +177,15 @@ TEST_F(Saving, BuffersAreMadeOnceAndHoldTheBytesThatThisRankWrites) {
 
 TEST_F(Saving, NothingIsCopiedWhereEachWriteIsOverBeforeTheStateChanges) {
   MemoryStorage storage;
-  const auto saver = this->saver(SaveMode::asynchronous, storage);
+  const auto checkpointer = this->checkpointer(SaveMode::asynchronous, storage);
   for (int64_t step = 1; step <= 5; ++step) {
-    saver->save(step, test_state(layout_, 0, step));
-    saver->finish();
-    saver->detach();
-    EXPECT_EQ(saver->snapshot().buffers(), 0u);
+    const CheckpointState state = test_state(layout_, 0, step);
+    const int64_t made = AllocationCount::of([&] {
+      checkpointer->save(step, state);
+      checkpointer->finish();
+      checkpointer->detach();
+    });
+    EXPECT_EQ(made, 0);
     EXPECT_EQ(loaded(storage), step);
   }
 }
@@ -188,13 +193,16 @@ TEST_F(Saving, NothingIsCopiedWhereEachWriteIsOverBeforeTheStateChanges) {
 TEST_F(Saving, ASaveThatFailedHoldsNobodyUpAndMakesNoBuffers) {
   MemoryStorage storage;
   storage.set_capacity(1000);
-  const auto saver = this->saver(SaveMode::asynchronous, storage);
-  saver->save(10, test_state(layout_, 0, 10));
-  saver->finish();
-  saver->detach();
+  const auto checkpointer = this->checkpointer(SaveMode::asynchronous, storage);
+  const CheckpointState state = test_state(layout_, 0, 10);
+  const int64_t made = AllocationCount::of([&] {
+    checkpointer->save(10, state);
+    checkpointer->finish();
+    checkpointer->detach();
+  });
   ASSERT_EQ(outcomes_.size(), 1u);
   EXPECT_FALSE(outcomes_[0].committed);
-  EXPECT_EQ(saver->snapshot().buffers(), 0u);
+  EXPECT_EQ(made, 0);
 }
 
 TEST_F(Saving, ARanksFilesAreWrittenSideBySideAndLoadAsOne) {
@@ -206,8 +214,8 @@ TEST_F(Saving, ARanksFilesAreWrittenSideBySideAndLoadAsOne) {
     if (call == "create root/saving-10-run/__0_1.distcp") second_begins.set_value();
     return 0;
   });
-  const auto saver = this->saver(SaveMode::synchronous, storage, {.most = 3, .least_bytes = 0});
-  saver->save(10, test_state(layout_, 0, 10));
+  const auto checkpointer = this->checkpointer(SaveMode::synchronous, storage, /*most_files=*/3);
+  checkpointer->save(10, test_state(layout_, 0, 10));
   ASSERT_EQ(outcomes_.size(), 1u);
   EXPECT_TRUE(outcomes_[0].committed) << outcomes_[0].problem;
   for (int64_t file = 0; file < 3; ++file) EXPECT_TRUE(storage.files().contains("root/step-10/" + data_file(0, file)));
@@ -217,9 +225,9 @@ TEST_F(Saving, ARanksFilesAreWrittenSideBySideAndLoadAsOne) {
 TEST_F(Saving, OneOfARanksFilesThatFailsFailsTheSaveAndLeavesNothing) {
   MemoryStorage storage;
   storage.set_refusal([](const std::string& call) { return call.ends_with("__0_2.distcp") ? ENOSPC : 0; });
-  const auto saver = this->saver(SaveMode::asynchronous, storage, {.most = 3, .least_bytes = 0});
-  saver->save(10, test_state(layout_, 0, 10));
-  saver->finish();
+  const auto checkpointer = this->checkpointer(SaveMode::asynchronous, storage, /*most_files=*/3);
+  checkpointer->save(10, test_state(layout_, 0, 10));
+  checkpointer->finish();
   ASSERT_EQ(outcomes_.size(), 1u);
   EXPECT_FALSE(outcomes_[0].committed);
   EXPECT_NE(outcomes_[0].problem.find("No space left on device"), std::string::npos) << outcomes_[0].problem;
@@ -229,17 +237,17 @@ TEST_F(Saving, OneOfARanksFilesThatFailsFailsTheSaveAndLeavesNothing) {
 TEST_F(Saving, AFailedWriteIsReportedWithItsReasonAndTheNextSaveSucceeds) {
   for (const SaveMode mode : {SaveMode::synchronous, SaveMode::asynchronous}) {
     MemoryStorage storage;
-    const auto saver = this->saver(mode, storage);
+    const auto checkpointer = this->checkpointer(mode, storage);
     outcomes_.clear();
-    saver->save(10, test_state(layout_, 0, 10));
-    saver->finish();
+    checkpointer->save(10, test_state(layout_, 0, 10));
+    checkpointer->finish();
     storage.set_refusal([](const std::string& call) { return call.starts_with("write root/saving-20") ? EIO : 0; });
-    saver->save(20, test_state(layout_, 0, 20));
-    saver->finish();
+    checkpointer->save(20, test_state(layout_, 0, 20));
+    checkpointer->finish();
     storage.set_refusal({});
     EXPECT_EQ(loaded(storage), 10);
-    saver->save(30, test_state(layout_, 0, 30));
-    saver->finish();
+    checkpointer->save(30, test_state(layout_, 0, 30));
+    checkpointer->finish();
     ASSERT_EQ(outcomes_.size(), 3u);
     EXPECT_FALSE(outcomes_[1].committed);
     EXPECT_NE(outcomes_[1].sentence().find("checkpoint 20 was not saved: rank 0: cannot write"), std::string::npos)
@@ -254,7 +262,7 @@ TEST_F(Saving, AFailedWriteIsReportedWithItsReasonAndTheNextSaveSucceeds) {
 TEST_F(Saving, ADiskWithoutRoomIsNoticedBeforeAnythingIsWritten) {
   MemoryStorage storage;
   storage.set_capacity(1000);
-  saver(SaveMode::synchronous, storage)->save(10, test_state(layout_, 0, 10));
+  checkpointer(SaveMode::synchronous, storage)->save(10, test_state(layout_, 0, 10));
   ASSERT_EQ(outcomes_.size(), 1u);
   EXPECT_NE(outcomes_[0].problem.find("No space left on device"), std::string::npos) << outcomes_[0].problem;
   EXPECT_TRUE(storage.files().empty());
@@ -262,9 +270,9 @@ TEST_F(Saving, ADiskWithoutRoomIsNoticedBeforeAnythingIsWritten) {
 
 TEST_F(Saving, ASaveWaitsForTheFormerOne) {
   MemoryStorage storage;
-  const auto saver = this->saver(SaveMode::asynchronous, storage);
-  for (int64_t step = 1; step <= 5; ++step) saver->save(step, test_state(layout_, 0, step));
-  saver->finish();
+  const auto checkpointer = this->checkpointer(SaveMode::asynchronous, storage);
+  for (int64_t step = 1; step <= 5; ++step) checkpointer->save(step, test_state(layout_, 0, step));
+  checkpointer->finish();
   ASSERT_EQ(outcomes_.size(), 5u);
   for (int64_t step = 1; step <= 5; ++step) EXPECT_EQ(outcomes_[static_cast<size_t>(step - 1)].step, step);
 }
@@ -280,12 +288,14 @@ TEST(SavingTogether, AllRanksCommitOneCheckpointAndAnotherLayoutLoadsIt) {
   const TestLayout &from = layouts[9], &to = layouts[3];
   std::mutex mutex;
   run_ranks(from.ranks, [&](RankBarrier& barrier) {
-    Saver saver(*storage, barrier, {root, "run", SaveMode::asynchronous}, [&](const SaveOutcome& outcome) {
+    CheckpointerOptions options = test_options(SaveMode::asynchronous, [&](const SaveOutcome& outcome) {
       const std::lock_guard lock(mutex);
       EXPECT_TRUE(outcome.committed) << outcome.problem;
     });
-    saver.save(3, test_state(from, barrier.rank(), 3));
-    saver.finish();
+    options.root = root;
+    Checkpointer checkpointer(*storage, barrier, options);
+    checkpointer.save(3, test_state(from, barrier.rank(), 3));
+    checkpointer.finish();
   });
   run_ranks(to.ranks, [&](RankBarrier& barrier) {
     const std::vector<LoadTarget> targets = test_targets(to, barrier.rank());
@@ -307,13 +317,13 @@ TEST(SavingTogether, AFailureOfOneRankIsTheOutcomeOfAllAndNamesTheRank) {
   std::mutex mutex;
   std::vector<std::string> problems;
   run_ranks(3, [&](RankBarrier& barrier) {
-    Saver saver(storages[static_cast<size_t>(barrier.rank())], barrier, {"root", "run", SaveMode::synchronous},
-                [&](const SaveOutcome& outcome) {
-                  const std::lock_guard lock(mutex);
-                  EXPECT_FALSE(outcome.committed);
-                  problems.push_back(outcome.problem);
-                });
-    saver.save(7, test_state(layout, barrier.rank(), 7));
+    const CheckpointerOptions options = test_options(SaveMode::synchronous, [&](const SaveOutcome& outcome) {
+      const std::lock_guard lock(mutex);
+      EXPECT_FALSE(outcome.committed);
+      problems.push_back(outcome.problem);
+    });
+    Checkpointer checkpointer(storages[static_cast<size_t>(barrier.rank())], barrier, options);
+    checkpointer.save(7, test_state(layout, barrier.rank(), 7));
   });
   ASSERT_EQ(problems.size(), 3u);
   for (const std::string& problem : problems) {

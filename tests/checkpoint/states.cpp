@@ -64,10 +64,10 @@ std::vector<TestLayout> test_layouts() {
           layout("pp3xtp2", 6, 3, 1, 1, 1, 2)};  // nothing on the stage between
 }
 
-std::vector<PlacedTensor> test_tensors(const TestLayout& layout) {
+std::vector<StateTensor> test_tensors(const TestLayout& layout) {
   const DeviceMesh mesh = mesh_of(layout);
   const int64_t stages = mesh.size(MeshAxis::pp);
-  std::vector<PlacedTensor> tensors;
+  std::vector<StateTensor> tensors;
   for (const TestParameter& parameter : parameters()) {
     const BoxOfRank boxes =
         boxes_of(cut(parameter, mesh), mesh, stages > 1 ? parameter.stages_of(stages) : std::vector<int64_t>{});
@@ -90,34 +90,48 @@ at::Tensor whole_tensor(const LogicalTensor& tensor, int64_t version) {
   return (eighths.to(at::kDouble) / 8).to(tensor.type).view(tensor.shape);
 }
 
-AdamSettings settings_in_mid_run() {
-  return {.lr = 1e-4,
-          .initial_lr = 3e-4,
-          .beta1 = 0.9,
-          .beta2 = 0.95,
-          .epsilon = 1e-8,
-          .weight_decay = 0.1,
-          .decoupled_decay = true,
-          .fused = true,
-          .foreach = std::nullopt};
+CheckpointState run_state(std::span<const SavedParameter> parameters, const SavedProgress& progress) {
+  OptimizerSection optimizer;
+  optimizer.name = "AdamW";
+  optimizer.lr = 3e-4;
+  optimizer.beta1 = 0.9;
+  optimizer.beta2 = 0.95;
+  optimizer.eps = 1e-8;
+  optimizer.weight_decay = 0.1;
+  optimizer.implementation = OptimizerImplementation::fused;
+  return describe_run(parameters, optimizer, /*lr=*/1e-4, progress);
 }
 
-std::vector<StateValue> test_values(const TestLayout& layout, int64_t version) {
-  return {{"dataloader.world_size", pickle::integer(layout.ranks)},
-          {"dataloader.dp_rank_0", pickle::bytes(write_pickle(pickle::dictionary({{"chunk", pickle::integer(77)}})))},
-          {"lr_scheduler.last_epoch", pickle::integer(version)},
-          {"optimizer.param_groups.norm.weight.lr", pickle::real(3e-4)},
-          {"optimizer.param_groups.norm.weight.betas", pickle::tuple({pickle::real(0.9), pickle::real(0.95)})},
-          {"optimizer.param_groups.norm.weight.foreach", pickle::none()},
-          {"optimizer.param_groups.norm.weight.fused", pickle::boolean(true)}};
+CheckpointerOptions test_options(SaveMode mode, std::function<void(const SaveOutcome&)> saved) {
+  CheckpointerOptions options;
+  options.root = "root";
+  options.run = "run";
+  options.mode = mode;
+  options.most_files = 2;
+  options.least_file_bytes = 0;
+  options.saved = std::move(saved);
+  return options;
+}
+
+std::vector<SavedValue> test_values(const TestLayout& layout, int64_t version) {
+  const std::vector<std::pair<const char*, PickleRef>> values{
+      {"dataloader.world_size", pickle::integer(layout.ranks)},
+      {"dataloader.dp_rank_0", pickle::bytes(write_pickle(pickle::dictionary({{"chunk", pickle::integer(77)}})))},
+      {"lr_scheduler.last_epoch", pickle::integer(version)},
+      {"optimizer.param_groups.norm.weight.lr", pickle::real(3e-4)},
+      {"optimizer.param_groups.norm.weight.betas", pickle::tuple({pickle::real(0.9), pickle::real(0.95)})},
+      {"optimizer.param_groups.norm.weight.foreach", pickle::none()},
+      {"optimizer.param_groups.norm.weight.fused", pickle::boolean(true)}};
+  std::vector<SavedValue> saved;
+  for (const auto& [name, value] : values) saved.push_back({name, value_blob(value)});
+  return saved;
 }
 
 CheckpointState test_state(const TestLayout& layout, int64_t rank, int64_t version) {
   CheckpointState state;
-  for (PlacedTensor& placed : test_tensors(layout)) {
-    at::Tensor local;
-    if (const std::optional<Box> box = placed.box_of(rank)) local = part(whole_tensor(placed.tensor, version), *box);
-    state.tensors.push_back({std::move(placed), std::move(local)});
+  state.tensors = test_tensors(layout);
+  for (StateTensor& one : state.tensors) {
+    if (const std::optional<Box> box = one.box_of(rank)) one.local = part(whole_tensor(one.tensor, version), *box);
   }
   state.values = test_values(layout, version);
   state.facts = {{"version", version}};
@@ -126,10 +140,10 @@ CheckpointState test_state(const TestLayout& layout, int64_t rank, int64_t versi
 
 std::vector<LoadTarget> test_targets(const TestLayout& layout, int64_t rank) {
   std::vector<LoadTarget> targets;
-  for (const PlacedTensor& placed : test_tensors(layout)) {
-    const std::optional<Box> box = placed.box_of(rank);
+  for (const StateTensor& one : test_tensors(layout)) {
+    const std::optional<Box> box = one.box_of(rank);
     if (!box) continue;
-    targets.push_back({placed.tensor, *box, at::full(box->extent, -1, at::TensorOptions(placed.tensor.type))});
+    targets.push_back({one.tensor, *box, at::full(box->extent, -1, at::TensorOptions(one.tensor.type))});
   }
   return targets;
 }
@@ -143,23 +157,20 @@ std::vector<LoadTarget> test_targets(const TestLayout& layout, int64_t rank) {
 }
 
 void save_as_all_ranks(Storage& storage, const SavePlace& place, const TestLayout& layout, int64_t version) {
-  const std::vector<PlacedTensor> tensors = test_tensors(layout);
-  const SavePlan plan = plan_save(tensors, layout.ranks, kTestSplit);
-  std::vector<SavedValue> values;
-  for (const StateValue& value : test_values(layout, version)) {
-    values.push_back({value.name, value_blob(value.value)});
-  }
+  const std::vector<StateTensor> tensors = test_tensors(layout);
+  const SavePlan plan = plan_save(tensors, layout.ranks, /*most_files=*/2);
+  const std::vector<SavedValue> values = test_values(layout, version);
   const CheckpointIndex index = index_of(plan, tensors, values);
   begin_save(storage, place, 0);
   std::map<std::string, FileRecord> files;
   for (int64_t rank = 0; rank < layout.ranks; ++rank) {
     const CheckpointState state = test_state(layout, rank, version);
-    const std::vector<std::span<const PlannedWrite>> parts = plan.files_of(rank);
+    const std::vector<std::span<const PlannedWrite>> parts = files_of(plan[static_cast<size_t>(rank)]);
     for (size_t part = 0; part < parts.size(); ++part) {
       const auto tensor_of = [&](size_t i) {
         const PlannedWrite& write = parts[part][i];
         const StateTensor& tensor = state.tensors[write.tensor];
-        EXPECT_EQ(tensor.local.sizes(), at::IntArrayRef(write.box.extent)) << tensor.placed.tensor.name;
+        EXPECT_EQ(tensor.local.sizes(), at::IntArrayRef(write.box.extent)) << tensor.tensor.name;
         return tensor.local.contiguous();
       };
       const bool has_values = rank == 0 && part == 0;

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "support/tensors.h"
-#include "titan/checkpoint/load.h"
-#include "titan/checkpoint/save.h"
+#include "titan/checkpoint/checkpointer.h"
 #include "titan/checkpoint/training_state.h"
 
 namespace titan {
@@ -25,9 +24,9 @@ struct TestLayout {
 /// single, ddp, fsdp, hsdp, tp, pp and mixtures, with shards that do not divide and ranks that hold nothing.
 std::vector<TestLayout> test_layouts();
 
-/// The small model: parameters, their moments, a counter. Under pipelines each stage has some of the names, and the
-/// embedding is on the first and the last.
-std::vector<PlacedTensor> test_tensors(const TestLayout& layout);
+/// The small model without its shards: parameters, their moments, a counter. Under pipelines each stage has some of the
+/// names, and the embedding is on the first and the last.
+std::vector<StateTensor> test_tensors(const TestLayout& layout);
 
 /// The whole tensor of that name in `version`; tests/reference/checkpoint_test.py has the same formula.
 at::Tensor whole_tensor(const LogicalTensor& tensor, int64_t version);
@@ -41,14 +40,14 @@ std::vector<LoadTarget> test_targets(const TestLayout& layout, int64_t rank);
 /// Every target holds what `version` has there.
 ::testing::AssertionResult holds_version(const std::vector<LoadTarget>& targets, int64_t version);
 
-/// How Adam steps a parameter in the middle of a run: every setting has a value of its own.
-AdamSettings settings_in_mid_run();
+/// The state of a run with these parameters and an optimizer whose settings differ from the defaults.
+CheckpointState run_state(std::span<const SavedParameter> parameters, const SavedProgress& progress);
 
 /// The values that rank 0 saves with it.
-std::vector<StateValue> test_values(const TestLayout& layout, int64_t version);
+std::vector<SavedValue> test_values(const TestLayout& layout, int64_t version);
 
-/// Small as they are, ranks that have more than one tensor write two files.
-inline constexpr FileSplit kTestSplit{.most = 2, .least_bytes = 0};
+/// Options of a checkpointer in the folder "root" whose ranks write two files where they have more than one tensor.
+CheckpointerOptions test_options(SaveMode mode, std::function<void(const SaveOutcome&)> saved);
 
 /// Saves as all ranks of the layout, file by file, without a process group: the stages of commit.h.
 void save_as_all_ranks(Storage& storage, const SavePlace& place, const TestLayout& layout, int64_t version);

@@ -9,7 +9,6 @@
 #include "checkpoint/memory_storage.h"
 #include "checkpoint/states.h"
 #include "support/tensors.h"
-#include "titan/checkpoint/checkpointer.h"
 
 namespace titan {
 namespace {
@@ -24,10 +23,9 @@ std::vector<SavedParameter> parameters(int64_t rank, uint64_t seed) {
            rows(1),
            rows(2),
            rows(3),
-           settings_in_mid_run(),
            /*trained=*/true,
            at::scalar_tensor(7, at::kFloat)},
-          {"b.weight", {4, 3}, halves, rows(4), at::Tensor(), at::Tensor(), {}, /*trained=*/false}};
+          {"b.weight", {4, 3}, halves, rows(4), at::Tensor(), at::Tensor(), /*trained=*/false}};
 }
 
 SavedProgress some_progress() { return {7, 12345, {{"chunk", 99}}, 2}; }
@@ -37,21 +35,18 @@ class TrainingState : public ::testing::Test {
   /// As two ranks, one after the other.
   void save(const std::function<CheckpointState(int64_t rank)>& state_of) {
     const CheckpointState first = state_of(0);
-    const std::vector<PlacedTensor> tensors = first.placed();
-    const SavePlan plan = plan_save(tensors, 2);
-    std::vector<SavedValue> values;
-    for (const StateValue& value : first.values) values.push_back({value.name, value_blob(value.value)});
+    const SavePlan plan = plan_save(first.tensors, 2);
     const SavePlace place{"root", 7, "run"};
     begin_save(storage_, place, 0);
     std::map<std::string, FileRecord> files;
     for (int64_t rank = 0; rank < 2; ++rank) {
       const CheckpointState state = state_of(rank);
-      const std::vector<PlannedWrite>& writes = plan.writes[static_cast<size_t>(rank)];
+      const std::vector<PlannedWrite>& writes = plan[static_cast<size_t>(rank)];
       files[data_file(rank)] =
-          *write_data(storage_, place, rank, rank == 0 ? values : std::vector<SavedValue>(), writes.size(),
+          *write_data(storage_, place, rank, rank == 0 ? first.values : std::vector<SavedValue>(), writes.size(),
                       [&](size_t i) { return written_part(state.tensors[writes[i].tensor], writes[i]); });
     }
-    commit_save(storage_, place, index_of(plan, tensors, values), std::move(files), {});
+    commit_save(storage_, place, index_of(plan, first.tensors, first.values), std::move(files), {});
   }
 
   /// As if another program had written what was saved: no manifest, and none is missing.
@@ -72,7 +67,7 @@ class TrainingState : public ::testing::Test {
 };
 
 TEST_F(TrainingState, EveryRankGetsItsShardsTheStepAndTheDataPositionBack) {
-  save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress()); });
+  save([&](int64_t rank) { return run_state(parameters(rank, 1), some_progress()); });
   for (int64_t rank = 0; rank < 2; ++rank) {
     const std::vector<SavedParameter> expected = parameters(rank, 1), into = parameters(rank, 50);
     const Restored restored = restore(into, rank);
@@ -94,15 +89,15 @@ TEST_F(TrainingState, ADamagedFileIsFoundThoughNothingOfItIsNeeded) {
     std::vector<SavedParameter> all;
     for (const char* name : {"a.weight", "b.weight", "c.weight", "d.weight"}) {
       const auto tensor = [&] { return normal({4, 3}, ++seed); };
-      all.push_back({name, {4, 3}, whole_everywhere({4, 3}), tensor(), tensor(), tensor(), settings_in_mid_run()});
+      all.push_back({name, {4, 3}, whole_everywhere({4, 3}), tensor(), tensor(), tensor()});
     }
     return all;
   };
   const std::unique_ptr<RankBarrier> barrier = make_lone_barrier();
-  SaverOptions options{"root", "run", SaveMode::synchronous, {.most = 100, .least_bytes = 0}};  // a file a tensor
-  Saver(storage_, *barrier, options, [](const SaveOutcome& outcome) {
-    EXPECT_TRUE(outcome.committed) << outcome.problem;
-  }).save(7, describe_run(whole(1), some_progress()));
+  CheckpointerOptions options = test_options(
+      SaveMode::synchronous, [](const SaveOutcome& outcome) { EXPECT_TRUE(outcome.committed) << outcome.problem; });
+  options.most_files = 100;  // a file a tensor
+  Checkpointer(storage_, *barrier, options).save(7, run_state(whole(1), some_progress()));
   int64_t files = 0;
   for (const auto& [path, bytes] : storage_.files()) {
     if (!path.ends_with(".distcp")) continue;
@@ -126,13 +121,13 @@ TEST_F(TrainingState, ADamagedFileIsFoundThoughNothingOfItIsNeeded) {
 }
 
 TEST_F(TrainingState, NamesAreTorchtitans) {
-  const CheckpointState state = describe_run(parameters(0, 1), some_progress());
+  const CheckpointState state = run_state(parameters(0, 1), some_progress());
   std::set<std::string> names;
-  for (const StateTensor& tensor : state.tensors) names.insert(tensor.placed.tensor.name);
+  for (const StateTensor& tensor : state.tensors) names.insert(tensor.tensor.name);
   EXPECT_EQ(names, (std::set<std::string>{"a.weight", "b.weight", "optimizer.state.a.weight.exp_avg",
                                           "optimizer.state.a.weight.exp_avg_sq", "optimizer.state.a.weight.step"}));
   names.clear();
-  for (const StateValue& value : state.values) names.insert(value.name);
+  for (const SavedValue& value : state.values) names.insert(value.name);
   std::set<std::string> expected{"dataloader.dp_rank_0",          "dataloader.dp_rank_1", "dataloader.world_size",
                                  "dataloader.titan_stream",       "train_state.step",     "train_state.ntokens_seen",
                                  "train_state.titan_ntokens_seen"};
@@ -148,7 +143,7 @@ TEST_F(TrainingState, NamesAreTorchtitans) {
 }
 
 TEST_F(TrainingState, StatesThatAreLeftOutKeepWhatTheyHad) {
-  save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress()); });
+  save([&](int64_t rank) { return run_state(parameters(rank, 1), some_progress()); });
   const std::vector<SavedParameter> before = parameters(0, 50), into = parameters(0, 50);
   const Restored restored = restore(into, 0, {"optimizer", "dataloader"});
   EXPECT_TRUE(same_bits(into[0].master, parameters(0, 1)[0].master));
@@ -168,7 +163,7 @@ std::vector<SavedParameter> both_trained(int64_t rank, uint64_t seed, float firs
 }
 
 TEST_F(TrainingState, TheStepsThatTheMomentsHaveSeenAreRestoredWithThemWhateverElseIsLeftOut) {
-  save([&](int64_t rank) { return describe_run(both_trained(rank, 1, 3, 5), some_progress()); });
+  save([&](int64_t rank) { return run_state(both_trained(rank, 1, 3, 5), some_progress()); });
   for (const bool of_python : {false, true}) {
     if (of_python) write_index_of_python();
     for (const std::set<std::string>& leave : {std::set<std::string>{},
@@ -191,13 +186,13 @@ TEST_F(TrainingState, TheStepsThatTheMomentsHaveSeenAreRestoredWithThemWhateverE
 TEST_F(TrainingState, ACountOfStepsThatIsNoneIsDamage) {
   for (const float count : {-1.0F, 2.5F, NAN}) {
     storage_.remove_folder("root");
-    save([&](int64_t rank) { return describe_run(both_trained(rank, 1, 3, count), some_progress()); });
+    save([&](int64_t rank) { return run_state(both_trained(rank, 1, 3, count), some_progress()); });
     EXPECT_THROW(restore(both_trained(0, 50, 0, 0), 0), DamageError) << count;
   }
 }
 
 TEST_F(TrainingState, MomentsOfAParameterThatWasFrozenBeginFromZero) {
-  save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress()); });
+  save([&](int64_t rank) { return run_state(parameters(rank, 1), some_progress()); });
   std::vector<SavedParameter> into = both_trained(0, 50, 0, 0);
   into[1].first_moment.zero_();
   const Restored restored = restore(into, 0);
@@ -218,11 +213,11 @@ struct Entry {
 
 CheckpointState with_entries(CheckpointState state, const std::vector<Entry>& entries) {
   for (const auto& [name, content] : entries) {
-    std::erase_if(state.tensors, [&](const StateTensor& one) { return one.placed.tensor.name == name; });
-    std::erase_if(state.values, [&](const StateValue& one) { return one.name == name; });
-    if (const auto* value = std::get_if<PickleRef>(&content)) state.values.push_back({name, *value});
+    std::erase_if(state.tensors, [&](const StateTensor& one) { return one.tensor.name == name; });
+    std::erase_if(state.values, [&](const SavedValue& one) { return one.name == name; });
+    if (const auto* value = std::get_if<PickleRef>(&content)) state.values.push_back({name, value_blob(*value)});
     if (const auto* number = std::get_if<at::Tensor>(&content)) {
-      state.tensors.push_back({{{name, number->scalar_type(), {}}, whole_everywhere({})}, *number});
+      state.tensors.push_back({{name, number->scalar_type(), {}}, whole_everywhere({}), *number});
     }
   }
   return state;
@@ -262,7 +257,7 @@ TEST_F(TrainingState, EveryGenerationsCountOfTokensIsReadAsThatOfAllRanks) {
             "how many tokens"},
        }) {
     storage_.remove_folder("root");
-    save([&](int64_t rank) { return with_entries(describe_run(parameters(rank, 1), some_progress()), one.entries); });
+    save([&](int64_t rank) { return with_entries(run_state(parameters(rank, 1), some_progress()), one.entries); });
     const Restored restored = restore(parameters(1, 50), 1);
     ASSERT_TRUE(restored.progress) << one.writer;
     EXPECT_EQ(restored.progress->step, 7) << one.writer;
@@ -278,7 +273,7 @@ TEST_F(TrainingState, CountsThatCannotBeAreRefusedByName) {
   const auto refusal = [&](const std::string& name, const auto& content) -> std::string {
     storage_.remove_folder("root");
     const std::vector<Entry> entries{{name, content}, {"train_state.titan_ntokens_seen", {}}};
-    save([&](int64_t rank) { return with_entries(describe_run(parameters(rank, 1), some_progress()), entries); });
+    save([&](int64_t rank) { return with_entries(run_state(parameters(rank, 1), some_progress()), entries); });
     try {
       return fmt::format("restored step {}", restore(parameters(0, 50), 0).progress->step);
     } catch (const Error& error) {
@@ -316,7 +311,7 @@ TEST_F(TrainingState, ACheckpointOfTheModelAloneRestoresThatAndSaysSo) {
 }
 
 TEST_F(TrainingState, WeightsThatTheModelHasNotAreNamedAndNothingIsRead) {
-  save([&](int64_t rank) { return describe_run(parameters(rank, 1), some_progress()); });
+  save([&](int64_t rank) { return run_state(parameters(rank, 1), some_progress()); });
   std::vector<SavedParameter> into = parameters(0, 50);
   into.pop_back();
   try {
@@ -336,9 +331,9 @@ TEST_F(TrainingState, ADataPositionOfAnotherProgramIsNamedAndTheRestIsRestored) 
             "os.system"}}) {
     storage_.remove_folder("root");
     save([&](int64_t rank) {
-      CheckpointState state = describe_run(parameters(rank, 1), some_progress());
-      for (StateValue& value : state.values) {
-        if (value.name == "dataloader.dp_rank_0") value.value = pickle::bytes(pickled);
+      CheckpointState state = run_state(parameters(rank, 1), some_progress());
+      for (SavedValue& value : state.values) {
+        if (value.name == "dataloader.dp_rank_0") value.blob = value_blob(pickle::bytes(pickled));
       }
       return with_entries(std::move(state), {{"dataloader.titan_stream", {}}});
     });

@@ -85,7 +85,7 @@ std::vector<SavedParameter> small_run(bool fresh) {
     };
     parameters.push_back({name, shape, whole_everywhere(shape), tensor(name),
                           tensor("optimizer.state." + name + ".exp_avg"),
-                          tensor("optimizer.state." + name + ".exp_avg_sq"), settings_in_mid_run()});
+                          tensor("optimizer.state." + name + ".exp_avg_sq")});
   }
   return parameters;
 }
@@ -93,10 +93,13 @@ std::vector<SavedParameter> small_run(bool fresh) {
 int save_run(const std::string& root) {
   const auto storage = make_posix_storage();
   const auto barrier = make_lone_barrier();
-  Saver saver(*storage, *barrier, {root, "reference", SaveMode::synchronous}, [](const SaveOutcome& outcome) {
+  CheckpointerOptions options = test_options(SaveMode::synchronous, [](const SaveOutcome& outcome) {
     if (!outcome.committed) throw Error(ExitCode::storage, outcome.problem);
   });
-  saver.save(7, describe_run(small_run(/*fresh=*/false), {7, 700, {{"chunk", 56}}, 2}));
+  options.root = root;
+  options.most_files = 1;
+  Checkpointer(*storage, *barrier, options)
+      .save(7, run_state(small_run(/*fresh=*/false), {7, 700, {{"chunk", 56}}, 2}));
   return 0;
 }
 

@@ -16,10 +16,10 @@
 
 namespace titan {
 
-/// A value of the state dict; all values are written at the start of rank 0's first file.
+/// A value of the state dict, serialised; all values are written at the start of rank 0's first file.
 struct SavedValue {
   std::string name;
-  std::string blob;
+  std::string blob;  // see value_blob
 };
 
 /// The file of a rank's data: "__RANK_FILE.distcp".

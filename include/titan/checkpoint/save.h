@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -23,9 +22,11 @@ namespace titan {
 /// The box of a tensor that a rank holds; nothing or an empty box if it holds none.
 using BoxOfRank = std::function<std::optional<Box>(int64_t rank)>;
 
-struct PlacedTensor {
+/// A tensor of the state dict.
+struct StateTensor {
   LogicalTensor tensor;
   BoxOfRank box_of;
+  at::Tensor local = {};  // this rank's shard; undefined if it holds none. The plan of a save does not read it
 };
 
 /// Each rank's shard of a tensor with a parameter's layout. `stages`: pipeline coordinates of the ranks that hold it;
@@ -34,6 +35,7 @@ BoxOfRank boxes_of(const TensorLayout& layout, const DeviceMesh& mesh, std::vect
 /// Every rank holds the whole tensor.
 BoxOfRank whole_everywhere(std::vector<int64_t> shape);
 
+/// A box of a tensor that one rank writes.
 struct PlannedWrite {
   size_t tensor = 0;  // index into the planned tensors
   Box box;
@@ -42,61 +44,32 @@ struct PlannedWrite {
   bool operator==(const PlannedWrite&) const = default;
 };
 
-/// How a rank's bytes are split into files: of at least `least_bytes` each, at most `most` files.
-struct FileSplit {
-  int64_t most = 1;
-  int64_t least_bytes = 0;
-};
+/// What each rank writes, in the order of its files.
+using SavePlan = std::vector<std::vector<PlannedWrite>>;
 
-/// What each rank writes, in the order of its files. A box that several ranks hold is assigned to the one with the
-/// fewest bytes so far, largest tensors first, ties to the lowest rank. The boxes of a tensor must cover it exactly
-/// once, otherwise InvariantError.
-struct SavePlan {
-  std::vector<std::vector<PlannedWrite>> writes;  // by rank
+/// A box that several ranks hold is assigned to the one with the fewest bytes so far, largest tensors first, ties to
+/// the lowest rank. A rank has at most `most_files` files, of at least `least_file_bytes` each. The boxes of a tensor
+/// must cover it exactly once, otherwise InvariantError.
+SavePlan plan_save(std::span<const StateTensor> tensors, int64_t ranks, int64_t most_files = 1,
+                   int64_t least_file_bytes = 0);
 
-  int64_t bytes_of(int64_t rank, std::span<const PlacedTensor> tensors) const;
-  /// The rank's writes by file; at least one file, which may be empty.
-  std::vector<std::span<const PlannedWrite>> files_of(int64_t rank) const;
-};
-SavePlan plan_save(std::span<const PlacedTensor> tensors, int64_t ranks, const FileSplit& split = {});
+/// A rank's writes by file; at least one file, which may be empty.
+std::vector<std::span<const PlannedWrite>> files_of(std::span<const PlannedWrite> writes);
 
 /// The index of everything that all ranks write under `plan`; values are at the start of rank 0's first file.
-CheckpointIndex index_of(const SavePlan& plan, std::span<const PlacedTensor> tensors,
+CheckpointIndex index_of(const SavePlan& plan, std::span<const StateTensor> tensors,
                          std::span<const SavedValue> values);
-
-/// A tensor of the state dict and this rank's shard; undefined if it holds none.
-struct StateTensor {
-  PlacedTensor placed;
-  at::Tensor local;
-};
 
 /// The rank's shard that `write` writes, on its own device.
 at::Tensor local_part(const StateTensor& tensor, const PlannedWrite& write);
 /// The same, contiguous, on the CPU.
 at::Tensor written_part(const StateTensor& tensor, const PlannedWrite& write);
 
-struct StateValue {
-  std::string name;
-  PickleRef value;
-};
-
 /// The state dict: the same names in the same order on every rank. Only rank 0's values are written.
 struct CheckpointState {
   std::vector<StateTensor> tensors;
-  std::vector<StateValue> values;
+  std::vector<SavedValue> values;
   nlohmann::ordered_json facts = nlohmann::ordered_json::object();  // for the manifest
-
-  std::vector<PlacedTensor> placed() const;
-};
-
-/// One rank's part of a save, ready to be written.
-struct SaveJob {
-  SavePlace place;
-  std::shared_ptr<const SavePlan> plan;
-  std::vector<PlacedTensor> tensors;
-  std::vector<SavedValue> values;  // rank 0's
-  nlohmann::ordered_json facts;
-  WrittenTensor written;  // called by the threads that write files, each index once
 };
 
 struct SaveOutcome {
@@ -110,8 +83,11 @@ struct SaveOutcome {
   std::string sentence() const;
 };
 
-/// Writes and commits; collective. A storage failure on any rank is reported on all; other errors throw.
-SaveOutcome save_together(Storage& storage, RankBarrier& barrier, const SaveJob& job);
+/// Writes `state` and commits; collective. `written`: the tensors of this rank's writes, called by the threads that
+/// write files, each index once; without it the shards of `state` are written. A storage failure on any rank is
+/// reported on all; other errors throw.
+SaveOutcome save_together(Storage& storage, RankBarrier& barrier, const SavePlace& place, const CheckpointState& state,
+                          const SavePlan& plan, const WrittenTensor& written = nullptr);
 
 // Independent work on several threads.
 

@@ -10,20 +10,12 @@
 
 #include "titan/checkpoint/load.h"
 #include "titan/checkpoint/save.h"
+#include "titan/config/job_config.h"
 
 namespace titan {
 
 /// A TOML-based release of torchtitan; names and types of all state except the model differ between them.
 enum class TorchtitanRelease { december_2024, february_2026 };
-
-/// The param_groups entry of torch's Adam and AdamW for a parameter.
-struct AdamSettings {
-  double lr = 0;          // of the last step
-  double initial_lr = 0;  // before the schedule
-  double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
-  bool decoupled_decay = true;
-  std::optional<bool> fused, foreach;
-};
 
 /// A parameter and its optimizer state. Tensors are this rank's shards, undefined if it holds none. Names, shapes,
 /// boxes and `trained` are equal on all ranks, since each rank plans the whole checkpoint.
@@ -32,9 +24,9 @@ struct SavedParameter {
   std::vector<int64_t> shape;
   BoxOfRank box_of;
   at::Tensor master, first_moment, second_moment;
-  AdamSettings settings;
   bool trained = true;    // has moments, on some rank
   at::Tensor steps = {};  // fp32 scalar: how many steps the moments have seen; undefined: as many as the run
+  double lr_multiplier = 1, weight_decay_multiplier = 1;  // of its parameter group
 };
 
 /// The data position of torchtitan's loader on one data-parallel rank.
@@ -72,8 +64,10 @@ bool holds_run(const CheckpointIndex& index);
 bool holds_moments(const CheckpointIndex& index);
 
 CheckpointState describe_model(std::span<const SavedParameter> parameters);
-/// The whole state dict, as torchtitan's last TOML release loads it.
-CheckpointState describe_run(std::span<const SavedParameter> parameters, const SavedProgress& progress);
+/// The whole state dict, as torchtitan's last TOML release loads it. `lr`: of the last step, before the multipliers of
+/// parameter groups.
+CheckpointState describe_run(std::span<const SavedParameter> parameters, const OptimizerSection& optimizer, double lr,
+                             const SavedProgress& progress);
 /// The entries `dataloader.*` and `train_state.*`, complete for a strict load by `release`. Its data loaders start from
 /// the beginning: they cannot represent our position, which has a separate key.
 CheckpointState describe_progress(const SavedProgress& progress, TorchtitanRelease release);

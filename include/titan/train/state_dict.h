@@ -11,16 +11,15 @@
 #include "titan/checkpoint/load.h"
 #include "titan/checkpoint/training_state.h"
 #include "titan/config/job_config.h"
-#include "titan/job/learning_rate.h"
 #include "titan/model/model.h"
 #include "titan/model/state_dict_adapter.h"
-#include "titan/optimize/optimizer.h"
 #include "titan/optimize/spike_guard.h"
-#include "titan/parallel/assembly.h"
 #include "titan/plan/plan.h"
 #include "titan/stream/chunk_stream.h"
 
 namespace titan {
+
+struct Run;
 
 /// What a run has counted so far, over all its starts; documents and tokens are counted by each process.
 struct TotalCounters {
@@ -53,18 +52,6 @@ struct StartingPoint {
   bool went_back = false;       // its folder may contain later checkpoints
 };
 
-/// What is saved; all of it outlives the state.
-struct StateParts {
-  const ModelDescription& model;
-  const Assembly& assembly;
-  const std::vector<Parameter*>& parameters;  // of the whole model, in canonical order; other stages' without memory
-  const std::vector<ParameterGroup>& groups;  // of `parameters`
-  const Optimizer* optimizer;                 // null: no optimizer and no moments
-  const LearningRateSchedule& schedule;
-  const MeshPlace& place;
-  const SpikeGuard* guard = nullptr;  // null: off
-};
-
 /// Conversion of the data position to and from its form in checkpoints, for the stream of data-parallel rank `rank` of
 /// `ranks`. `split`: each rank has its own stream. Throws Error(bad_data) if it is damaged, Error(bad_config) if it is
 /// of another split or number of ranks.
@@ -90,21 +77,20 @@ std::optional<SpikeGuardState> guard_state_from_json(const nlohmann::json& words
 
 class StateDict {
  public:
-  StateDict(const JobConfig& config, StateParts parts);
+  /// `run`: its model is built, and it outlives the state.
+  explicit StateDict(const Run& run);
 
-  /// The state after `step` steps.
-  std::vector<SavedParameter> parameters(int64_t step) const;
+  /// The parameters of the whole model with their moments; no moments without an optimizer.
+  std::vector<SavedParameter> parameters() const;
   /// Everything, to resume a run.
   CheckpointState whole(const RunPosition& now) const;
   /// Only the weights, in `type`.
   CheckpointState model(const RunPosition& now, at::ScalarType type) const;
 
  private:
-  AdamSettings settings_of(const ParameterGroup& group, int64_t step) const;
   nlohmann::ordered_json facts(const RunPosition& now) const;
 
-  const JobConfig& config_;
-  StateParts parts_;
+  const Run& run_;
   std::map<std::string, BoxOfRank> boxes_;         // by name
   std::map<std::string, size_t> optimizer_index_;  // of this rank's
 };
