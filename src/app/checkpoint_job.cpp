@@ -74,7 +74,7 @@ StoredModel stored_model(Storage& storage, const fs::path& folder) {
   words.push_back("--checkpoint.initial_load_path=" + folder.string());
   const Json facts = recorded_facts(storage, folder);
   const Json config = facts.value("config", Json::object());
-  if (!config.contains("model")) {  // converted weights
+  if (!config.contains("model")) {  // no run saved it: converted weights have facts instead of a config
     add_request(facts.value(kModelFacts, Json::object()).value("request", Json::object()), words);
     if (const std::string tokenizer = facts.value(kTokenizerFact, ""); !tokenizer.empty()) {
       words.push_back("--model.tokenizer_path=" + tokenizer);
@@ -87,10 +87,10 @@ StoredModel stored_model(Storage& storage, const fs::path& folder) {
     stored.length = training.at("seq_len").get<int64_t>();
   }
   Json model = config.at("model");
-  model.erase("from_hf");  // the other options contain its settings
+  model.erase("from_hf");  // its folder may be gone, and the other options hold what was read from it
   add_recorded(model, "model.", words);
   const Json data = config.value("data", Json());
-  for (const char* key : {"chat_template", "chat"}) {  // format of conversations
+  for (const char* key : {"chat_template", "chat"}) {  // conversations must be written as the model was trained on them
     if (data.is_object() && data.contains(key)) add_recorded({{key, data.at(key)}}, "data.", words);
   }
   return stored;
@@ -129,14 +129,15 @@ CheckpointJob load_checkpoint_job(const Schema& schema, const fs::path& checkpoi
     return std::any_of(words.begin(), words.end(),
                        [&](const std::string& word) { return word.find(key) != word.npos; });
   };
-  // Later words override earlier ones, except for options that may be given only once.
+  // Later words override earlier ones, but some options may be given only once: a default must not come first there.
   std::vector<std::string> all;
   StoredModel stored = stored_model(*storage, folder);
   for (std::string& word : stored.words) {
     if (!given(word.substr(0, word.find('=')))) all.push_back(std::move(word));
   }
   for (const char* word : {"--checkpoint.enable=true", "--checkpoint.load_only=true", "--metrics.quiet=true",
-                           "--training.mixed_precision_param=float32", "--training.seq_len=8"}) {  // valid for all
+                           "--training.mixed_precision_param=float32",
+                           "--training.seq_len=8"}) {  // a length that every model and layout takes
     const std::string text(word);
     if (!given(text.substr(0, text.find('=')))) all.push_back(text);
   }
@@ -144,12 +145,14 @@ CheckpointJob load_checkpoint_job(const Schema& schema, const fs::path& checkpoi
   std::vector<ConfigCheck> checks = job_checks();
   checks.push_back(world_check());
   CheckpointJob loaded{load_config(schema, all, checks), stored.is_of_run};
-  std::erase_if(loaded.problems, [&](const Problem& problem) {  // about training's lengths and batches
+  // Problems of training's lengths and batches do not concern a command that trains nothing.
+  std::erase_if(loaded.problems, [&](const Problem& problem) {
     const bool is_default = problem.where.kind == Place::Kind::default_value;
     return (is_default || problem.key.starts_with("training.")) && !given("--" + problem.key);
   });
   if (loaded.problems.empty() && loaded.config.training.mixed_precision_param == ElementType::bfloat16) {
-    loaded.config.training.dtype = ElementType::bfloat16;  // without an optimizer, higher precision is not needed
+    // fp32 masters serve the optimizer alone: without one they would only double the memory.
+    loaded.config.training.dtype = ElementType::bfloat16;
   }
   if (loaded.problems.empty() && !loaded.config.checkpoint.initial_load_path) {
     throw Error(
@@ -182,7 +185,7 @@ LoadedConfig load_run_job(const Schema& schema, std::span<const std::string> wor
     all.insert(all.end(), words.begin(), words.end());
     all.emplace_back("--model.from_hf=");
     loaded = load_config(schema, all, checks);
-    loaded.config.model.from_hf = theirs;  // the next checkpoint records it again
+    loaded.config.model.from_hf = theirs;  // so that the next checkpoint records it, should the folder come back
     break;
   }
   return loaded;
@@ -222,7 +225,7 @@ void set_context(LoadedConfig& job, int64_t tokens, const std::string& remedy) {
                             config.model.rope_scaling == "dynamic" ? " before its dynamic rotary scaling begins" : "",
                             tokens, remedy));
   }
-  // The config checks require a length that ranks can split evenly.
+  // The config checks refuse a length that tensor- and context-parallel ranks cannot split evenly.
   const int64_t unit = 2 * config.parallelism.tensor_parallel_degree * config.parallelism.context_parallel_degree;
   config.training.seq_len = (tokens + unit - 1) / unit * unit;
   if (config.model.max_seq_len > 0) {

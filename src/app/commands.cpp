@@ -51,7 +51,7 @@ ConfigCheck world_check(std::optional<int64_t> ranks) {
     try {
       return world_problems(config, origins, ranks ? *ranks : ranks_of_launch(config));
     } catch (const Error&) {
-      return std::vector<Problem>();  // bad launcher variables: reported by the rendezvous
+      return std::vector<Problem>();  // bad launcher variables: the rendezvous reports them once, for all ranks
     }
   };
 }

@@ -49,7 +49,8 @@ LoadedConfig load_conversion(const Schema& schema, const ConvertOptions& options
     return loaded;
   }
   const int64_t length = loaded.config.training.seq_len;
-  std::vector<std::string> words{"--model.from_hf=" + options.from, "--training.seq_len=8"};  // every model reads 8
+  // A conversion trains nothing, so its length must not be what refuses the model: every model reads 8 tokens.
+  std::vector<std::string> words{"--model.from_hf=" + options.from, "--training.seq_len=8"};
   words.insert(words.end(), options.rest.begin(), options.rest.end());
   loaded = load_config(schema, words, job_checks());
   const int64_t most = loaded.config.model.max_seq_len;

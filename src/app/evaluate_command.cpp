@@ -39,7 +39,8 @@ void say(const nlohmann::ordered_json& json) { std::cout << json_text(json) << '
 nlohmann::ordered_json perplexity_json(double sum, int64_t tokens, int64_t bytes) {
   const double loss = sum / static_cast<double>(std::max<int64_t>(1, tokens));
   nlohmann::ordered_json json{{"tokens", tokens}, {"loss", loss}, {"perplexity", std::exp(loss)}};
-  if (bytes > 0) json["bits_per_byte"] = sum / std::numbers::ln2 / static_cast<double>(bytes);  // unknown for ids
+  // Ids have no bytes to count, and a number per token would not compare between tokenizers.
+  if (bytes > 0) json["bits_per_byte"] = sum / std::numbers::ln2 / static_cast<double>(bytes);
   return json;
 }
 

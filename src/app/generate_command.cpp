@@ -46,7 +46,7 @@ std::vector<std::string> prompts_of(const GenerateOptions& options) {
     throw Error(ExitCode::bad_data,
                 "generate: the prompt is in UTF-16; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)");
   }
-  // A byte order mark and the final newline do not belong to the text.
+  // Editors add a byte order mark and a final newline; a model would continue after an empty line.
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
@@ -219,7 +219,7 @@ int run_generate(const Schema& schema, std::span<const std::string> arguments) {
   if (options->chat) return run_chat(schema, job, *options, tokenizer);
   if (options->file == "-") refuse_shared_input(job, "give the prompt with --prompt or --file FILE");
   const std::vector<std::string> prompts = prompts_of(*options);
-  // As transformers does, or as training did.
+  // A run's own model has seen BOS before every text; another one what transformers puts there, which may be nothing.
   const bool bos = job.is_of_run || tokenizer->adds_bos();
   const std::vector<std::vector<int32_t>> encoded = encode_prompts(prompts, *tokenizer, bos);
   GenerationOptions& generation = options->generation;

@@ -48,13 +48,13 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   request.arguments = options->rest;
   request.shown_ranks = ranks_in(options->log_rank, options->ranks);
   if (!request.arguments.empty() && (request.arguments[0] == "generate" || request.arguments[0] == "evaluate")) {
-    // These commands have a config of their own.
+    // These two take a checkpoint and no config, so there is neither a job to check nor a dump folder.
     request.output_folder = "outputs/logs";
     request.output_is_result = true;
     request.shown_ranks = {0};
     return launch_ranks(request);
   }
-  // Reports problems of the job once, before any rank is started; the ranks read the config again.
+  // Checked here too, although the ranks read the config again: a problem is then reported once, before any starts.
   const bool trains = request.arguments.empty() || request.arguments[0] != "ranks";
   std::vector<std::string> words = request.arguments;
   if (!trains || (!words.empty() && words[0] == "train")) words.erase(words.begin());
@@ -70,7 +70,6 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
                     "out comm.rank, comm.world_size and comm.master, or start each rank yourself without launch",
                     loaded.origins.place("comm.rank").to_string(), *loaded.config.comm.rank));
   }
-  // This process is not a rank.
   if (const int code = trains ? report_job_problems(loaded, /*is_rank=*/false) : report_config_problems(loaded)) {
     return code;
   }

@@ -64,8 +64,8 @@ LogTargets log_targets(const JobConfig& config, const Launch& launch, bool outpu
   }
   targets.console = is_shown(launch.rank);
   targets.file = file;
-  targets.file_instead.clear();  // `file` has every line
-  // titan_train launch adds its own prefix.
+  targets.file_instead.clear();  // lines that the console cannot take are in `file` anyway
+  // A second prefix beside that of titan_train launch would push the message off the line.
   targets.error_prefix = variable("TITAN_LAUNCHER").empty() ? fmt::format("[rank {}] ", launch.rank) : "";
   return targets;
 }
@@ -226,7 +226,7 @@ std::string RankSession::trace_prefix() const {
 void RankSession::prepare_nccl() const {
   const std::string prefix = trace_prefix();
   if (trace_) {
-    std::error_code none;  // NCCL reports if it cannot write
+    std::error_code none;  // not a reason to stop a run: NCCL warns itself when it cannot write there
     std::filesystem::create_directories(std::filesystem::path(prefix).parent_path(), none);
   }
   const bool one_gpu_visible = visible_gpus(config_.training.device).size() == 1;

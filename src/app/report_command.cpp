@@ -21,7 +21,7 @@ namespace {
 std::filesystem::path folder_of(const std::string& word) {
   const std::filesystem::path path = std::filesystem::absolute(word).lexically_normal();
   std::filesystem::path folder = std::filesystem::is_regular_file(path) ? path.parent_path() : path;
-  if (folder.filename().empty()) folder = folder.parent_path();  // trailing slash
+  if (folder.filename().empty()) folder = folder.parent_path();  // a trailing slash would make the run's name empty
   if (!std::filesystem::exists(folder / "metrics.jsonl")) {
     throw Error(ExitCode::bad_data, fmt::format("report: {} holds no metrics.jsonl; name the folder that "
                                                 "job.dump_folder named",

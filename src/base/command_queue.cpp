@@ -113,7 +113,7 @@ bool CommandQueue::poll() {
       do {
         reaped = ::waitpid(process_, &status, WNOHANG);
       } while (reaped < 0 && errno == EINTR);
-      if (reaped == 0) return false;  // still running
+      if (reaped == 0) return false;
       code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     }
     ended_(commands_.front().words, code);

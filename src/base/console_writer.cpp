@@ -94,7 +94,9 @@ void ConsoleWriter::follow() {
   rest_.clear();
   if (!S_ISFIFO(now.st_mode) && ::isatty(descriptor_) == 0) return;
   open_ = ::open(fmt::format("/proc/self/fd/{}", descriptor_).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-  must_poll_ = open_ < 0;  // another user's terminal: room for a byte is asked for, which other writers may take
+  // Another user's terminal cannot be opened, so the descriptor blocks; poll() before each write avoids that, unless
+  // another writer takes the room in between.
+  must_poll_ = open_ < 0;
 }
 
 bool ConsoleWriter::write_part(std::string_view& text) {
@@ -122,7 +124,7 @@ bool ConsoleWriter::write_all(std::string_view text, int patience_ms) {
     if (broken_ == 0 && left > 0 && wait_for_room(open_ >= 0 ? open_ : descriptor_, static_cast<int>(left))) continue;
     stalled_ = broken_ == 0;
     if (text.size() == size) return false;
-    rest_ = text;  // half a line is there: its end follows as soon as there is room
+    rest_ = text;  // half a line has been written: anything else in between would mix with it
     return broken_ == 0;
   }
   return true;

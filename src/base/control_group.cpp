@@ -11,7 +11,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kDefaultPeriod = 100000;  // microseconds, of a CPU quota
+constexpr int64_t kDefaultPeriod = 100000;  // microseconds; the kernel's default, where the quota's file names none
 
 std::optional<int64_t> whole_number(std::string_view text) {
   int64_t value = 0;
@@ -84,6 +84,7 @@ std::filesystem::path below(const std::string& group, const std::string& shown) 
 }  // namespace
 
 ControlGroups::ControlGroups(std::filesystem::path root) : root_(std::move(root)) {
+  // The optional fields before " - " vary in number, so the type is found behind it:
   // 36 35 98:0 /group /mount/point rw,noatime master:1 - cgroup cgroup rw,cpu,cpuacct
   std::ifstream mounts(root_ / "proc/self/mountinfo");
   for (std::string line; std::getline(mounts, line);) {

@@ -23,7 +23,7 @@ struct Magic {
   FileKind kind;
 };
 
-/// Longer ones first where one begins another.
+/// The first match decides, so the longer one comes first where one begins another.
 constexpr std::array kMagics{
     Magic{"version https://git-lfs.github.com/spec/"sv, FileKind::lfs_pointer},
     Magic{"version https://hawser.github.com/spec/"sv, FileKind::lfs_pointer},
@@ -78,7 +78,7 @@ bool has_control_character(std::string_view head) {
 }
 
 bool has_zip_entry(std::string_view head, std::string_view ending) {
-  const size_t name = 30;  // where the first entry's name begins
+  const size_t name = 30;  // the local header of a zip entry has a fixed size
   if (head.size() < name) return false;
   const size_t length = static_cast<unsigned char>(head[26]) + 256 * static_cast<unsigned char>(head[27]);
   return head.substr(name, length).ends_with(ending);
@@ -131,7 +131,8 @@ bool is_old_pickle(std::string_view head) {
 }
 
 bool is_pickle(std::string_view head) {
-  constexpr std::string_view kNext = "}](c){X\x8A\x95\x8C\x8EKGN";  // how the first value of a pickle begins
+  // Two bytes of protocol alone would match other binary files, so the first opcode must be one that begins a value.
+  constexpr std::string_view kNext = "}](c){X\x8A\x95\x8C\x8EKGN";
   if (head.size() > 3 && head[0] != '\x80') return is_old_pickle(head);
   return head.size() > 3 && head[1] >= 2 && head[1] <= 5 && kNext.find(head[2]) != kNext.npos;
 }

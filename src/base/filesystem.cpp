@@ -16,10 +16,10 @@
 namespace titan {
 namespace {
 
-/// How long the other end of a pipe may do nothing.
+/// How long the other end of a pipe may do nothing: without a limit a forgotten writer would block the start for ever.
 constexpr int kPipeLimitMilliseconds = 3000;
 
-/// A character device may never end (/dev/zero).
+/// Reading a character device may never end (/dev/zero) and would fill the memory.
 constexpr size_t kMostOfADevice = size_t{64} << 20;
 
 constexpr const char* kOwnFiles = "and the program writes only regular files there; remove it";
@@ -165,7 +165,7 @@ std::string read_file(const std::filesystem::path& path, ExitCode code, size_t m
 
 std::string own_file_obstacle(const std::filesystem::path& path) {
   struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0) return {};  // opening it reports the reason
+  if (::lstat(path.c_str(), &status) != 0) return {};  // opening it fails too, and says why
   const std::string kind = other_kind(status.st_mode);
   return kind.empty() ? kind : fmt::format("it is {}, {}", kind, kOwnFiles);
 }
@@ -215,7 +215,7 @@ AppendFile::~AppendFile() {
 bool AppendFile::append_line(std::string_view line) {
   if (descriptor_ < 0) return false;
   if (!is_file_at(descriptor_, path_)) {
-    std::error_code ignored;  // open() reports the error
+    std::error_code ignored;  // if it fails, so does open(), which says why
     std::filesystem::create_directories(path_.parent_path(), ignored);
     const int anew = open();
     if (anew < 0) return false;
@@ -245,7 +245,7 @@ LockFile::LockFile(const std::filesystem::path& path, std::string_view holder)
   if (descriptor_ < 0) return;
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
     state_ = State::held;
-    // On a full disk the lock is held, but the file lacks the holder's text.
+    // Its result is ignored: on a full disk the lock is still held, and only the holder's name is missing.
     const std::string line = std::string(holder) + "\n";
     if (::ftruncate(descriptor_, 0) == 0) {
       [[maybe_unused]] const ssize_t written = ::pwrite(descriptor_, line.data(), line.size(), 0);

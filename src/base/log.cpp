@@ -40,7 +40,7 @@ class FileSink : public spdlog::sinks::base_sink<std::mutex> {
     }
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    // The formatter ends the line with a newline; append_line adds its own.
+    // Without the formatter's newline: append_line adds one, and a second would leave an empty line after each.
     if (file_->append_line({line.data(), line.size() - 1}) || warned_) return;
     warned_ = true;
     const std::string reason = no_folder ? no_folder.message() : file_->last_error();

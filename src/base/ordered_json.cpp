@@ -41,7 +41,7 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    // The parser passes a parse_error or an out_of_range (a number beyond double).
+    // nlohmann passes the base class; throwing it as it is would slice off the position that the message needs.
     if (const auto* range = dynamic_cast<const Json::out_of_range*>(&error)) throw *range;
     if (const auto* syntax = dynamic_cast<const Json::parse_error*>(&error)) throw *syntax;
     return false;

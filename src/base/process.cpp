@@ -110,7 +110,7 @@ std::string local_time(double seconds, const char* format) {
 
 namespace {
 
-/// Upper bound on the number of cores of any real machine.
+/// More cores than any machine has: ends the doubling below if the kernel fails for another reason than a small mask.
 constexpr int kMostCores = 1 << 20;
 
 /// A CPU mask sized for `cores`: the fixed-size cpu_set_t is too small for the largest machines.
@@ -136,7 +136,8 @@ std::string first_line(const std::filesystem::path& path) {
 std::vector<int> allowed_cores() {
   for (int most = CPU_SETSIZE; most <= kMostCores; most *= 2) {
     const CoreMask allowed(most);
-    if (::sched_getaffinity(0, allowed.bytes, allowed.mask.get()) != 0) continue;  // mask too small: double it
+    // The kernel refuses a mask that is smaller than its own, whose size it does not tell: double until it fits.
+    if (::sched_getaffinity(0, allowed.bytes, allowed.mask.get()) != 0) continue;
     std::vector<int> cores;
     for (int core = 0; core < most; ++core) {
       if (CPU_ISSET_S(static_cast<size_t>(core), allowed.bytes, allowed.mask.get())) cores.push_back(core);
@@ -156,7 +157,7 @@ int64_t usable_processors() {
 }
 
 std::optional<int64_t> openmp_threads() {
-  // A list names the threads of nested levels; the first is that of the outermost.
+  // A list has a number for each nested level; only the outermost starts threads here.
   const char* const text = std::getenv("OMP_NUM_THREADS");
   const std::string first = text ? trim(split(text, ',').front()) : "";
   int64_t threads = 0;

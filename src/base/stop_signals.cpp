@@ -38,7 +38,7 @@ constexpr std::chrono::seconds kInterruptLimit{4};
 // Slurm and Kubernetes kill 30 s after SIGTERM: leaves most of that to a step, and time to write the closing line.
 constexpr std::chrono::seconds kTerminateLimit{25};
 
-// Part of the limit reserved for the closing lines.
+// Part of the limit: the closing lines, which say what was saved, need time of their own.
 constexpr std::chrono::seconds kClosingTime{3};
 
 constexpr std::array kSignals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
@@ -97,7 +97,7 @@ StopSignals::StopSignals(std::function<void()> before_end) : before_end_(std::mo
 StopSignals::~StopSignals() {
   ::eventfd_write(end_, 1);
   thread_.join();
-  while (next_signal(signals_) != 0) {  // discard pending signals: they were meant for this object
+  while (next_signal(signals_) != 0) {  // unblocking them below would end the process: they were meant for this object
   }
   for (const auto& [signal, before] : before_) ::sigaction(signal, &before, nullptr);
   ::close(signals_);
@@ -172,7 +172,8 @@ void StopSignals::watch() const {
               "Ctrl-C: this step is finished and what the config asks for is saved; Ctrl-C again ends at once\n");
         }
       }
-      if (limit || !StopSignals::limit(signal)) continue;  // the first limit is kept
+      // The first limit is kept: whoever sent the first signal counts from that one.
+      if (limit || !StopSignals::limit(signal)) continue;
       is_short = signal == SIGINT;
       const Clock::time_point now = Clock::now();
       limited_since = now;

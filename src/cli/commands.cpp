@@ -159,7 +159,7 @@ std::optional<CommandCall> find_call(Words words, std::span<const NamedCommand> 
   if (named && named->run) return CommandCall{named->run, words.subspan(1)};
   const bool has_name = named || word == "--version";
   const auto found = std::find_if(with_tensors.begin(), with_tensors.end(), [&](const NamedCommand& one) {
-    return one.name == (has_name ? word : "train");  // the word train may be left out
+    return one.name == (has_name ? word : "train");  // a config alone trains, as with torchtitan's script
   });
   if (found == with_tensors.end()) return std::nullopt;
   return CommandCall{found->run, has_name ? words.subspan(1) : words};

@@ -51,7 +51,7 @@ void print_help(std::ostream& out) {
 }
 
 [[noreturn]] void fail_unknown(const std::string& word) {
-  if (word == "to-torch") {  // was a direction; PyTorch's own tool does the same
+  if (word == "to-torch") {  // scripts may still use it; it was given up because PyTorch's own tool does the same
     throw Error(ExitCode::bad_config,
                 "convert has no direction to-torch; python -m torch.distributed.checkpoint.format_utils dcp_to_torch "
                 "CHECKPOINT FILE writes a checkpoint as one file for torch.load");
@@ -70,7 +70,7 @@ const Direction& find_direction(const std::string& word) {
   fail_unknown(word);
 }
 
-/// Range of `--shard-gigabytes`: a kilobyte to a petabyte.
+/// Limits of `--shard-gigabytes`, a kilobyte to a petabyte: its bytes must fit in 64 bits.
 constexpr double kLeastGigabytes = 1e-6, kMostGigabytes = 1e6;
 
 /// The error message for the word; CLI::Range accepts nan for a number in its range.

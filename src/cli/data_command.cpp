@@ -72,7 +72,7 @@ void declare(CLI::App& app, DataOptions& options) {
   auto* stats = app.add_subcommand("stats", "Count documents, bytes and tokens");
   auto* peek = app.add_subcommand("peek", "Show the first documents");
   std::vector<std::string> templates = chat_template_names();
-  std::erase(templates, "custom");  // it is defined by options of a config
+  std::erase(templates, "custom");  // options of a config define it, which these commands do not read
   for (CLI::App* command : {stats, peek}) {
     declare_corpus(*command, options);
     auto* tokenizer = command->add_option("--tokenizer", options.inspection.tokenizer,

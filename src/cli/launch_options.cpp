@@ -26,7 +26,7 @@ std::optional<LaunchOptions> parse_launch(std::span<const std::string> arguments
   app.add_option("--log-rank", options.log_rank, "Ranks whose log is shown: a comma list, or all")
       ->envname("LOG_RANK")
       ->capture_default_str();
-  // From the first unknown word on, all words are for the ranks.
+  // From the first unknown word on, all words are for the ranks: CLI11 would take their options for its own.
   app.prefix_command();
   app.footer(
       "A config file and --section.key options follow, as for training; or ranks, generate or evaluate and "
@@ -47,7 +47,7 @@ std::optional<RanksOptions> parse_ranks(std::span<const std::string> arguments, 
   app.add_option("--fail", options.failing_ranks,
                  "These ranks fail after the check, to see what the launcher makes of it")
       ->delimiter(',')
-      ->allow_extra_args(false);  // what follows the list belongs to the config
+      ->allow_extra_args(false);  // else CLI11 would add the config's name, which follows, to the list
   app.allow_extras();
   app.footer(
       "A config file and --section.key options may follow, as for training.\n\n"

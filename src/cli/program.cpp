@@ -53,7 +53,7 @@ int fail(const Failure& failure) {
 /// written into it. What is opened here cannot be written: a command whose result is lost must notice.
 void keep_standard_descriptors_open() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (::fcntl(descriptor, F_GETFD) < 0) (void)::open("/dev/null", O_RDONLY);  // takes the lowest number
+    if (::fcntl(descriptor, F_GETFD) < 0) (void)::open("/dev/null", O_RDONLY);  // open() takes the lowest free number
   }
 }
 
@@ -81,7 +81,7 @@ Failure describe_failure_without_tensors(const std::exception_ptr& error) {
   } catch (const std::bad_alloc&) {
     return out_of_memory_failure("");
   } catch (const Error& known) {
-    // A failure must not return 0.
+    // An Error with the code of success is a bug here; 0 would tell scripts that the command worked.
     return {known.code() == ExitCode::success ? ExitCode::bug : known.code(), known.what()};
   } catch (const std::filesystem::filesystem_error& file) {
     return {ExitCode::storage, std::string(file.what()) + "; see whether the path is right and can be used"};
@@ -119,12 +119,13 @@ int run_as_program(std::span<const std::string> words, const std::function<int(c
         const ErrorStream unblocked;
         const PrintableStream errors(std::cerr);
         expect_working_folder();
-        // Output to a file or a pipe is not filtered. schedule and launch write colour codes to a terminal.
+        // Only a terminal acts on control characters in names and texts; files and pipes get the bytes as they are.
+        // schedule and launch write colour codes of their own, which the filter would take out.
         const bool paints = !words.empty() && (words[0] == "schedule" || words[0] == "launch");
         std::optional<PrintableStream> output;
         if (!paints && ::isatty(STDOUT_FILENO) != 0) output.emplace(std::cout);
         const int code = act(Schema());
-        // What launch prints is a log; the exit code tells about the run.
+        // A lost line of launch is a lost line of a log: it must not turn a good run into a failure.
         const bool is_result = words.empty() || words[0] != "launch";
         if (code == 0 && is_result && !std::cout.flush()) {
           throw Error(ExitCode::storage, "standard output could not be written: a full disk, or a file that is closed");
@@ -180,9 +181,9 @@ void refuse_mistyped_option(const CLI::App& app) {
 bool parse_words(CLI::App& app, std::span<const std::string> words, std::ostream& out) {
   refuse_mistyped_subcommand(app, words);
   try {
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 expects reversed order
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 reads a vector from its end
   } catch (const CLI::CallForHelp&) {
-    out << app.help();  // the help of the chosen subcommand, with its full name
+    out << app.help();  // the root's: it prints the chosen subcommand with its full name; that one's own lacks the name
     return false;
   } catch (const CLI::ParseError& problem) {
     const std::string name = app.get_name();
@@ -197,7 +198,8 @@ CLI::Validator at_least(int64_t least) {
   const auto check = [least](const std::string& word) -> std::string {
     int64_t value = 0;
     const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), value);
-    const bool below = problem == std::errc() ? value < least : word.starts_with('-');  // if out of range, by sign
+    // A number beyond 64 bits leaves no value: its sign tells on which side it is.
+    const bool below = problem == std::errc() ? value < least : word.starts_with('-');
     const bool whole = problem != std::errc::invalid_argument && end == word.data() + word.size();
     return whole && below ? fmt::format("{} is less than {}", word, least) : "";
   };

@@ -13,7 +13,7 @@
 namespace titan {
 namespace {
 
-constexpr int kMostRuns = 8;  // number of distinguishable colours
+constexpr int kMostRuns = 8;  // the page has that many colours that differ enough
 
 }  // namespace
 

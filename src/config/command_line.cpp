@@ -12,7 +12,6 @@
 namespace titan::detail {
 namespace {
 
-/// The only option with a short name.
 constexpr std::string_view kQuiet = "--quiet";
 
 /// The meaning of a word such as `--training.no-compile=…`.
@@ -132,11 +131,11 @@ class Normaliser {
 
   /// torchtitan's current command line: `--module llama3 --config llama3_8b` names a Python function.
   void python_config(const std::string& typed, std::string value) {
-    if (!value.empty()) value.erase(0, 1);  // "="
+    if (!value.empty()) value.erase(0, 1);
     if (value.empty()) take_next(value);
     const auto is_config = [](const std::string& word) { return word == "--config" || word.starts_with("--config="); };
     if (typed == "--module" && std::any_of(arguments_.begin(), arguments_.end(), is_config))
-      return;  // one hint for both
+      return;  // --config will give the hint; a second one for --module would repeat it
     const bool is_file = value.ends_with(".toml");
     problem(typed,
             is_file ? "a config file is a word of its own"
@@ -193,7 +192,9 @@ CommandLine read_command_line(const Schema& schema, std::span<const std::string>
   std::vector<std::string> words = normaliser.run();
   CLI::App app;
   app.set_help_flag();
-  std::map<const CLI::Option*, std::pair<std::string, size_t>> key_of;  // option key, number of its results used
+  // The key of each option, and how many of its results are used: CLI11 gathers a repeated option's results in one
+  // list.
+  std::map<const CLI::Option*, std::pair<std::string, size_t>> key_of;
   auto declare = [&](const std::string& key) {
     CLI::Option* option = app.add_option("--" + key)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     key_of[option] = {key, 0};

@@ -14,7 +14,7 @@ namespace titan {
 namespace {
 
 constexpr int kGood = static_cast<int>(ExitCode::success);
-constexpr int kDifferent = 1;  // the exit code of diff and cmp
+constexpr int kDifferent = 1;  // as diff and cmp do, so that scripts can tell a difference from a bad config
 constexpr int kBad = static_cast<int>(ExitCode::bad_config);
 
 constexpr const char* kUsage = R"(titan_train config show [FILE] [--section.key value]... [--json]   the merged config
@@ -113,7 +113,7 @@ int diff(const Context& context, Words arguments) {
   if (arguments.size() != 2) return usage(context.errors, "config diff needs two files");
   LoadedConfig a;
   LoadedConfig b;
-  // The table shows former spellings next to their values; `config show` prints all notes.
+  // Notes are not printed here: the table has former spellings beside their values, and notes would separate its rows.
   bool good_a = load_or_report(context, arguments.subspan(0, 1), a);
   bool good_b = load_or_report(context, arguments.subspan(1, 1), b);
   if (!good_a || !good_b) return kBad;

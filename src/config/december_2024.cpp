@@ -162,7 +162,7 @@ GenerationChoice decide_generation(const std::vector<Given>& given, std::vector<
       asked_where = one.key_place.to_string();
     }
     if (one.level != Level::file) continue;
-    // A December 2024 spelling that is still an option here may be combined with later spellings.
+    // Only spellings that are gone prove a file of December 2024: one that is still an option may be beside later ones.
     bool stayed = one.alias == nullptr && one.option->write;
     if (one.era() == Era::early && stayed && early_that_stayed == nullptr) early_that_stayed = &one;
     if (one.era() == Era::early && !stayed && early == nullptr) early = &one;

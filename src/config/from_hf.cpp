@@ -104,7 +104,7 @@ class HuggingFaceConfig {
     const Json named = json_.value("architectures", Json()), type = json_.value("model_type", Json());
     if (const HuggingFaceArchitecture* found = architecture_of(json_)) {
       if (type.is_null() || type == Json(found->model_type)) return found;
-      // transformers goes by the one, other programs by the other.
+      // Neither is the right one: transformers goes by the first, other programs by the second.
       refuse(fmt::format("its model_type is {} and its architectures name {}", json_text(type), found->name),
              "make the two agree");
       return nullptr;
@@ -193,9 +193,10 @@ class HuggingFaceConfig {
     const Json window = sliding_window(json_);
     const int64_t length = settings_.get<int64_t>("training.seq_len");
     if (!window.is_number()) return;
-    if (window.get<double>() >= static_cast<double>(length)) {  // limits the sequence length to the window
+    // A window that no sequence exceeds masks nothing, so the model is computed without one; longer texts are refused.
+    if (window.get<double>() >= static_cast<double>(length)) {
       const Json& longest = json_["max_position_embeddings"];
-      if (!longest.is_number()) return;  // reported with the sizes
+      if (!longest.is_number()) return;  // the check of sizes reports it, with all others
       return give_count("model.max_seq_len", std::min(longest.get<double>(), window.get<double>()));
     }
     refuse(fmt::format("sliding_window is {}, below training.seq_len = {}", json_text(window), length),

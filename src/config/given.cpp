@@ -247,7 +247,7 @@ void apply_given(const std::vector<Given>& given, Settings& settings, std::vecto
       renamed.push_back(fmt::format("{}: {} is now {}", one.key_place.to_string(), one.spelling(), one.option->key));
     }
   }
-  // Conversions read other options, so apply them after all direct values.
+  // Conversions read other options, so they come after all direct values, whatever the order in the file.
   for (size_t i = 0; i < given.size(); ++i) {
     bool converts = given[i].alias != nullptr && given[i].alias->convert;
     if (converts) apply_conversion(given[i], std::span(given).subspan(i + 1), settings, problems, renamed);
@@ -256,7 +256,8 @@ void apply_given(const std::vector<Given>& given, Settings& settings, std::vecto
 
 void judge_effects(const Schema& schema, const Settings& settings, const JobConfig& config,
                    std::vector<Problem>& problems, std::vector<std::string>& notes) {
-  std::map<std::string, std::vector<std::string>> idle;  // key: the condition that does not hold
+  // By the condition that does not hold: one note for all options that it makes idle, not one for each.
+  std::map<std::string, std::vector<std::string>> idle;
   for (const Option& option : schema.options()) {
     if (!settings.is_set(option.key)) continue;
     const Value& value = settings.value(option.key);

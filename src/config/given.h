@@ -53,7 +53,7 @@ struct TomlDocument {
   std::optional<Problem> syntax_error;  ///< if set, the rest is empty
 };
 
-/// Above the size of any real config.
+/// Far above any config: stops at a corpus that was given in its place, before toml++ parses it.
 inline constexpr size_t kMostTomlBytes = size_t{16} << 20;
 
 /// Places show `name` as the file.

@@ -119,7 +119,7 @@ Json rotary_settings(const Json& given) {
 Json sliding_window(const Json& config) {
   const HuggingFaceArchitecture* architecture = architecture_of(config);
   const std::string type = architecture ? architecture->model_type : "";
-  if (type == "llama") return nullptr;  // its class has none
+  if (type == "llama") return nullptr;  // transformers' class of Llama ignores the key
   const bool is_mistral = type == "mistral";
   if (!is_mistral && config.value("use_sliding_window", Json()) != Json(true)) return nullptr;
   return config.value("sliding_window", Json(4096));

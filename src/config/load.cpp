@@ -131,7 +131,8 @@ std::string config_file_of(const detail::CommandLine& command_line, std::vector<
 
 std::string config_file_remedy(const std::string& word) {
   std::vector<std::string> files{word + ".toml", "configs/" + word, "configs/" + word + ".toml"};
-  if (word.ends_with("debugmodel")) files.emplace_back("configs/debug_model.toml");  // llama3_debugmodel in torchtitan
+  // torchtitan's users know it as llama3_debugmodel.
+  if (word.ends_with("debugmodel")) files.emplace_back("configs/debug_model.toml");
   for (const std::string& file : files) {
     std::error_code none;
     if (std::filesystem::is_regular_file(file, none)) return fmt::format("did you mean {}?", file);

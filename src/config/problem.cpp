@@ -111,7 +111,7 @@ std::vector<std::string> Schema::suggest(std::string_view key, size_t limit) con
   std::vector<std::tuple<size_t, size_t, size_t, std::string>> ranked;
   auto consider = [&](const std::string& known, size_t former) {
     size_t distance = key_distance(key, known);
-    // Tie-break: the longer common prefix, then current spellings.
+    // Of equal distances: a typo is rarely in the first letters, and a former spelling should not be learned anew.
     if (distance < 1000)
       ranked.emplace_back(distance, 1000 - std::min<size_t>(1000, common_prefix(key, known)), former, known);
   };

@@ -147,7 +147,7 @@ std::optional<Problem> refused_text(std::string_view text, const std::string& na
   const size_t at = too_deep_at(text);
   if (at == std::string_view::npos) return std::nullopt;
   const std::string_view before = text.substr(0, at);
-  const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 = 0: the first line
+  const size_t line_begin = before.rfind('\n') + 1;
   const Place place{Place::Kind::file, name, static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1,
                     static_cast<int>(at - line_begin) + 1};
   return not_valid(place, fmt::format("values or keys are nested more than {} levels deep", kDeepest));
@@ -170,7 +170,7 @@ TomlDocument read_toml(std::string_view text, const std::string& name) {
     return document;
   }
   Flattener(name, document).walk(parsed.table(), {});
-  // toml++ sorts keys by name; restore the order of the file.
+  // toml++ sorts keys by name; problems are reported in the order of the file, as a reader meets them.
   std::stable_sort(document.entries.begin(), document.entries.end(),
                    [](const auto& a, const auto& b) { return comes_before(a.key_place, b.key_place); });
   std::stable_sort(document.tables.begin(), document.tables.end(),

@@ -106,7 +106,7 @@ void refuse_corpus(const std::string& corpus, const std::string& what) {
 
 void check_same_corpus(const CorpusRecord& then, const CorpusFiles& now, const std::string& corpus) {
   uint64_t before = 0;
-  size_t reached = 0;  // number of files in `before`
+  size_t reached = 0;
   std::string known = "the beginning";
   for (const CorpusRecord::File& file : then.files) {
     const auto index = static_cast<size_t>(file.index);

@@ -100,7 +100,8 @@ void ByteReader::skip(int64_t bytes) {
 }
 
 FileReader::FileReader(const std::filesystem::path& path) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would block
+  descriptor_ =
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a pipe without a writer would block for ever
   if (descriptor_ < 0) fail(path, errno);
   struct stat facts {};
   if (::fstat(descriptor_, &facts) == 0) size_ = facts.st_size;

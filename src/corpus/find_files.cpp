@@ -75,7 +75,7 @@ class FolderWalk {
   }
 
   void add(const fs::path& file, const std::string& name) {
-    if (name.ends_with(".bin.idx")) return;  // belongs to its .bin file
+    if (name.ends_with(".bin.idx")) return;  // the index of a .bin file, not a file that was left out
     const bool is_read = text_form(file) != TextForm::none && !describes_dataset(name);
     if (is_read) return found_.files.push_back(file);
     others_.push_back(file);

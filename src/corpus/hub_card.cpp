@@ -153,7 +153,7 @@ class BlockReader {
         values.push_back(at_ < lines_.size() && lines_[at_].indent > indent ? block(depth + 1) : Json());
         continue;
       }
-      // What follows the dash is a block of its own, indented by the dash.
+      // YAML lets a block begin on the line of the dash: its indentation then counts from what follows the dash.
       const size_t shift = lines_[at_].text.find_first_not_of(' ', 1);
       lines_[at_].indent += shift;
       lines_[at_].text.erase(0, shift);
@@ -298,7 +298,8 @@ HubConfiguration configuration_of(const Json& value) {
     } else if (key == "data_files") {
       if (!setting.is_null()) configuration.files = files_of(setting);
     } else if (key != "config_name" && key != "version" && key != "description" && key != "features") {
-      throw UnclearCard{fmt::format("{}: {}", key, json_text(setting))};  // settings of the reader, such as "field"
+      // Settings of the reader, such as "field", change what is read: guessing would train on other text.
+      throw UnclearCard{fmt::format("{}: {}", key, json_text(setting))};
     }
   }
   return configuration;

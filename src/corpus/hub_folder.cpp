@@ -227,7 +227,7 @@ bool choose_hub_files(const fs::path& folder, TextFiles& found, const std::vecto
   for (const std::vector<fs::path>& files : {found.files, others}) {
     for (const fs::path& file : files) all.push_back(file.lexically_relative(folder).string());
   }
-  std::sort(all.begin(), all.end());  // as text: the order of fsspec
+  std::sort(all.begin(), all.end());  // as text, the order of fsspec: `datasets` reads the files in it
   const bool has_former = fs::exists(folder / ".huggingface.yaml", ignored);
   const bool is_described = described || card || has_former;
   if (!is_described && !names_tell_splits(all)) return false;

@@ -29,7 +29,8 @@ std::u32string characters_of(std::string_view text) {
 std::optional<bool> is_in_set(const std::u32string& pattern, size_t& at, char32_t c) {
   const bool negated = at < pattern.size() && pattern[at] == U'!';
   const size_t begin = at + (negated ? 1 : 0);
-  const size_t end = pattern.find(U']', begin + 1);  // a "]" at the beginning is a member
+  const size_t end =
+      pattern.find(U']', begin + 1);  // from the second character on: a "]" at the beginning is a member, as in fnmatch
   if (begin >= pattern.size() || end == pattern.npos) return std::nullopt;
   bool found = false;
   for (size_t i = begin; i < end;) {
@@ -144,7 +145,8 @@ std::vector<std::string> word_patterns(const SplitWords& split, bool in_folders)
 
 bool matches_hub_pattern(std::string_view pattern, std::string_view path) {
   const std::vector<std::string> parts = split(path, '/'), patterns = split(pattern, '/');
-  std::vector<bool> reached(parts.size() + 1);  // by the number of the path's parts that are matched
+  // All numbers of parts that the pattern so far can match: trying one after the other is exponential in the "**".
+  std::vector<bool> reached(parts.size() + 1);
   reached[0] = true;
   for (size_t p = 0; p < patterns.size(); ++p) {
     const bool is_last = p + 1 == patterns.size();

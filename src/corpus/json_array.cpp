@@ -51,7 +51,7 @@ std::optional<size_t> JsonValueEnd::find(std::string_view more) {
       ++depth_;
       began_ = true;
     } else if (depth_ == 0 && (c == ',' || c == ']' || c == '}' || (began_ && kBlank.find(c) != kBlank.npos))) {
-      return at;  // a number or a word ends before this character
+      return at;  // numbers and words have no end of their own
     } else if (c == ']' || c == '}') {
       if (--depth_ == 0) return at + 1;
     } else {

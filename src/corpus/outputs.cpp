@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_same(const fs::path& a, const fs::path& b) {
-  std::error_code ignored;  // a missing file is never the same
+  std::error_code ignored;  // not an error: a file that is missing is not the same
   return fs::equivalent(a, b, ignored);
 }
 

@@ -163,7 +163,7 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool start_array(size_t) override {
-    if (depth_ == 1 && at_field_) {  // of duplicate keys, the last list wins
+    if (depth_ == 1 && at_field_) {  // of duplicate keys the last one counts, as in Python's json
       ids_.resize(before_);
       at_field_ = false;
       found_ = in_list_ = true;
@@ -177,7 +177,7 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return end(); }
   bool key(string_t& name) override {
     at_field_ = depth_ == 1 && name == field_;
-    if (at_field_) problem_.clear();  // of an earlier list with the same key
+    if (at_field_) problem_.clear();  // an earlier list with the same key does not count
     return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {

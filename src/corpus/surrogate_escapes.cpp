@@ -7,7 +7,7 @@
 namespace titan {
 namespace {
 
-constexpr size_t kEscapeLength = 6;  // \uXXXX
+constexpr size_t kEscapeLength = std::string_view("\\uXXXX").size();
 
 /// The code unit of the \u escape at `at`, or nothing if there is none.
 std::optional<uint32_t> escaped_unit(std::string_view json, size_t at) {
@@ -29,7 +29,7 @@ int64_t repair_surrogate_escapes(std::string& json) {
   for (size_t at = json.find('\\'); at != json.npos; at = json.find('\\', at)) {
     const std::optional<uint32_t> unit = escaped_unit(json, at);
     if (!unit) {
-      at += 2;  // skip a two-character escape: the second may be a backslash
+      at += 2;  // both characters of another escape: the second may be a backslash, which begins none
       continue;
     }
     const std::optional<uint32_t> next = escaped_unit(json, at + kEscapeLength);

@@ -157,7 +157,7 @@ void TextFileSource::open_current() {
 /// A file that shrank after the start is as bad as one that shrinks during reading. A file that grew is read in its new
 /// form; the next start detects it by the fingerprint.
 void TextFileSource::check_size(size_t file) const {
-  std::error_code gone;  // opening the file reports the error
+  std::error_code gone;  // if it fails, so does opening the file, which says why
   const std::uintmax_t size = std::filesystem::file_size(files_[file], gone);
   if (gone || size >= static_cast<std::uintmax_t>(sizes_[file])) return;
   fail_reading(files_[file], fmt::format("the file shrank: it had {} bytes when the corpus was opened and now has {}. "
@@ -202,7 +202,7 @@ bool TextFileSource::next_element(RawDocument& raw) {
   raw.problem = std::move(element.problem);
   position_.byte = current_->offset();
   position_.line = raw.start.line + lines_after;
-  if (!raw.problem.empty()) {  // what follows in this file is no array
+  if (!raw.problem.empty()) {  // behind a damaged element no one can tell where the next begins: go to the next file
     current_.reset();
     position_ = {position_.document, position_.file + 1, 0, 1};
   }

@@ -50,7 +50,8 @@ TokenFileFacts facts_of(const Tokenizer& tokenizer) {
 class TokenFile::Map {
  public:
   explicit Map(const std::filesystem::path& path) {
-    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would block
+    // Opening a pipe without a writer would block for ever.
+    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor_ < 0) fail_reading(path, fmt::format("{}. Check the file.", std::strerror(errno)));
     const struct stat facts = facts_now();
     if (!S_ISREG(facts.st_mode)) {
@@ -267,7 +268,7 @@ void TokenView::append_to(std::vector<int32_t>& ids) const {
   } else {
     widen(static_cast<const uint16_t*>(data), static_cast<int64_t>(size), ids.data() + before);
   }
-  uint32_t highest = 0;  // of a negative id: more than any vocabulary
+  uint32_t highest = 0;  // unsigned, so that a negative id is above any vocabulary and one comparison finds both
   for (size_t i = before; i < ids.size(); ++i) highest = std::max(highest, static_cast<uint32_t>(ids[i]));
   if (highest < vocabulary || size == 0) return;
   throw Error(

@@ -88,7 +88,7 @@ class TokenizeRun {
     try {
       encode_all(*source_, tokenizer_.get(), threads, [&](const EncodedDocuments& documents) { take(documents); });
     } catch (const Error&) {
-      file_.save(progress_);  // the read error may be temporary
+      file_.save(progress_);  // the error may be temporary: the same command then resumes here
       throw;
     }
     print_notices();

@@ -28,7 +28,8 @@ class CudaLibrary : public Cuda {
     const cudaError_t error = cudaGetDeviceCount(&count);
     state.error = error;
     state.says = cudaGetErrorString(error);
-    (void)cudaGetLastError();  // clear the error: it is reported here
+    (void)
+        cudaGetLastError();  // the runtime keeps the error for the next call, which would fail for no reason of its own
     if (cudaDriverGetVersion(&state.driver) != cudaSuccess) state.driver = 0;
     if (cudaRuntimeGetVersion(&state.runtime) != cudaSuccess) state.runtime = CUDART_VERSION;
     return state;
@@ -45,7 +46,7 @@ class CudaLibrary : public Cuda {
   int chosen() const override {
     int gpu = 0;
     if (cudaGetDevice(&gpu) == cudaSuccess) return gpu;
-    (void)cudaGetLastError();  // clear the error: no driver or no GPU
+    (void)cudaGetLastError();  // no driver or no GPU: as above
     return 0;
   }
   void choose(int64_t gpu) const override { at::cuda::set_device(index_of(gpu)); }

@@ -166,7 +166,8 @@ std::shared_ptr<NcclTransport> connect(const c10::intrusive_ptr<c10d::Store>& st
 
 MakeCommunicator nccl_communicator_maker(c10::intrusive_ptr<c10d::Store> store, int64_t gpu,
                                          std::shared_ptr<OverdueWatch> watch) {
-  using Key = std::pair<std::string, std::vector<int64_t>>;  // queue and members
+  // By queue and members: communicators of axes with the same members share one of NCCL's, which takes GPU memory.
+  using Key = std::pair<std::string, std::vector<int64_t>>;
   auto transports = std::make_shared<std::map<Key, std::weak_ptr<NcclTransport>>>();
   return [store = std::move(store), gpu, watch = std::move(watch), transports](const CommunicatorRequest& request) {
     std::weak_ptr<NcclTransport>& kept = (*transports)[{request.queue, request.members}];

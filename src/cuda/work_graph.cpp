@@ -80,7 +80,7 @@ class CudaGraphCapture : public GraphCapture {
       : stream_(at::cuda::getStreamFromPool(/*isHighPriority=*/false, gpu)), pool_(at::cuda::graph_pool_handle()) {}
 
   void prepare() override {
-    // A planned wait: once per captured sequence, not in every step.
+    // debug.sync_check would report this wait, which is made once for a captured sequence and not in every step.
     auto& state = c10::cuda::warning_state();
     const c10::cuda::SyncDebugMode mode = state.get_sync_debug_mode();
     state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);

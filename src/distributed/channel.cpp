@@ -112,7 +112,7 @@ uint16_t port_of(const Descriptor& listener) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&storage), &length) != 0) return 0;
-  uint16_t port = 0;  // at the same offset in both address families
+  uint16_t port = 0;  // read without a case for each address family: it is at the same offset in both
   std::memcpy(&port, reinterpret_cast<const char*>(&storage) + offsetof(sockaddr_in, sin_port), sizeof port);
   return ntohs(port);
 }
@@ -180,7 +180,7 @@ bool Channel::send_line(std::string_view line, std::chrono::milliseconds limit) 
     } else if (errno == EAGAIN) {
       waits = limit.count() > 0 && wait_for(socket_.get(), POLLOUT, deadline);
     } else if (errno != EINTR) {
-      begin = unsent_.size();  // the peer will not read it
+      begin = unsent_.size();  // keeping it is of no use: the connection is broken
       waits = false;
     }
   }

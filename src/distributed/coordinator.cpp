@@ -84,7 +84,7 @@ void Coordinator::watch() {
 }
 
 void Coordinator::hear(Member& member) {
-  if (member.channel.is_open()) member.channel.read_arrived();  // else it closed right after the welcome message
+  if (member.channel.is_open()) member.channel.read_arrived();  // it may have closed right after the welcome message
   while (const std::optional<std::string> line = member.channel.take_line()) {
     if (take(member, parse_message(*line))) continue;
     report(diagnosis_.cause_of(member.rank, 0, "sent a message that cannot be read"));
@@ -103,7 +103,7 @@ bool Coordinator::take(Member& member, RankMessage message) {
   }
   if (message.waits) diagnosis_.answer({member.rank, *message.waits});
   if (message.asks) {
-    member.channel.send_line(asked_line(), kAtOnce);  // shows that this rank is alive
+    member.channel.send_line(asked_line(), kAtOnce);  // at once: the answer itself shows that this rank is alive
     if (diagnosis_.ask(member.rank, *message.asks, Clock::now())) ask_all();
   }
   if (message.store) answer_store(member, *message.store, Clock::now() + message.store->within);
@@ -171,7 +171,7 @@ void Coordinator::announce_when_due() {
     cause->is_silent ? end_for_silent_peer() : end_for_peer();
   }
   const std::lock_guard lock(mutex_);
-  if (!own_failure_) {  // the other ranks wait for this one
+  if (!own_failure_) {  // this rank is the one that others wait for: its main thread may never return
     peer_failed_(cause->text, /*aloud=*/true);
     end_hanging();
   }

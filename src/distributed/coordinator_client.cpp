@@ -92,7 +92,7 @@ void CoordinatorClient::watch() {
 }
 
 void CoordinatorClient::hear() {
-  if (channel_.is_open()) channel_.read_arrived();  // else it closed right after the welcome message
+  if (channel_.is_open()) channel_.read_arrived();  // it may have closed right after the welcome message
   while (const std::optional<std::string> line = channel_.take_line()) {
     const std::lock_guard lock(mutex_);
     take(parse_message(*line));
@@ -138,7 +138,8 @@ void CoordinatorClient::take_end(const Cause& cause) {
 
 void CoordinatorClient::rank_zero_is_gone() {
   const std::lock_guard lock(mutex_);
-  if (own_failure_ && own_failure_->code != kPeerFailure) return;  // this rank reports its own failure
+  // This rank's own failure is the cause; rank 0 may have ended because of it.
+  if (own_failure_ && own_failure_->code != kPeerFailure) return;
   say_final_message();
   peer_failed_(fmt::format("{} {}", rank_zero_, kEndedWithoutMessage), /*aloud=*/witness_);
   end_for_peer();

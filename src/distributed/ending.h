@@ -14,9 +14,9 @@ namespace titan {
 inline constexpr std::chrono::seconds kOwnEndLimit{3};
 /// How long the other ranks wait until a failed rank has exited, so that launchers see its exit code first.
 inline constexpr std::chrono::seconds kFirstToEndLimit{2};
-/// How long a failed rank waits for rank 0's acknowledgement.
+/// How long a failed rank waits for rank 0's acknowledgement: rank 0 answers from a thread of its own, unless it hangs.
 inline constexpr std::chrono::seconds kHeardLimit{1};
-/// How long a rank that lost a peer waits for the original failure.
+/// How long a rank that lost a peer waits for the original failure, so that the message names the cause.
 inline constexpr std::chrono::seconds kTrueCauseLimit{2};
 
 /// Minimum time that a rank has to answer a health check.

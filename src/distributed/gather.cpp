@@ -17,13 +17,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A caller that has not authenticated within this time is dropped.
+/// A caller that has not authenticated within this time is dropped: a port scanner must not hold a connection.
 constexpr std::chrono::seconds kSilenceLimit{1};
 /// The same while kMostCallers are connected: ranks send at once, and another rank may wait for a free connection.
 constexpr std::chrono::milliseconds kFullLimit{100};
-/// The same for a caller that knows the secret and has not sent its facts.
+/// The same for a caller that knows the secret and has not sent its facts, which have the whole config in them.
 constexpr std::chrono::seconds kReportLimit{5};
-/// Maximum number of connected callers; more wait in the kernel's queue.
+/// Callers that are connected at a time: each takes a file descriptor. More wait in the kernel's queue.
 constexpr size_t kMostCallers = 512;
 /// How long a run that cannot start waits for ranks that have not joined yet, to send them the reason.
 constexpr std::chrono::seconds kRefusalLimit{5};

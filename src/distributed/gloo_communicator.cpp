@@ -66,7 +66,7 @@ class GlooPending : public PendingCollective {
       for (const auto& work : works) translated(members_->group, [&] { return work->wait(limit_); });
       return true;
     });
-    if (finish) finish();  // local work: a hang here waits for no other rank
+    if (finish) finish();  // outside the watch: it is local work, so a hang in it is not another rank's fault
     for (const auto& work : works) let_go(work);
   }
   bool inputs_free() override {

@@ -149,7 +149,7 @@ class HostCommunicator : public Communicator {
   }
 
   ~HostCommunicator() override {
-    if (std::uncaught_exceptions() > 0) return;  // a failed run does not need the rest
+    if (std::uncaught_exceptions() > 0) return;  // draining would wait for ranks that may be gone
     for (Outbox& outbox : outboxes_) outbox.drain(timeout_);
   }
 
@@ -323,7 +323,7 @@ std::shared_ptr<SharedSegment> share_counters(const Store& store, const std::str
     return SharedSegment::open(address);
   } catch (const Error& error) {
     if (error.code() != ExitCode::peer_failure) throw;
-    // The process may be invisible from here, as in another container.
+    // Memory is opened through the process's folder in /proc, which another container does not see.
     throw Error(ExitCode::launcher,
                 "memory of the group's first rank cannot be opened: its process is not visible from this one");
   }
@@ -346,7 +346,7 @@ std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c1
     answer = error.what();
     if (request.rank == 0) store->set(key, std::string());
   }
-  // If one member cannot share memory, no member uses it.
+  // All members must choose alike, or they would wait for each other on different transports.
   store->set(key + "/answer/" + std::to_string(request.rank), answer);
   refusal.clear();
   for (int64_t member = 0; member < request.size; ++member) {

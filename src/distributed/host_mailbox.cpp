@@ -99,7 +99,7 @@ void SharedCounter::raise() {
 }
 
 bool SharedCounter::wait_for(uint32_t count, std::chrono::milliseconds timeout) {
-  // The process that will raise the counter may need this core.
+  // Yields before it sleeps: the process that will raise the counter may need this core.
   for (int tries = 0; tries < 64; ++tries) {
     if (reached(count)) return true;
     std::this_thread::yield();

@@ -41,7 +41,8 @@ MeshCommunicators make_mesh_communicators(const DeviceMesh& mesh, int64_t rank, 
     CommunicatorRequest request;
     request.name = name;
     request.queue = queue;
-    request.instance = "/" + std::to_string(ranks.front());  // the first rank identifies the communicator
+    // Communicators of one name differ in their members, of which the first is enough: they are disjoint.
+    request.instance = "/" + std::to_string(ranks.front());
     request.rank = mine - ranks.begin();
     request.size = static_cast<int64_t>(ranks.size());
     request.timeout = timeout;

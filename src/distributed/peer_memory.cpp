@@ -171,7 +171,7 @@ std::unique_ptr<PeerMemory> make_shared_peer_memory(const c10::intrusive_ptr<c10
   const std::string key = "peer_memory/" + name;
   std::shared_ptr<SharedSegment> segment;
   if (rank == 0) {
-    // A new segment is zeroed, and so are its counters.
+    // Counters need no initialisation, which others would have to wait for: a new segment is zeroed.
     segment = with_remedy("set parallelism.enable_async_tensor_parallel = false", [&] {
       return SharedSegment::create(SharedPeerMemory::counters_bytes(size) + size * capacity);
     });

@@ -191,7 +191,7 @@ std::optional<Refusal> RankCheck::disagreement(const RankFacts& facts) const {
 
 std::optional<Refusal> RankCheck::add(RankFacts facts) {
   if (std::optional<Refusal> refusal = disagreement(facts)) return refusal;
-  facts.config.clear();  // already compared, and not kept for thousands of ranks
+  facts.config.clear();  // compared already; thousands of ranks' configs would fill the memory
   auto& place = ranks_[static_cast<size_t>(facts.rank)];
   place = std::move(facts);
   ++present_;
@@ -210,7 +210,7 @@ std::optional<Refusal> RankCheck::settle() {
   for (const std::optional<RankFacts>& facts : ranks_) hosts[{facts->host, facts->machine}].push_back(facts->rank);
   places_.resize(ranks_.size());
   for (const auto& [host, members] : hosts) {
-    std::map<std::string, int64_t> users;  // of the host's GPUs
+    std::map<std::string, int64_t> users;
     for (size_t i = 0; i < members.size(); ++i) {
       RankFacts& facts = *ranks_[static_cast<size_t>(members[i])];
       HostPlace& place = places_[static_cast<size_t>(facts.rank)];

@@ -124,7 +124,7 @@ constexpr std::chrono::seconds kProblemLimit{8};
   } catch (const RefusedByRankZero&) {
     throw;
   } catch (const std::exception&) {
-    // No rank has received it.
+    // No rank has received it; the problem itself, thrown below, says more than that.
   }
   throw problem;
 }
@@ -166,7 +166,7 @@ Rendezvous join_ranks(const Launch& launch, RankFacts facts, std::chrono::second
 
 namespace {
 
-constexpr size_t kBlock = 64;  // bytes of a SHA-1 block
+constexpr size_t kBlock = 64;  // bytes; HMAC pads its key to a block of SHA-1
 
 std::string sha1_bytes(const std::string& text) {
   const std::string digits = c10::sha1(text).str();

@@ -63,7 +63,7 @@ void WaitForGraph::end_checked(int64_t number) {
 
 std::optional<std::chrono::milliseconds> WaitForGraph::health_check_due(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
-  if (kept_) return std::nullopt;  // a wait has failed or timed out: this rank is already ending
+  if (kept_) return std::nullopt;  // a wait has failed: this rank is ending, and an answer would change nothing
   std::optional<std::chrono::milliseconds> due;
   for (auto& [number, wait] : checked_) {
     if (now < wait.next_check) continue;

@@ -158,7 +158,8 @@ std::optional<double> peak_flops_of(const std::string& device_name) {
     std::string_view and_contains;
     double flops;
   };
-  // The first matching row applies; dense bf16, from the vendors' data sheets.
+  // Dense bf16 from the vendors' data sheets: those with sparsity are twice as high, and MFU would be halved. The first
+  // row that matches applies, so variants come before the plain name.
   static constexpr Row rows[] = {{"a100", "", 312e12},  {"h100", "nvl", 835e12}, {"h100", "pcie", 756e12},
                                  {"h100", "", 989e12},  {"h200", "", 989e12},    {"h20", "", 148e12},
                                  {"gb200", "", 2.5e15}, {"gb300", "", 2.5e15},   {"b200", "", 2.25e15},

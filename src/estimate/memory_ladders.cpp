@@ -7,7 +7,7 @@ namespace {
 using Ladder = MemoryLadder;
 using Trial = MemoryTrial;
 
-constexpr int64_t kShortest = 128;  // tokens of a sequence
+constexpr int64_t kShortest = 128;  // tokens: a setting that fits only with less is of no use
 
 void recompute(Trial& trial, const std::string& mode, const std::string& option) {
   ActivationCheckpointSection& section = trial.config.activation_checkpoint;
@@ -81,7 +81,8 @@ Ladder replicas(const JobConfig& config) {
 }
 
 Ladder tensor_parallel(const JobConfig& config) {
-  constexpr int64_t kMost = 8;  // within a host
+  // Within a host: every layer waits for these collectives, and a network is slower than NVLink.
+  constexpr int64_t kMost = 8;
   Ladder ladder;
   const ParallelismSection& now = config.parallelism;
   for (int64_t times = 2; now.tensor_parallel_degree * times <= kMost; times *= 2) {

@@ -46,7 +46,7 @@ class Search {
  public:
   Search(const MemoryQuestion& question, size_t most)
       : question_(question), most_(most), config_(question.config), now_(predict(config_, question.place, question)) {
-    // Resolve -1, so that the degree can be increased.
+    // −1 stands for "the rest": a ladder that doubles the degree needs the number.
     config_.parallelism.data_parallel_shard_degree = question.place.mesh.size(MeshAxis::dp_shard);
     const bool training_fits = !question.allowed || now_.training <= *question.allowed;
     is_validation_ =

@@ -21,7 +21,7 @@ std::vector<std::string> memory_table(const Plan& plan) {
     if (purpose.bytes == 0) continue;
     lines.push_back(memory_row(purpose.name, purpose.bytes) + (purpose.on_host ? "  host" : ""));
   }
-  const bool device_only = plan.request.on_gpu;  // a CPU's memory is the host's
+  const bool device_only = plan.request.on_gpu;  // on a CPU what is "on the host" takes the same memory
   add_sums("together", plan.training_bytes(), plan.training_bytes(/*device_only=*/true));
   if (plan.validation_bytes(device_only) <= plan.training_bytes(device_only)) return lines;
   lines.push_back(memory_row(plan.validation_memory.back().name, plan.validation_memory.back().bytes));

@@ -20,7 +20,8 @@ namespace {
 /// Reserved memory of an allocator relative to its tensors: a GPU's was seen to take up to 4 % more (mock_gpu_test).
 constexpr double kReserved = 1.04;
 constexpr const char* kLastRank = "waiting for the last rank";
-constexpr double kContextBytes = 1.2 * kGiB;  // CUDA's context, libraries and the buffers of communicators
+// CUDA's context, libraries and the buffers of communicators, which no allocator of tensors counts.
+constexpr double kContextBytes = 1.2 * kGiB;
 
 /// The rank with the longest compute time.
 const SimulatedRank& busiest(const SimulatedStep& step) {
@@ -251,7 +252,7 @@ struct Candidate {
 };
 
 constexpr size_t kShown = 5;
-constexpr int64_t kMostSamples = 8;  // of a local batch, per pipeline stage
+constexpr int64_t kMostSamples = 8;  // of a local batch and stage: bounds the number of candidates
 
 std::vector<int64_t> powers_of_two(int64_t most) {
   std::vector<int64_t> all;
@@ -320,7 +321,7 @@ std::vector<std::string> search_lines(const JobConfig& config, const ModelDescri
                      [](const Candidate& a, const Candidate& b) { return a.tokens_per_second > b.tokens_per_second; });
   };
   sort();
-  // Other schedules for the fastest pipelines.
+  // Other schedules are tried for the fastest pipelines only: with all layouts they would multiply the candidates.
   std::vector<JobConfig> pipelines;
   for (const Candidate& candidate : found) {
     const bool is_pipeline = candidate.config.parallelism.pipeline_parallel_degree > 1;

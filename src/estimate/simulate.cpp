@@ -131,7 +131,7 @@ class RankClock {
       case Thing::send:
         arrivals[key_of(carried_by(action))] = send(action);
         return;
-      case Thing::receive:  // costs nothing
+      case Thing::receive:  // the sender's time is what a message takes
         return;
       case Thing::offload:
       case Thing::fetch:
@@ -153,7 +153,7 @@ class RankClock {
       const auto found = arrivals.find(key_of(carried_by(action)));
       if (found == arrivals.end()) return false;
       wait_until(found->second, kWaitForStages);
-    } else if (thing == Thing::host_copy) {  // of all groups
+    } else if (thing == Thing::host_copy) {  // one wait for all groups, as the optimizer on the host needs all
       wait_until(busy_[kToHost], waiting_for(kToHost));
     } else if (const auto found = started_.find(key_of(thing, action)); found != started_.end()) {
       wait_for(found->second);
@@ -209,7 +209,7 @@ class RankClock {
   /// What was started: a thing of a group, or of a unit and microbatch.
   using Key = std::tuple<Thing, int, int>;
   static Key key_of(Thing thing, const Action& action) {
-    if (thing == Thing::offload) return {thing, 0, 0};  // one at a time
+    if (thing == Thing::offload) return {thing, 0, 0};  // one is in flight at a time
     return action.unit >= 0 ? Key{thing, action.unit, action.microbatch} : Key{thing, action.group, 0};
   }
   struct Started {

@@ -26,7 +26,7 @@ std::string chrome_trace(const SimulatedStep& step) {
 std::string step_svg(const SimulatedStep& step, const std::vector<std::string>& lines) {
   constexpr double kMilliseconds = 1e3, kWidth = 1100;
   TimeChart chart{.lines = lines,
-                  .kinds = {{"forward", {111, 168, 220}},  // in the order of EventKind
+                  .kinds = {{"forward", {111, 168, 220}},
                             {"backward", {124, 196, 127}},
                             {"weight gradients", {246, 178, 107}},
                             {"optimizer", {142, 124, 195}},

@@ -19,7 +19,7 @@ DatasetOptions dataset_options(const JobConfig& config, const std::string& datas
   options.text_field = config.data.text_field;
   options.bad_record = config.data.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
   options.ignore_fields = config.data.ignore_fields;
-  // The corpus does not depend on the job's seed (as in torchtitan); only the weights do.
+  // The job's seed is left out, as in torchtitan: runs with two seeds read the same data, and only weights differ.
   return options;
 }
 

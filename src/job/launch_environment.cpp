@@ -152,7 +152,7 @@ std::optional<Launch> from_torchrun(const EnvironmentVariables& variables) {
   }
   launch.rendezvous.host = *address;
   launch.rendezvous.ports = {parse_port(*port, "MASTER_PORT")};
-  // If the port belongs to the agent's store, use derived ports.
+  // The agent listens at that port itself for its store, so rank 0 cannot: use ports derived from it.
   if (to_lower(variables.text_or("TORCHELASTIC_USE_AGENT_STORE", "")) == "true") {
     launch.rendezvous.run += ", port " + *port;
     launch.rendezvous.ports = derived_ports(name_key(launch.rendezvous.run));
@@ -180,7 +180,7 @@ std::optional<Launch> from_pmi(const EnvironmentVariables& variables, const Laun
   if (variables.has("SLURM_STEP_ID") && !variables.has("MPI_LOCALRANKID")) return std::nullopt;
   Launch launch{.launcher = "mpiexec", .rank = *rank};
   launch.size = variables.required_number("PMI_SIZE", "PMI_RANK");
-  // Cray uses other names.
+  // Cray's launcher sets the first name, Hydra (MPICH, Intel MPI) the second.
   const bool cray = variables.has("PMI_LOCAL_RANK");
   launch.local_rank = variables.number(cray ? "PMI_LOCAL_RANK" : "MPI_LOCALRANKID");
   launch.local_size = variables.number(cray ? "PMI_LOCAL_SIZE" : "MPI_LOCALNRANKS");

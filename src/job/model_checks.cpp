@@ -93,7 +93,7 @@ std::vector<Problem> check_sources(const JobConfig& config, const Origins& origi
 
 std::vector<Problem> check_model(const JobConfig& config, const Origins& origins) {
   const Architecture* architecture = find_architecture(config.model.name);
-  if (!architecture) return check_degrees(nullptr, config, origins);  // the schema has already reported the name
+  if (!architecture) return check_degrees(nullptr, config, origins);  // the schema has reported the name: not twice
   if (!architecture->has_flavor(config.model.name, config.model.flavor)) {
     std::vector<std::string> flavors = architecture->flavors(config.model.name);
     const std::vector<std::string> best = nearest(config.model.flavor, flavors, 1);
@@ -108,7 +108,8 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
   std::vector<std::string> names;
   std::vector<Problem> problems;
   try {
-    // A vocabulary that depends on the tokenizer is known only once the tokenizer is open.
+    // A vocabulary that depends on the tokenizer is known only once the tokenizer is open, which comes later: 1 stands
+    // for it.
     const ModelDescription model = describe_model(make_model_request(config, 1));
     problems = check_degrees(&model, config, origins);
     for (Problem& problem : check_kept_units(model, config, origins)) problems.push_back(std::move(problem));

@@ -16,7 +16,9 @@ std::vector<ParameterGroup> assign_parameter_groups(const std::vector<std::strin
   std::vector<std::optional<size_t>> owner(names.size());
   for (size_t p = 0; p < patterns.size(); ++p) {
     ParameterGroup group{patterns[p].match, patterns[p].lr_multiplier, patterns[p].weight_decay_multiplier, {}};
-    std::map<size_t, std::vector<std::string>> shared;  // earlier pattern → names that this one also matches
+    // By the earlier pattern: a name that two patterns match is an error, and one line for each pair of patterns is
+    // enough.
+    std::map<size_t, std::vector<std::string>> shared;
     try {
       const std::regex pattern(patterns[p].match);
       for (size_t i = 0; i < names.size(); ++i) {

@@ -61,7 +61,7 @@ std::vector<Problem> check_pipeline(const JobConfig& config, const ModelDescript
   if (section.pipeline_parallel_degree == 1) return problems;
   const bool names_a_file = !section.pipeline_parallel_schedule_csv.empty();
   const bool is_custom = section.pipeline_parallel_schedule.starts_with("PipelineSchedule");
-  if (is_custom && !names_a_file) return problems;  // the config part has reported the missing file
+  if (is_custom && !names_a_file) return problems;  // check_contradictions has reported the missing file: not twice
   if (names_a_file && !is_custom && origins.is_set(kSchedule)) {
     problems.push_back(
         origins.note(kSchedule, fmt::format("{} = \"{}\" has no effect: the schedule is read from parallelism.{}",

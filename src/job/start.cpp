@@ -73,7 +73,8 @@ void check_dataset(const std::string& section, const std::string& dataset, const
     if (find_input(loaded, key, *path)) return;
     problems.push_back(loaded.origins.problem(key, missing(loaded, key, *path),
                                               "name a file or folder that is there, or a glob that matches"));
-  } else if (dataset != "text" && dataset != "chat") {  // without a path, check_contradictions reports these two
+    // "text" and "chat" without a path are left to check_contradictions, which knows what they need.
+  } else if (dataset != "text" && dataset != "chat") {
     problems.push_back(loaded.origins.problem(
         section + ".dataset", fmt::format("{}.dataset = \"{}\" is not downloaded", section, dataset),
         fmt::format("point {} at local .jsonl, .txt or .bin files, such as configs/corpora/stories{}.jsonl", key,

@@ -26,7 +26,7 @@ std::string nearest_multiples(int64_t number, int64_t step) {
   return below > 0 ? fmt::format("{} or {}", below, below + step) : std::to_string(step);
 }
 
-/// More than a world can have. Products of degrees are capped here to avoid overflow.
+/// One more than a world can have: products of degrees stop here, since those of a typo overflow 64 bits.
 constexpr int64_t kTooManyRanks = kMostRanks + 1;
 
 int64_t ranks_of(std::initializer_list<int64_t> degrees) {
@@ -91,7 +91,7 @@ int64_t fewest_ranks(const JobConfig& config) {
 }
 
 std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world) {
-  // A dry run has comm.world_size ranks, whatever the launcher.
+  // A dry run has comm.world_size ranks, although the launcher started one process.
   if (config.comm.mode == "fake_backend") world = config.comm.world_size.value_or(world);
   try {
     const DeviceMesh mesh = make_mesh(config, world);
@@ -105,7 +105,7 @@ std::vector<Problem> world_problems(const JobConfig& config, const Origins& orig
 
 namespace {
 
-/// Messages list no degrees above this.
+/// Messages offer no degrees above this: a longer list would hide the rest of the message.
 constexpr int64_t kMostNamed = 256;
 
 class DegreeCheck {

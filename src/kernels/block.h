@@ -28,7 +28,7 @@ __device__ __forceinline__ float block_sum(float value) {
   __syncthreads();
   const unsigned lane = threadIdx.x % kWarpSize;
   value = warp_sum(lane < blockDim.x / kWarpSize ? parts[lane] : 0.0f);
-  __syncthreads();  // before the next call writes
+  __syncthreads();  // else the next call would overwrite parts that slower warps still read
   return value;
 }
 

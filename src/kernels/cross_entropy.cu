@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyRow
     store_one(a.losses + blockIdx.x, all.largest - target + logf(all.sum));
   }
   if (!a.gradient) return;
-  __syncthreads();  // the label's logit has been read
+  __syncthreads();  // the gradient overwrites the logits, and every thread has read the label's
   write_gradient<T, kWidth>(row, a.vocab_size, label, all, scale);
 }
 

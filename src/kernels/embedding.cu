@@ -7,7 +7,7 @@ inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kAhead = 8;  // rows in flight at a time; limited by registers
+constexpr int kAhead = 8;  // rows in flight, to hide the latency of reading them; more would need too many registers
 
 /// The end of the run of token ids equal to `id`, which starts at `begin`.
 __device__ __forceinline__ int64_t end_of_run(const int64_t* token_ids, int64_t count, int64_t begin, int64_t id) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ void add(float (&sums)[kWidth], const Pack<T, kWidth>
 // few threads, which are latency-bound: hence several rows at a time.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) embedding_gradient_kernel(EmbeddingGradient a) {
-  constexpr int kPart = kWidth < 4 ? kWidth : 4;  // gradient elements per access
+  constexpr int kPart = kWidth < 4 ? kWidth : 4;  // fp32 sums: 16 bytes are the widest access
   const int64_t begin = blockIdx.x;
   const int64_t id = load_shared_word(a.token_ids + begin);
   if (begin > 0 && load_shared_word(a.token_ids + begin - 1) == id) return;

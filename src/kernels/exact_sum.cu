@@ -10,7 +10,7 @@ namespace {
 constexpr int kThreads = 256;
 // Of 78 registers a thread, which is what the kernel takes: more blocks would wait for these, and end later.
 constexpr int64_t kBlocksAtOnce = 3;
-constexpr int kPerLane = 16;  // elements of a tile that a thread holds in registers
+constexpr int kPerLane = 16;
 constexpr int kLog2PerLane = 4;
 constexpr int kTile = 32 * kPerLane;
 constexpr int kLog2PerSum = 9;  // elements that a thread may sum before a warp reduction, all as large as the maximum

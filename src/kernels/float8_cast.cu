@@ -110,8 +110,8 @@ uint32_t to_float8(float lower, float upper) {
 #endif
 
 constexpr int kTile = 64;
-constexpr int kCastPack = 8;                 // elements: 16 bytes of bf16, 32 of fp32, 8 of float8
-constexpr int kTileWords = kTile / 4;        // words of four float8 values
+constexpr int kCastPack = 8;  // elements: one access of 16 bytes in bf16
+constexpr int kTileWords = kTile / 4;
 constexpr int kTileStride = kTileWords + 1;  // avoids bank conflicts between columns of words
 
 // Eight values as two words of float8.

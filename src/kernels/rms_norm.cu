@@ -9,7 +9,7 @@ namespace titan {
 inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
-constexpr int64_t kMostThreads = 512;  // leaves 128 registers per thread
+constexpr int64_t kMostThreads = 512;  // leaves 128 registers per thread: a row is held in them
 
 /// Distribution of a row over a block: thread t holds packs t, t + threads, …
 struct RowShape {

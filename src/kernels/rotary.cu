@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kMostThreads) rotate_kernel(RotaryTurn a) {
   }
   if (a.largest_query != nullptr) raise_amax(largest_query, a.largest_query);
   if (a.largest_key == nullptr) return;
-  if (a.largest_query != nullptr) __syncthreads();  // the shared words of the previous call have been read
+  if (a.largest_query != nullptr) __syncthreads();  // the next call overwrites shared words that may still be read
   raise_amax(largest_key, a.largest_key);
 }
 

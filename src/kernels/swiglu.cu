@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackwar
   }
   if (a.largest_d_gate == nullptr) return;
   raise_amax(largest_gate, a.largest_d_gate);
-  __syncthreads();  // the shared words of the previous call have been read
+  __syncthreads();  // else the next call would overwrite shared words that are still read
   raise_amax(largest_up, a.largest_d_up);
 }
 

@@ -17,7 +17,7 @@ BatchContext samples_of(const BatchContext& batch, int64_t first, int64_t count)
   part.tokens = batch.tokens.narrow(0, first, count);
   part.labels = batch.labels.narrow(0, first, count);
   if (batch.positions.defined()) {
-    const bool shared = batch.positions.size(0) == 1;  // shared by all samples
+    const bool shared = batch.positions.size(0) == 1;
     part.positions = shared ? batch.positions : batch.positions.narrow(0, first, count);
   }
   const std::vector<DocumentStarts>& starts = batch.bounds.document_starts;

@@ -131,12 +131,13 @@ class SdpaCore : public AttentionCore {
     BelowAutograd below;
     std::vector<Segment> segments = segments_of(in.query, documents);
     std::vector<DenseAttention> calls(segments.size());
-    // One kept result: the output, and the concatenated log-sum-exp of all segments.
+    // One result for the recorder, whatever the number of documents: the log-sum-exps of all segments are joined.
     auto compute = [&] { return run(kernel, in.query, in.key, in.value, segments, calls); };
     auto [output, statistics] = context.recorder.once<2>(ResultKind::attention, 0, compute);
     if (graph) {
       restore_statistics(calls, segments, statistics, kernel, in.query.size(2));
-      if (!calls[0].extra[0].defined()) {  // the outputs were kept and no kernel was called
+      // A replay with kept outputs calls no kernel, so none returned its random state.
+      if (!calls[0].extra[0].defined()) {
         const std::array<at::Tensor, 2> state = no_random_state(in.query);
         for (DenseAttention& call : calls) call.extra = state;
       }

@@ -12,7 +12,8 @@ namespace {
 
 using Kernel = AttentionKernel;
 
-constexpr int64_t kEfficientAlignment = 32;  // row alignment of the efficient kernel's log-sum-exp
+// The efficient kernel pads the rows of its log-sum-exp, and its backward expects them so.
+constexpr int64_t kEfficientAlignment = 32;
 
 int64_t efficient_row(int64_t queries) {
   return (queries + kEfficientAlignment - 1) / kEfficientAlignment * kEfficientAlignment;
@@ -52,7 +53,7 @@ AttentionKernel preferred_for(bool documents, AttentionKernel preferred) {
 bool log_sum_exp_has_column(AttentionKernel kernel, const at::Device& device) {
   if (kernel != Kernel::cudnn) return false;
   static const bool has_column = [&device] {
-    constexpr int64_t kSize = 64;  // of positions and of a head
+    constexpr int64_t kSize = 64;  // positions and size of a head: small, and a multiple of 8, which cuDNN needs
     const at::Tensor x = at::zeros({1, 1, kSize, kSize}, at::TensorOptions(device).dtype(at::kBFloat16));
     return dense_attention(Kernel::cudnn, x, x, x, /*causal=*/true).log_sum_exp.dim() == 4;
   }();
@@ -169,7 +170,8 @@ void merge_dense_attention(AttentionKernel preferred, const AttentionSums& sums,
     const at::Tensor log_sum = plain_log_sum_exp(part.log_sum_exp, kernel, block.queries);
     at::Tensor output = queries_of(sums.output, block);
     at::Tensor total = sums_of(sums.log_sum_exp, block);
-    // Weights of the two sums: σ(l' − l) and 1 − σ(l' − l); l is −∞ before the first block.
+    // σ(l' − l) weighs the new part, 1 − σ the sum so far. Unlike exp(l' − l) it holds for the first block, where l is
+    // −∞.
     const at::Tensor weight = at::sigmoid(log_sum - total).unsqueeze(-1);
     output.add_(weight * (part.output.to(at::kFloat) - output));
     total.copy_(at::logaddexp(total, log_sum));

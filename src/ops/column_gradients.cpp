@@ -36,7 +36,7 @@ std::optional<StridedRows> strided_rows(const at::Tensor& tensor, int64_t dimens
     if (tensor.size(d) != 1 && tensor.stride(d) != found.width) return std::nullopt;
     found.width *= tensor.size(d);
   }
-  found.stride = found.width;  // of a single row
+  found.stride = found.width;  // a single row has no stride of its own
   for (int64_t d = outer - 1; d >= 0; --d) {
     if (tensor.size(d) == 1) continue;
     if (found.rows == 1) found.stride = tensor.stride(d);

@@ -80,7 +80,7 @@ void cpu_attention_backward(const AttentionBackward<BFloat16Bits, float>& block,
 // that skip the rest. Score tiles are stored transposed, [keys][queries], so that queries fill the vector lanes and a
 // softmax reduces along columns.
 
-constexpr int kScoreRows = 4;  // keys per block of scores
+constexpr int kScoreRows = 4;  // keys per block of scores: its sums fill the vector registers
 
 /// A tile of scores: query i sees key j if j + offset ≤ i.
 struct ScoreTile {

@@ -32,7 +32,7 @@ TITAN_VECTORISED void cpu_add_embedding_rows(float* gradient, const BFloat16Bits
 
 namespace {
 
-constexpr int64_t kLanes = 32;  // parallel partial sums, added in a fixed order
+constexpr int64_t kLanes = 32;  // partial sums in a fixed order: the same bits with every width of vectors
 
 template <class T>
 TITAN_INLINE float rounded(float value) {

@@ -53,7 +53,7 @@ struct Simd {
   static constexpr int kAccumulators = kBytes == 64 ? 16 : 8;  // vectors per product block
 };
 
-constexpr int64_t kRowMultiple = 16;  // tile rows are padded to full vectors of every instruction set
+constexpr int64_t kRowMultiple = 16;  // the widest vector, so that no loop over a tile's row has a remainder
 constexpr float kLog2e = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
 

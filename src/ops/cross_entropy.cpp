@@ -37,7 +37,7 @@ RowLosses chunk_losses(const at::Tensor& hidden, const at::Tensor& labels, const
     if (gathers && want_gradient) fused->gradient = vocabulary.own(fused->gradient).contiguous();
     return *fused;
   }
-  logits = logits.to(at::kFloat);  // gathered in the compute dtype, released here
+  logits = logits.to(at::kFloat);  // after the gather, which sends half as much in bf16; the narrow ones are released
   if (shares) {
     return parallel_row_losses(std::move(logits), labels, options.loss_scale, want_gradient, vocabulary);
   }
@@ -88,8 +88,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& input
         chunk_losses(x, labels.narrow(0, begin, count), weight.weight(), vocabulary, options, graph, context);
     loss.add_(losses.sum);
     if (!graph) continue;
-    // Cast to the compute dtype for this product; cast back and release before the weight gradient allocates its
-    // copies.
+    // Cast to the compute dtype for this product; cast back and released before the weight gradient allocates its
+    // copies, so that the peak is not three matrices of logits.
     Operand dy{.data = std::move(losses.gradient), .is_gradient = true};
     dy.data = dy.data.to(hidden.scalar_type());
     at::Tensor d_x = d_hidden.narrow(0, begin, count);

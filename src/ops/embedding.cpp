@@ -29,7 +29,8 @@ LocalTokens local_tokens(const at::Tensor& tokens, const Parameter& weight) {
   return {index.mul_(mine), mine.unsqueeze(1)};
 }
 
-constexpr int64_t kColumnsWorthAThread = 64;  // four cache lines of a row
+// Four cache lines of a row. Threads split columns: with rows, two threads would add to the row of one token.
+constexpr int64_t kColumnsWorthAThread = 64;
 
 bool has_cpu_loop(const at::Tensor& gradient, const at::Tensor& dy) {
   return gradient.is_cpu() && gradient.scalar_type() == at::kFloat && gradient.is_contiguous() &&
@@ -149,7 +150,7 @@ at::Tensor scaled_rows(const at::Tensor& valid, const LossScale& scale) {
 at::Tensor Vocabulary::gather(const at::Tensor& logits) const {
   TITAN_CHECK(logits.dim() == 2 && logits.size(1) == count, summary_of(logits), count);
   if (!communicator) return logits;
-  // The collective needs equal shards: pad the last ones.
+  // The collective needs equal shards, and the last ones may be shorter or empty.
   const int64_t ranks = communicator->size();
   const int64_t each = (size + ranks - 1) / ranks;
   const int64_t rows = logits.size(0);
@@ -199,9 +200,9 @@ RowLosses parallel_row_losses(at::Tensor&& logits, const at::Tensor& labels, con
   logits.sub_(largest.unsqueeze(1));
   at::Tensor valid = labels.ne(kIgnoredLabel);
   at::Tensor target = labels - vocabulary.first;
-  at::Tensor mine = target.ge(0).logical_and_(target.lt(vocabulary.count));  // false for ignored labels
+  at::Tensor mine = target.ge(0).logical_and_(target.lt(vocabulary.count));
   target = target.mul_(mine).unsqueeze(1);
-  at::Tensor packed = at::zeros({2, rows}, logits.options());  // Σ exp, and the label's logit
+  at::Tensor packed = at::zeros({2, rows}, logits.options());  // Σ exp, and the label's logit: one all-reduce for both
   if (vocabulary.count > 0) packed[1].copy_(logits.gather(1, target).squeeze(1).mul_(mine));
   logits.exp_();
   packed[0].copy_(logits.sum(1));

@@ -17,7 +17,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kTile = 16;  // CUDA float8 products need dimensions that are multiples of this
+constexpr int64_t kTile = 16;  // cuBLAS refuses float8 products of other dimensions than its multiples
 
 bool by_tensor(const Float8Side& side) { return side.scale.value.dim() == 0; }
 
@@ -332,7 +332,7 @@ std::optional<KernelExtent> extent_of(const at::Tensor& scale, const at::Tensor&
 }
 
 void raise(const FusedKernels& kernels, const at::Tensor& matrix, Float8Extent extent, float* largest) {
-  // The bits of amaxes compare like the amaxes.
+  // As unsigned numbers the bits of non-negative floats compare like the floats: atomicMax needs whole numbers.
   kernels.table().amax({kernel_type(matrix), matrix.size(0), matrix.size(1), kernel_extent(extent),
                         matrix.const_data_ptr(), reinterpret_cast<uint32_t*>(largest)},
                        current_stream(matrix));

@@ -236,7 +236,7 @@ std::optional<RowLosses> fused_parallel_row_losses(const at::Tensor& logits, con
   const int64_t rows = logits.size(0);
   const at::TensorOptions options = logits.options().dtype(at::kFloat);
   at::Tensor own_largest = at::empty({rows}, options);
-  at::Tensor packed = at::empty({2, rows}, options);  // Σ exp, and the label's logit
+  at::Tensor packed = at::empty({2, rows}, options);  // Σ exp, and the label's logit: one all-reduce for both
   const KernelType type = kernel_type(logits);
   const auto* label = labels.const_data_ptr<int64_t>();
   CUstream_st* stream = current_stream(logits);

@@ -49,7 +49,7 @@ at::Tensor KeyValueCache::attend(int64_t block, const at::Tensor& query, const a
     };
     place(held.keys, key), place(held.values, value);
     AttentionBlock where{.sample = group.sample, .samples = group.samples, .query = 0, .queries = tokens};
-    if (tokens == 1) {  // a single token sees all keys
+    if (tokens == 1) {  // a single token sees all keys, so one block does for old and new, and nothing is merged
       where.keys = group.length + 1;
       own.push_back(where);
       continue;

@@ -99,7 +99,8 @@ NormResult Norm::forward(const at::Tensor& residual, const at::Tensor& delta, Un
   at::Tensor x = residual.detach();
   const at::Tensor weight = weight_ ? weight_->weight() : at::Tensor();
   const bool round_once = type_ == NormType::fused_rmsnorm;
-  std::optional<FusedRmsNorm> fused;  // sum and norm from one kernel, unless the replay already has the norm
+  // One kernel makes sum and norm, unless a replay has kept the norm: then only the sum is needed.
+  std::optional<FusedRmsNorm> fused;
   if (delta.defined()) {
     const bool norm_is_kept = context.replay() && context.recorder.keeps(ResultKind::norm, ordinal_);
     x = context.recorder.once(ResultKind::residual, ordinal_, [&] {

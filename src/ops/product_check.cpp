@@ -71,7 +71,7 @@ std::string wrong_product(const at::Tensor& result, const at::Tensor& left, cons
   if (!is_readable(result) || !is_readable(left) || !is_readable(right) || result.numel() == 0) return {};
   const int64_t rows = result.size(0), columns = result.size(1), depth = left.size(1);
   const Matrix got(result), a(left), b(right);
-  const double rounding = got.type == at::kBFloat16 ? 0x1p-8 : 0;  // twice that of the result
+  const double rounding = got.type == at::kBFloat16 ? 0x1p-8 : 0;  // twice the rounding of a right result
   const int64_t tall = std::min(kSamples, rows), wide = std::min(kSamples, columns);
   for (int64_t i = 0; i < tall; ++i) {
     for (int64_t j = 0; j < wide; ++j) {

@@ -107,7 +107,7 @@ std::vector<double> shares_kept(const at::Tensor& frequency, int64_t head_dim, d
           1.0);
     }
   } else if (scaling.kind == RotaryScaling::Kind::yarn) {
-    // The pair that turns `turns` times within the original context.
+    // YaRN's bounds: the pair that turns `turns` times within the original context.
     const auto pair_of = [&](double turns) {
       return static_cast<double>(head_dim) * std::log(original / (turns * 2 * std::numbers::pi)) /
              (2 * std::log(theta));

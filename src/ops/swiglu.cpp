@@ -15,7 +15,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kGrain = 1 << 14;  // minimum elements per thread
+constexpr int64_t kGrain = 1 << 14;  // elements: with fewer, starting a thread takes longer than their arithmetic
 
 bool has_cpu_kernel(std::initializer_list<const at::Tensor*> tensors) {
   const at::ScalarType type = (*tensors.begin())->scalar_type();

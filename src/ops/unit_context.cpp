@@ -10,7 +10,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kSlotsOfAFill = 16;  // the slots of one block: forward, replay and backward
+constexpr int64_t kSlotsOfAFill = 16;  // what a block needs in forward, replay and backward: one memset for each block
 
 }  // namespace
 

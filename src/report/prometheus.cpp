@@ -97,7 +97,7 @@ void PrometheusFile::write(double now, bool at_once) {
   if (!at_once && now - last_write_ >= 0 && now - last_write_ < 1) return;
   last_write_ = state_.now = now;
   try {
-    std::error_code ignored;  // writing the file reports it
+    std::error_code ignored;  // if it fails, so does writing the file, which says why
     std::filesystem::create_directories(path_.parent_path(), ignored);
     replace_file(path_, prometheus_text(state_));
   } catch (const std::exception& error) {

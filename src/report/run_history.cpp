@@ -15,7 +15,6 @@
 namespace titan {
 namespace {
 
-/// The keys of metrics.jsonl that the page draws as curves.
 constexpr std::array kCurves{"loss",        "validation_loss",   "lr",           "grad_norm",        "tps",
                              "mfu_percent", "memory_peak_bytes", "step_seconds", "data_wait_seconds"};
 constexpr std::array kNumbers{"tokens_seen", "skipped_steps", "tflops", "data_bad_records", "data_loops"};
@@ -150,14 +149,14 @@ RunHistory read_history(const std::filesystem::path& path, std::optional<int64_t
   RunHistory history;
   std::error_code reason;
   const bool is_there = std::filesystem::exists(path, reason);
-  if (is_there && !std::filesystem::is_regular_file(path, reason)) {  // a pipe would block
+  if (is_there && !std::filesystem::is_regular_file(path, reason)) {  // opening a pipe would block for ever
     throw Error(ExitCode::bad_data, fmt::format("cannot read {}: it is not a regular file", path.string()));
   }
   refuse_kind(file_kind_at(path), path, ExitCode::bad_data);
   const auto size = std::filesystem::file_size(path, reason);
   std::ifstream file;
   if (is_there) file.open(path, std::ios::binary);
-  if (!file.is_open() || !file || reason) read_file(path, ExitCode::bad_data);  // throws
+  if (!file.is_open() || !file || reason) read_file(path, ExitCode::bad_data);  // for its error: it says why
   const size_t stride = std::max<size_t>(1, (size + most_bytes - 1) / most_bytes);
   size_t number = 0;
   for (std::string line; std::getline(file, line);) {

@@ -108,7 +108,7 @@ void ReportFile::finish(CompletionStatus status, double now) { write(status, now
 void ReportFile::write_facts(bool anew) const {
   const std::filesystem::path path = folder_ / "run.json";
   if (!anew && std::filesystem::exists(path)) return;
-  std::error_code ignored;  // writing the file reports it
+  std::error_code ignored;  // if it fails, so does writing the file, which says why
   std::filesystem::create_directories(folder_, ignored);
   replace_own_file(path, facts_.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
@@ -119,7 +119,7 @@ void ReportFile::write(CompletionStatus status, double now) {
     const std::string log_problem = log_.console_problem();
     const bool is_news = !log_problem.empty() && facts_.value("log", "") != log_problem;
     if (is_news) facts_["log"] = log_problem;
-    write_facts(/*anew=*/is_news);  // else only if the folder has been removed
+    write_facts(/*anew=*/is_news);  // without news too: the folder may have been removed in the middle of a run
     const std::string name = std::filesystem::absolute(folder_).lexically_normal().filename().string();
     replace_own_file(folder_ / "report.html", render_page({{name, facts_, &history_, status, now, eta_seconds_}}));
   } catch (const std::exception& error) {

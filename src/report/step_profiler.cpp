@@ -68,7 +68,7 @@ void StepProfiler::begin_step(int64_t step) {
   if (phase != ProfileCycle::Phase::active) return;
   if (!active_) start();
   last_step_ = step;
-  // The name that tools for PyTorch traces look for.
+  // Tools for PyTorch's traces find the steps by this name.
   step_ = std::make_unique<ProfileRange>("ProfilerStep#" + std::to_string(step));
 }
 

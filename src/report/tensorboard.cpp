@@ -53,7 +53,8 @@ class WireMessage {
   std::string bytes_;
 };
 
-// Field numbers of tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto.
+// Field numbers of tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto: written by hand, since
+// these few messages are not worth a protocol-buffer compiler in the build.
 constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
 constexpr int kSummaryValue = 1, kTag = 1, kSimpleValue = 2;
 constexpr int kStatus = 1, kStatusStart = 1;
@@ -118,7 +119,7 @@ EventFile::EventFile(const std::filesystem::path& folder, double now, const Log&
 
 void EventFile::open(double now) {
   if (descriptor_ >= 0) ::close(descriptor_);
-  std::error_code ignored;  // opening the file reports it
+  std::error_code ignored;  // if it fails, so does opening the file, which says why
   std::filesystem::create_directories(folder_, ignored);
   const int64_t time = std::max(static_cast<int64_t>(now), newest_time(folder_) + 1);
   path_ = folder_ / fmt::format("{}{:010}.{}.{}.0", kPrefix, time, host_name(), ::getpid());

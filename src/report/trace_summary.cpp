@@ -54,7 +54,8 @@ void add(Totals& totals, const std::string& name, double time) {
 /// disjoint.
 void add_own_times(Events events, Totals& totals, const NameOf& name_of = own_name) {
   by_time(events);
-  std::vector<std::pair<const TraceEvent*, double>> open;  // with the total time of its children
+  // Events that enclose the current one, each with the time of its children so far: its own time is the rest.
+  std::vector<std::pair<const TraceEvent*, double>> open;
   auto close = [&] {
     const auto [event, inside] = open.back();
     open.pop_back();
@@ -179,7 +180,7 @@ std::vector<PartTime> host_kinds(const Events& operations, const Events& ranges,
     return optimizer.hold(operation) ? "optimizer" : kind_of_operation(operation.name);
   });
   std::vector<PartTime> kinds = longest_first(totals);
-  // This program's own loops are not operations of the library.
+  // A trace has events of the library's operations alone: this program's own loops show as gaps.
   kinds.push_back({"own loops, waits and gaps", 0, idle});
   return kinds;
 }
@@ -369,8 +370,8 @@ std::vector<TraceEvent> read_trace(const std::filesystem::path& path) {
     const double length = event.contains("dur") && event["dur"].is_number() ? event["dur"].get<double>() : 0;
     events.push_back({kind, name, thread_of(event, threads), event["ts"].get<double>(), length});
   };
-  // Convert each event when it is complete, then discard its JSON. A trace is an object with the list of events, or
-  // only the list.
+  // Each event's JSON is discarded when it is complete: a parsed trace of gigabytes would take several times as much.
+  // A trace is an object with the list of events, or only the list.
   int list_depth = -1;
   auto visit = [&](int depth, nlohmann::json::parse_event_t what, nlohmann::json& parsed) {
     using Event = nlohmann::json::parse_event_t;

@@ -230,7 +230,7 @@ Action receive_of(const StageMessage& message) {
 }
 
 CsvTable parse_csv(std::string_view text, std::string_view name) {
-  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // the byte order mark that some editors write
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // spreadsheets write a byte order mark into CSV
   std::vector<std::string> lines = split(text, '\n');
   while (!lines.empty() && holds_nothing(lines.back())) lines.pop_back();
   CsvTable read;

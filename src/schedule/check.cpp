@@ -143,7 +143,7 @@ class Checker {
   }
 
   void check_compute(const Action& action, const Place& place) {
-    if (rank_of(action.stage) != place.rank) return;  // already reported
+    if (rank_of(action.stage) != place.rank) return;  // reported as such; what it misses there would be noise
     auto require = [&](const Action& earlier) {
       const Place* found = find(earlier);
       if (found != nullptr && !before(found, place)) add(action, place, to_string(earlier) + " must come before it");
@@ -185,7 +185,7 @@ class Checker {
       std::vector<StageMessage> sent;
       std::vector<std::pair<Action, Place>> received;
     };
-    std::map<std::pair<int, int>, Channel> channels;  // (from, to)
+    std::map<std::pair<int, int>, Channel> channels;
     visit([&](const Action& action, const Place& place) {
       if (!is_transfer(action.kind)) return;
       const StageMessage message = carried_by(action);
@@ -194,7 +194,8 @@ class Checker {
       if (is_receive(action.kind)) channel.received.emplace_back(action, place);
     });
     for (const auto& [ends, channel] : channels) {
-      if (channel.sent.size() != channel.received.size()) continue;  // one is missing; already reported
+      // The missing one has been reported; all pairs behind it would differ.
+      if (channel.sent.size() != channel.received.size()) continue;
       for (size_t i = 0; i < channel.sent.size(); ++i) {
         const auto& [action, place] = channel.received[i];
         if (carried_by(action) == channel.sent[i]) continue;
@@ -259,7 +260,8 @@ TableFacts facts_of(const ScheduleTable& table) {
   };
   TableFacts facts;
   facts.ranks = static_cast<int>(table.size());
-  std::map<int, std::map<int, int>> computed;  // stage → rank → number of its actions there
+  // Stage → rank → number of its actions there: a damaged table may have a stage on several ranks, where most decide.
+  std::map<int, std::map<int, int>> computed;
   for (int rank = 0; rank < facts.ranks; ++rank) {
     for (const Action& action : table[static_cast<size_t>(rank)]) {
       for (const Action& leaf : leaves(action)) {

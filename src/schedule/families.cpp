@@ -157,7 +157,7 @@ std::vector<Action> interleaved_zero_bubble_order(const PipelineShape& shape, in
 
 std::vector<Action> v_zero_bubble_order(const PipelineShape& shape, int rank) {
   const auto [down, up] = v_stages(shape, rank);
-  const int after = shape.ranks - rank;  // ranks from this one to the turn of the V
+  const int after = shape.ranks - rank;
   // The pattern needs that many microbatches; those that do not exist are removed at the end.
   const int microbatches = std::max(2 * shape.ranks - 1, shape.microbatches);
   Order order;
@@ -328,7 +328,7 @@ std::vector<int> nearest_microbatches(const ScheduleFamily& family, const Pipeli
     if (fits(below)) legal.push_back(below);
   }
   int above = std::max(1, shape.microbatches + 1);
-  while (!fits(above)) ++above;  // ends soon, at a multiple of the ranks or of the stages
+  while (!fits(above)) ++above;  // ends: every schedule takes some multiple of the ranks or of the stages
   legal.push_back(above);
   return legal;
 }

@@ -70,7 +70,7 @@ std::vector<Action> with_gathers(const std::vector<Action>& actions, int most) {
 }
 
 std::vector<Action> with_reductions(const std::vector<Action>& actions) {
-  std::map<int, size_t> last;  // stage → position of the action that completes its gradients
+  std::map<int, size_t> last;
   for (size_t i = 0; i < actions.size(); ++i) {
     for (const Action& leaf : leaves(actions[i])) {
       if (finishes(leaf.kind)) last[leaf.stage] = i;

@@ -87,7 +87,7 @@ struct Column {
 using Row = std::vector<Column>;
 
 std::string style_of(const Box& box) {
-  static constexpr int kBackground[] = {4, 2, 6, 3};  // blue F, green B, cyan I, yellow W
+  static constexpr int kBackground[] = {4, 2, 6, 3};
   const int colour = kBackground[static_cast<size_t>(box.action.kind)];
   return fmt::format("\x1b[30;{}m", (box.chunk % 2 == 0 ? 40 : 100) + colour);
 }
@@ -180,15 +180,16 @@ class Grid {
 
 // ---- SVG
 
-constexpr double kLeastBox = 20;     // pixels of the shortest box, unless the picture gets too wide
-constexpr double kMostWidth = 2400;  // of the plot
+constexpr double kLeastBox = 20;     // pixels: a shorter box has no room for its label
+constexpr double kMostWidth = 2400;  // of the plot: beyond it boxes get shorter than kLeastBox instead
 constexpr double kLeastPlotWidth = 420;
 constexpr double kRow = 34;
-constexpr double kGap = 4;            // between rows
-constexpr double kLeastLeft = 72;     // of the plot
-constexpr double kRight = 150;        // if rows have notes, else a margin
-constexpr double kCharacter = 7.4;    // width of a label's character
-constexpr double kWideCharacter = 8;  // of a row's name
+constexpr double kRowGap = 4;
+constexpr double kLeastLeft = 72;
+constexpr double kRight = 150;
+// Widths of characters in the fonts that browsers take: SVG cannot measure text before it is drawn.
+constexpr double kCharacter = 7.4;
+constexpr double kWideCharacter = 8;
 constexpr double kLine = 20;
 
 /// Other shades are lighter.
@@ -239,7 +240,7 @@ class Picture {
 
  private:
   double x(double time) const { return left_ + time * scale_; }
-  double y(size_t row) const { return top_ + static_cast<double>(row) * (kRow + kGap); }
+  double y(size_t row) const { return top_ + static_cast<double>(row) * (kRow + kRowGap); }
 
   void draw_rows() {
     const double right = x(chart_.end) + 14;
@@ -317,7 +318,8 @@ TimeChart chart_of(const ScheduleRun& run, const std::vector<std::string>& lines
     chart.rows.push_back({fmt::format("rank {}", rank), std::to_string(run.simulation.ranks[rank].peak_live)});
   }
   const double scale = std::max(chart.scale, kLeastPlotWidth / time);
-  const bool full_labels = label <= boxes.shortest * scale * (1 + 1e-9);  // else only microbatches
+  // Without room for full labels all boxes show their microbatch alone, which is what tells them apart within a row.
+  const bool full_labels = label <= boxes.shortest * scale * (1 + 1e-9);
   bool chunks = false;
   for (const Box& box : boxes.all) {
     chunks |= box.chunk > 0;

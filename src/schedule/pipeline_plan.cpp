@@ -294,7 +294,7 @@ std::string nearest_sizes(int batch, int size, const std::function<bool(int)>& l
 
 /// The batches closest to `batch` that `size` divides into a number of microbatches that `legal` accepts.
 std::string nearest_batches(int batch, int size, const std::function<bool(int)>& legal) {
-  constexpr int kFarthest = 1 << 12;  // microbatches; a number that the schedule accepts is always nearer
+  constexpr int kFarthest = 1 << 12;  // microbatches: ends the search, although an accepted number is always nearer
   std::vector<std::string> found;
   for (int count = (batch - 1) / size; count >= 1; --count) {
     if (!legal(count)) continue;

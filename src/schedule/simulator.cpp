@@ -265,7 +265,7 @@ std::optional<ClosedForm> closed_form(const ScheduleFamily& family, const Pipeli
   const bool equal = times.input_gradient == forward && times.weight_gradient == forward && backward == 2 * forward;
   if (family.splits_backward && !equal) return std::nullopt;
   ClosedForm form;
-  const int missing = std::max(0, p - m);  // number of microbatches below the number of ranks
+  const int missing = std::max(0, p - m);
   if (family.name == "GPipe" || family.name == "1F1B") {
     form.formula = "(p-1)(F+B)";
     form.idle = (p - 1) * (forward + backward);
@@ -276,7 +276,7 @@ std::optional<ClosedForm> closed_form(const ScheduleFamily& family, const Pipeli
     const int short_of_half = std::max(0, p - 2 * m);
     form.formula = missing == 0 ? "(p-1)F" : short_of_half == 0 ? "(p-1 + v(p-m))F" : "(p-1 + v(p-m) + (v-1)(p-2m))F";
     form.idle = (p - 1 + v * missing + (v - 1) * short_of_half) * forward;
-  } else {  // the V schedules
+  } else {
     const int few = 4 * p - 2 - 2 * m;
     const bool is_few = few > p - 1 && p > 1;
     form.formula = is_few ? "(4p-2-2m)F" : "(p-1)F";

@@ -201,7 +201,9 @@ std::optional<StepBatch> assemble_step(ChunkSource& chunks, const BatchPlan& pla
   const int64_t wanted = plan.local_batch * plan.accumulation * ranks;
   Chunk chunk;
   for (; step.samples < wanted && chunks.next(chunk); ++step.samples) {
-    const int64_t group = step.samples / plan.local_batch;  // the local batch of this sample: microbatch · ranks + rank
+    // Every rank reads the whole sequence and keeps its own local batches (number microbatch · ranks + rank): so each
+    // knows the valid tokens of the step without communication.
+    const int64_t group = step.samples / plan.local_batch;
     step.valid_tokens += valid_labels(chunk, plan.sequence_length, options);
     if (group % ranks != rank) continue;
     auto& microbatch = step.microbatches[static_cast<size_t>(group / ranks)];
@@ -216,7 +218,8 @@ std::optional<StepBatch> assemble_step(ChunkSource& chunks, const BatchPlan& pla
   step.notices = chunks.take_notices();
   step.state = chunks.state();
   if (step.samples == 0) return std::nullopt;
-  if (plan.own_stream) {  // all ranks have the same counts: their streams are endless, and all labels count
+  // A rank sees its own stream alone; the others have the same counts, being endless and without masked labels.
+  if (plan.own_stream) {
     step.samples *= plan.dp_degree;
     step.valid_tokens *= plan.dp_degree;
   }

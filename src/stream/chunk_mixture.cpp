@@ -41,7 +41,8 @@ size_t next_in_mixture(const std::vector<int64_t>& weights, const std::vector<in
   __int128 best_deadline = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const __int128 weight = weights[i], have = given[i];
-    if (have * sum >= total * weight) continue;  // one more chunk would exceed its quota (its share, rounded up)
+    // The quota method forbids a stream to exceed its share, rounded up.
+    if (have * sum >= total * weight) continue;
     // The first total at which its share, rounded down, exceeds its count.
     const __int128 deadline = ((have + 1) * sum + weight - 1) / weight;
     if (best == weights.size() || deadline < best_deadline) {

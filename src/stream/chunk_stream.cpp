@@ -346,7 +346,7 @@ StreamState stream_state_from_json(const nlohmann::json& json) {
                 fmt::format("the saved data state cannot be read: {}. The checkpoint may be damaged: "
                             "load an earlier one.",
                             problem.what()));
-  } catch (const std::logic_error& problem) {  // std::stoull
+  } catch (const std::logic_error& problem) {  // std::stoull throws these, which are no nlohmann exceptions
     throw Error(ExitCode::bad_data,
                 "the saved data state cannot be read: a fingerprint in it is not a hexadecimal number. The "
                 "checkpoint may be damaged: load an earlier one.");

@@ -74,12 +74,13 @@ std::vector<AddedToken> AddedVocabulary::tokens() const {
 
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
-  // Of tokens with the same content the first one counts.
+  // Of tokens with the same content the first one counts: a stable sort keeps it in front.
   std::stable_sort(tokens_.begin(), tokens_.end(),
                    [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
   const auto same = [](const AddedToken& a, const AddedToken& b) { return a.content == b.content; };
   tokens_.erase(std::unique(tokens_.begin(), tokens_.end(), same), tokens_.end());
-  std::vector<uint32_t> open;  // the last token and those that it begins with
+  // The last token and those that it begins with: in sorted order they alone can be beginnings of the next one.
+  std::vector<uint32_t> open;
   for (uint32_t index = 0; index < tokens_.size(); ++index) {
     const std::string& content = tokens_[index].content;
     while (!open.empty() && !content.starts_with(tokens_[open.back()].content)) open.pop_back();
@@ -126,8 +127,9 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at)
 }
 
 void AddedTokenFinder::split(std::string_view text, std::vector<Part>& parts, bool special) const {
-  size_t settled = 0;    // the text before it is in `parts`
-  size_t blank_end = 0;  // of the whitespace that was read last: many tokens may consume the same
+  size_t settled = 0;
+  size_t blank_end =
+      0;  // where whitespace was last read to: a token that strips it would read a long run once for each such token
   for (size_t at = 0; at < text.size();) {
     const AddedToken* token = longest_at(text, at);
     if (!token) {
@@ -144,7 +146,8 @@ void AddedTokenFinder::split(std::string_view text, std::vector<Part>& parts, bo
     if (token->lstrip) begin = std::max(whitespace_before(text, begin, settled), settled);
     if (token->rstrip) end = blank_end = end <= blank_end ? blank_end : whitespace_after(text, end);
     if (settled < begin) parts.push_back({text.substr(settled, begin - settled), nullptr});
-    if (begin < end) parts.push_back({text.substr(begin, end - begin), token});  // else the token before has taken it
+    if (begin < end)
+      parts.push_back({text.substr(begin, end - begin), token});  // the token before may have stripped all of it
     settled = end;
   }
   if (settled < text.size()) parts.push_back({text.substr(settled), nullptr});

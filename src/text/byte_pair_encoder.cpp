@@ -109,7 +109,7 @@ size_t MergeTable::merge_short(std::span<int32_t> parts) const {
     int32_t rank;
     int32_t id;
   };
-  std::array<Union, kShort> unions;  // unions[i] merges parts[i] and parts[i + 1]
+  std::array<Union, kShort> unions;
   size_t count = parts.size();
   auto consider = [&](size_t i) {
     const Merge* merge = find(parts[i], parts[i + 1]);
@@ -118,7 +118,8 @@ size_t MergeTable::merge_short(std::span<int32_t> parts) const {
   for (size_t i = 0; i + 1 < count; ++i) consider(i);
   while (count > 1) {
     size_t at = 0;
-    for (size_t i = 1; i + 1 < count; ++i) at = unions[i].rank < unions[at].rank ? i : at;  // leftmost of equals
+    for (size_t i = 1; i + 1 < count; ++i)
+      at = unions[i].rank < unions[at].rank ? i : at;  // ids depend on it: of equal ranks the leftmost merges first
     if (unions[at].rank == kNoRank) break;
     parts[at] = unions[at].id;
     std::copy(parts.begin() + at + 2, parts.begin() + count, parts.begin() + at + 1);
@@ -131,7 +132,8 @@ size_t MergeTable::merge_short(std::span<int32_t> parts) const {
 }
 
 size_t MergeTable::merge_long(std::span<int32_t> parts) const {
-  struct Part {  // a doubly linked list in one array; a part's index is that of its start
+  // Linked, so that a merge does not move the parts behind it. A part's index is that of its start, so it stays valid.
+  struct Part {
     int32_t previous;
     int32_t next;
     bool gone;

@@ -90,7 +90,7 @@ class PieceCache {
   static Key key_of(std::string_view text, size_t begin, size_t end) {
     size_t length = end - begin;
     Key key{};
-    if (begin + sizeof key <= text.size()) {  // enough bytes for a whole key: load it and mask the rest
+    if (begin + sizeof key <= text.size()) {  // three loads and masks instead of a copy of variable length
       std::memcpy(key.data(), text.data() + begin, sizeof key);
       for (size_t word = 0; word < key.size(); ++word) {
         size_t kept = length > word * 8 ? length - word * 8 : 0;

@@ -12,7 +12,7 @@
 namespace titan::jinja {
 namespace {
 
-constexpr int kMostNested = 300;  // statements, expressions and macros in each other
+constexpr int kMostNested = 300;  // each level is a call of this interpreter: deeper templates would overflow its stack
 
 // What a run may take: a fixed part, and what a conversation's size explains. Templates keep several copies of the
 // texts and look at every pair of messages; published ones need a hundredth of this.
@@ -143,7 +143,7 @@ class Run {
   }
 
   void with(const Statement& statement) {
-    std::vector<Value> values;  // all seen from outside
+    std::vector<Value> values;  // all are evaluated first: as in Jinja, one cannot see the names that `with` defines
     for (const Expression& value : statement.defaults) values.push_back(evaluate(value));
     scoped(scope_, [&] {
       for (size_t i = 0; i < values.size(); ++i) assign(statement.more[i], values[i]);

@@ -10,8 +10,10 @@
 namespace titan::jinja {
 namespace {
 
-constexpr int kDeepest = 300;         // recursion of the parser
-constexpr int kDeepestTree = 200;     // recursion of what evaluates and frees the tree
+// The parser, and what evaluates and frees the tree, call themselves for each level: deeper ones would overflow the
+// stack.
+constexpr int kDeepest = 300;
+constexpr int kDeepestTree = 200;
 constexpr size_t kLongest = 1 << 16;  // bytes of a template; the longest of published ones has 20,000
 
 bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }

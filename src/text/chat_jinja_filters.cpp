@@ -77,7 +77,7 @@ void sort_pairs(Heap& heap, std::vector<std::pair<Value, Value>>& keyed, bool re
   const auto before = [&](const auto& a, const auto& b) {
     return !(as_lists && equal(heap, a.first, b.first)) && compare(heap, a.first, b.first) == -1;
   };
-  // Python keeps the order of equal items in both directions.
+  // Not the reversed result: Python keeps the order of equal items in both directions.
   if (reverse) {
     std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) { return before(b, a); });
   } else {

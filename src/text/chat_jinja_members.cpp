@@ -220,8 +220,7 @@ Value slice(Heap& heap, const Value& of, const Value& from, const Value& to, con
   const int64_t count = length_of(heap, of);
   int64_t step = step_value.kind == Kind::none ? 1 : as_number(step_value);
   if (step == 0) mistaken("a slice with step 0");
-  step =
-      std::clamp(step, -count - 1, count + 1);  // further steps leave the sequence just the same, and do not overflow
+  step = std::clamp(step, -count - 1, count + 1);  // longer steps leave the sequence as well, and overflow
   const int64_t least = step > 0 ? 0 : -1;
   const auto bound = [&](const Value& value, int64_t otherwise) {
     if (value.kind == Kind::none) return otherwise;

@@ -105,7 +105,8 @@ Value value_of(Heap& heap, const ChatMessage& message, size_t origin) {
 
 size_t size_of(const std::vector<ChatField>& fields) {
   size_t size = 0;
-  for (const ChatField& field : fields) size += field.name.size() + 16 * field.json.size();  // of "[0,0,0"
+  // Parsed JSON takes up to 16 times its text: lists of small numbers, "[0,0,0", are the worst case.
+  for (const ChatField& field : fields) size += field.name.size() + 16 * field.json.size();
   return size;
 }
 

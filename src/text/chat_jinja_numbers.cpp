@@ -14,7 +14,7 @@ namespace titan::jinja {
 Value rounded(const Value& value, int64_t digits, std::string_view how) {
   if (how != "common") {
     const double power = std::pow(10.0, static_cast<double>(digits)), scaled = as_real(value) * power;
-    return real((how == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / power + 0.0);  // no -0.0
+    return real((how == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / power + 0.0);  // Python prints no -0.0 here
   }
   if (digits < 0 || digits > 300) unsupported("rounding to this number of digits");
   if (is_whole(value)) return number(value.number);

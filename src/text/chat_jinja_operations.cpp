@@ -12,7 +12,7 @@
 namespace titan::jinja {
 namespace {
 
-constexpr int64_t kLongestRange = 100'000;  // of Jinja's sandbox
+constexpr int64_t kLongestRange = 100'000;  // the limit of Jinja's sandbox, in which transformers runs templates
 
 [[noreturn]] void overflow() { unsupported("a whole number beyond 64 bits"); }
 
@@ -42,7 +42,7 @@ Value whole_arithmetic(std::string_view sign, int64_t a, int64_t b) {
     if (b == -1) {  // the one quotient that overflows
       if (sign == "%") return number(0);
       over = __builtin_sub_overflow(int64_t{0}, a, &result);
-    } else {  // Python rounds down
+    } else {  // C++ rounds to zero, Python down
       const int64_t rest = a % b;
       const bool down = rest != 0 && (rest < 0) != (b < 0);
       result = sign == "%" ? rest + (down ? b : 0) : a / b - (down ? 1 : 0);
@@ -140,12 +140,10 @@ Value negative(const Value& value) {
 
 namespace {
 
-/// Tests without an argument, in Jinja's order.
 constexpr std::array<std::string_view, 21> kTests{"defined",  "undefined", "none", "string", "boolean", "number",
                                                   "integer",  "float",     "true", "false",  "mapping", "iterable",
                                                   "sequence", "callable",  "odd",  "even",   "lower",   "upper",
                                                   "escaped",  "filter",    "test"};
-/// Tests of one argument.
 constexpr std::array<std::string_view, 18> kTestsOfTwo{
     "divisibleby", "in", "sameas", "eq", "equalto", "==",          "ne", "!=", "lt",
     "lessthan",    "<",  "le",     "<=", "gt",      "greaterthan", ">",  "ge", ">="};
@@ -216,7 +214,7 @@ bool test_of_one(Heap& heap, std::string_view name, const Value& value) {
   if (name == "lower" || name == "upper")
     return truth(text_method(heap, name == "lower" ? "islower" : "isupper", printed(heap, value), {}, {}));
   if (name == "escaped") return value.safe;
-  hash_of(value);  // Jinja looks the value up: an error for a list
+  hash_of(value);  // for its error: Jinja looks the name up in a dictionary, and a list has no hash
   if (!is_text(value)) return false;
   return name == "filter" ? is_filter(value.text->bytes) : is_test(value.text->bytes);
 }
@@ -284,9 +282,10 @@ Value made_of(Heap& heap, Kind kind, const Items& arguments, const Named& named)
 
 /// A fixed day, so that ids do not depend on the date.
 Value date(Heap& heap, std::string_view format) {
-  std::tm day{};  // Friday, 26 July 2024: the fallback of Llama 3.1's and 3.2's templates
+  std::tm day{};  // Friday, 26 July 2024, the fallback of Llama 3.1's and 3.2's templates: ids must not depend on the
+                  // day of a run
   day.tm_year = 124, day.tm_mon = 6, day.tm_mday = 26, day.tm_wday = 5, day.tm_yday = 207;
-  day.tm_isdst = -1;  // datetime.now() has no zone: %Z and %z are empty
+  day.tm_isdst = -1;  // as of Python's datetime.now(), which has no zone: %Z and %z are empty
   const std::string pattern(format);
   for (size_t at = pattern.find('%'); at < pattern.size(); at = pattern.find('%', at + 2)) {
     if (at + 1 == pattern.size() ||

@@ -56,7 +56,7 @@ class Parser : private ExpressionParser {
       at_ = std::min(end + 2, source.size());
       if (take("-")) {
         end = begin + strip_characters(source.substr(begin, end - begin), nullptr, false, true).size();
-      } else if (!take("+") && at != source.npos && source[at + 1] != '{') {  // only blanks before it on its line
+      } else if (!take("+") && at != source.npos && source[at + 1] != '{') {  // lstrip_blocks, which transformers sets
         const size_t feed = source.substr(begin, at - begin).rfind('\n');
         const size_t line = feed == source.npos ? begin : begin + feed + 1;
         const bool starts = line == 0 || source[line - 1] == '\n';

@@ -204,7 +204,7 @@ void put_in_case(Heap& heap, TracedText& to, std::string_view bytes, size_t from
 }  // namespace
 
 Value in_case(Heap& heap, const Value& text, std::string_view name) {
-  bool inside = false;  // inside a word, after its first letter
+  bool inside = false;
   TracedText to;
   for_each_character(heap, as_text(text), [&](std::string_view bytes, size_t from) {
     put_in_case(heap, to, bytes, from, name == "upper" || (name != "lower" && !inside), name);

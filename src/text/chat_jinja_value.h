@@ -74,7 +74,7 @@ struct Value {
   };
 };
 
-/// Lists in lists, where Python's own limit is about 1,000.
+/// Lists in lists. Comparing, printing and freeing them recurse; Python's own limit is about 1,000.
 inline constexpr int kDeepestValue = 150;
 
 using Items = std::vector<Value>;

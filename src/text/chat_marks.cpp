@@ -59,7 +59,8 @@ bool append_token_starts(const Tokenizer& tokenizer, std::string_view text, std:
       const std::string_view own = std::string_view(decoded).substr(skipped);
       length = common_characters(own, text.substr(at));
       whole = length == own.size();
-      // What follows the whole characters may only be the first bytes of the next one.
+      // Only the first bytes of the next character may follow; anything else means that the ids are not those of the
+      // text.
       if (!whole && own.substr(length).find_first_not_of(kReplacement) != own.npos) return false;
       next = {at + length, !whole};
     }

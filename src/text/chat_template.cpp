@@ -205,7 +205,9 @@ bool ChatTemplate::Form::writes_parts(const std::string& role) const {
     if (message.role == role) message.parts = {message.content};
   }
   try {
-    return run(messages, false).output.text.find("{'type': 'text'") == std::string::npos;  // as Python prints a list
+    return run(messages, false).output.text.find("{'type': 'text'") ==
+           std::string::npos;  // the template printed the list of parts, which Python writes like this, instead of
+                               // reading it
   } catch (const jinja::TemplateError&) {
     return false;
   }

@@ -337,7 +337,7 @@ void add_pieces(const fs::path& path, const SentencePieceModel& source, Tokenize
   settings.extra_of_model = true;
   for (const SentencePiece& piece : source.pieces) {
     const bool control = piece.type == SentencePiece::Type::control;
-    // The generic form matches user-defined pieces itself.
+    // The model of the generic form matches user-defined pieces itself.
     const bool is_user_defined = piece.type == SentencePiece::Type::user_defined && settings.reader == Class::llama;
     if (!control && !is_user_defined) continue;
     AddedToken token;
@@ -432,8 +432,8 @@ std::optional<HuggingFaceParts> read_with_settings(const fs::path& path, const s
   Assembly assembly(path, settings, parts_of(JsonNode(form, path)));
   const auto count = static_cast<int32_t>(tokens.size());
   int32_t last = settings.added.empty() ? -1 : settings.added.back().first;
-  auto listed = settings.added.begin();         // by id
-  for (int32_t id = count; id <= last; ++id) {  // ids without a name get one
+  auto listed = settings.added.begin();
+  for (int32_t id = count; id <= last; ++id) {  // a gap would shift all later ids, so ids without a name get one
     while (listed->first < id) ++listed;
     AddedToken token;
     token.content = listed->first != id ? fmt::format("<|reserved_token_{}|>", id) : listed->second.content;

@@ -35,7 +35,7 @@ HuggingFaceModel::HuggingFaceModel(const JsonNode& node, bool byte_level)
       byte_fallback_(node.flag("byte_fallback", false)),
       fuse_unknown_(node.flag("fuse_unk", false)),
       ignore_merges_(node.flag("ignore_merges", false)) {
-  // Old files have no type: a model with merges is BPE.
+  // Files of old releases have no type; of the models that they may hold, only BPE has merges.
   std::optional<JsonNode> type = node.find("type");
   if (type && type->text() != "BPE") node.fail(fmt::format("is of type {}, which {}.", type->text(), kTokenizeOffline));
   check_settings(node);

@@ -85,7 +85,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const fs::path& path) {
       return open_sentencepiece(file);
     case Kind::unknown:
       fail(file, fmt::format("this is not a tokenizer file that is known here. {}.", kTokenizerForms));
-    case Kind::empty:  // the reader reports the error: the file is empty, or cannot be opened
+    case Kind::empty:  // the reader says whether the file is empty or cannot be opened
     case Kind::tiktoken:
       break;
   }

@@ -27,7 +27,8 @@ constexpr std::string_view kWord =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
 constexpr size_t kJitStackStart = size_t{32} << 10;
 constexpr size_t kJitStackMost = size_t{8} << 20;
-constexpr size_t kSearchedPlaces = 1024;            // of one search's step
+// A search without a match looks at every place, and from each to the end of the text: see Pattern::find.
+constexpr size_t kSearchedPlaces = 1024;
 constexpr std::chrono::seconds kLongestSearch{20};  // without a match, in one text
 
 [[noreturn]] void refuse_expression(std::string_view expression, std::string_view what) {
@@ -37,7 +38,7 @@ constexpr std::chrono::seconds kLongestSearch{20};  // without a match, in one t
               fmt::format("the expression {}{} {}", shown, expression.size() > 200 ? "…" : "", what));
 }
 
-// Other characters than White_Space, for \S in a class.
+// For \S in a class: PCRE2 cannot subtract kSpace from a class, so the other characters are listed.
 constexpr std::string_view kNoSpace =
     R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
 
@@ -66,7 +67,7 @@ class Translator {
       depth_ = 1;
       const bool negated = follows("[^");
       take(negated ? 2 : 1, negated ? "[^" : "[");
-      if (follows("]")) take(1, "\\]");  // first in a class, it is itself
+      if (follows("]")) take(1, "\\]");  // in Oniguruma the first one in a class is itself
       return;
     }
     // Of lines, as in Oniguruma; none begins at the end of the text.
@@ -148,7 +149,7 @@ class Translator {
     if (std::string_view("HRXKGbBCQEOyYWMgkN").find(kind) != std::string_view::npos || (place && in_class)) {
       refuse_expression(expression_, fmt::format("has \\{}{}", kind, in_class ? " in a class" : ""));
     }
-    // \p{L} and \x{9} end at their closing brace, which is not a repetition count's.
+    // \p{L} and \x{9} are copied with their braces, which would otherwise be read as those of a repetition count.
     const bool braced = (kind == 'p' || kind == 'P' || kind == 'x') && expression_.substr(at_ + 2).starts_with('{');
     const size_t end = braced ? std::min(expression_.find('}', at_), expression_.size() - 1) + 1 : at_ + 2;
     take(end - at_, expression_.substr(at_, end - at_));
@@ -197,7 +198,8 @@ Pattern::Pattern(std::string_view expression, Anchor anchor) : program_(std::mak
   const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
       pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
   if (!context) throw std::bad_alloc();
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);  // a dot matches all else
+  // In Oniguruma a dot excludes LF alone; how PCRE2 was built decides its own default.
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   program_->code =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(ours.data()), ours.size(),
                     options | (program_->is_anchored ? PCRE2_ANCHORED : 0u), &error, &offset, context.get());
@@ -275,7 +277,7 @@ std::string Pattern::translated(std::string_view expression) { return Translator
 
 namespace {
 
-// The expressions as spelled in tokenizer files.
+// Spelled as in tokenizer files, since they are compared as text: one of these has code of its own, without PCRE2.
 constexpr std::string_view kLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen2 =
@@ -346,7 +348,7 @@ size_t whitespace_end(const AsciiScanner& scan, size_t begin) {
   if (scan.is(end, CharacterKind::beyond_ascii)) return 0;
   if (after_newline != 0) return after_newline;
   if (scan.ended(end) || end - begin == 1) return end;
-  return end - 1;  // the last space belongs to the next word
+  return end - 1;  // \s+(?!\S): the last space belongs to the next word
 }
 
 }  // namespace
@@ -389,7 +391,7 @@ size_t PieceSplitter::gpt2_ascii_end(std::string_view text, size_t begin) {
   size_t end = begin;
   while (scan.is_space_or_newline(end)) ++end;
   if (scan.is(end, CharacterKind::beyond_ascii)) return 0;
-  return scan.ended(end) || end - begin == 1 ? end : end - 1;  // the last space belongs to the next word
+  return scan.ended(end) || end - begin == 1 ? end : end - 1;  // as above
 }
 
 PieceSplitter::PieceSplitter(Rule rule)

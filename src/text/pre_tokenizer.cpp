@@ -52,7 +52,7 @@ class DelimiterCutter {
         if (!is_match) emit(settled_, end);
         begin_ = end;
         break;
-      case Delimiters::merged_with_next:  // a match begins a piece; the text after it goes on
+      case Delimiters::merged_with_next:
         if (is_match || !follows_match_) flush(settled_);
         break;
       case Delimiters::merged_with_previous:

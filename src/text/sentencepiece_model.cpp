@@ -163,7 +163,7 @@ SentencePieceModel read_sentencepiece_model(const std::filesystem::path& path) {
 
 bool looks_like_sentencepiece(std::string_view bytes) {
   ProtobufReader reader(bytes);
-  // The first piece starts with its text: field 1 of field 1. `bytes` may end inside a later piece.
+  // Two levels are read, since one field alone would match other binary files. `bytes` may end inside a later piece.
   Field piece, text;
   if (!reader.next(piece) || piece.number != 1 || piece.wire != Field::Wire::content) return false;
   return ProtobufReader(piece.content).next(text) && text.number == 1 && text.wire == Field::Wire::content;
@@ -214,7 +214,7 @@ bool ProtobufReader::next(Field& field) {
       ok_ = true;
       break;
     }
-    default:  // groups, not used by models
+    default:  // groups: no model has them, so this is another kind of file
       return false;
   }
   return ok_;
@@ -242,8 +242,8 @@ bool ProtobufReader::take(size_t count, uint64_t& value) {
 
 namespace {
 
-constexpr float kUnknownPenalty = 10.0f;   // subtracted from the lowest score (unigram_model.cc)
-constexpr float kLargestSum = 100'000.0f;  // larger sums are reset to 0 (package 0.2.3)
+constexpr float kUnknownPenalty = 10.0f;   // as in the package (unigram_model.cc): ids depend on it
+constexpr float kLargestSum = 100'000.0f;  // the package (0.2.3) resets larger sums, which changes their rounding
 constexpr size_t kCachedWords = size_t{1} << 16;
 
 uint64_t key_of_step(uint32_t node, unsigned char byte) { return (uint64_t{node} << 8 | byte) + 1; }
@@ -267,7 +267,7 @@ UnigramEncoder::UnigramEncoder(const SentencePieceModel& model) : unknown_id_(mo
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const SentencePiece& piece = model.pieces[i];
     const auto id = static_cast<int32_t>(i);
-    // A user-defined piece gets a bonus so that it always wins.
+    // The package's bonus, so that a user-defined piece always wins.
     const bool user_defined = piece.type == Type::user_defined;
     scores_[i] = user_defined ? static_cast<float>(0.1 * static_cast<double>(piece.text.size() - 1)) : piece.score;
     if (piece.type == Type::unknown) scores_[i] = unknown_score_;
@@ -339,7 +339,7 @@ void UnigramEncoder::search(std::string_view stretch, float sum, Pass& pass) con
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   pass.nodes_.assign(stretch.size() + 1, {0, -1, -1, kNone});
   pass.nodes_[0].best = sum;
-  // A later candidate must be strictly better to replace an earlier one.
+  // Only a strictly better candidate replaces an earlier one, as in the package: ties decide ids.
   size_t frontier = 0;
   auto offer = [&](size_t begin, size_t end, int32_t id, float candidate) {
     Pass::Node& node = pass.nodes_[end];
@@ -425,7 +425,7 @@ void UnigramEncoder::keep(const PieceCache::Key& key, std::string_view stretch, 
   word.count = static_cast<uint32_t>(ids.size());
   std::copy(ids.begin(), ids.end(), word.ids.begin());
   if (sum_of(word, 0) != pass.nodes_[stretch.size()].best)
-    return;  // normalisation can write bytes that are not a character
+    return;  // normalisation can write bytes that are no character; their ids do not repeat the sums
   const size_t pieces = pass.found_.size() / 2;
   size_t characters = 0;
   for (size_t at = 0; at < stretch.size(); ++characters) at += utf8_length(static_cast<unsigned char>(stretch[at]));

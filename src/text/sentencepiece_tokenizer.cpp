@@ -16,7 +16,7 @@ namespace {
 
 using Type = SentencePiece::Type;
 
-constexpr size_t kBlock = size_t{64} << 10;  // bytes normalised per block
+constexpr size_t kBlock = size_t{64} << 10;  // bytes: a normalised document is never in memory as a whole
 
 /// The id of a piece, if the model marks it as a control piece.
 int32_t control_id(const SentencePieceModel& model, const std::string& name) {
@@ -55,7 +55,7 @@ class Decoder {
     std::string_view rest = piece.text;
     if (at_front_ && (model_.add_dummy_prefix || model_.remove_extra_whitespaces) && rest.starts_with(kWordMark)) {
       rest.remove_prefix(kWordMark.size());
-      // With remove_extra_whitespaces, all leading spaces are removed.
+      // As in the package: with remove_extra_whitespaces decoding removes all leading spaces, else one.
       took_space_ = !model_.remove_extra_whitespaces;
     }
     while (!rest.empty()) {
@@ -134,7 +134,7 @@ void SentencePieceTokenizer::encode_append(std::string_view text, std::vector<in
                      [&](std::string_view part, size_t begin, size_t end) { pieces.add(part, begin, end, encode); });
     pieces.flush();
   }
-  if (!model_.byte_fallback) {  // fuse a run of unknown pieces into one
+  if (!model_.byte_fallback) {  // the package gives one id for a run of unknown pieces
     auto both_unknown = [this](int32_t a, int32_t b) { return a == model_.unknown_id && b == a; };
     const auto first = ids.begin() + static_cast<std::ptrdiff_t>(before);
     ids.erase(std::unique(first, ids.end(), both_unknown), ids.end());
@@ -154,7 +154,7 @@ void SentencePieceTokenizer::for_each_stretch(std::string_view text, std::string
     size_t begin = 0;
     for (size_t end; begin < normalized.size(); begin = end) {
       end = words_stand_alone_ ? marked_word_end(normalized, begin) : normalized.size();
-      if (end == normalized.size() && more) break;  // the word may continue
+      if (end == normalized.size() && more) break;  // the word may continue in the next block
       encode(normalized, begin, end);
     }
     normalized.erase(0, begin);
@@ -459,7 +459,7 @@ bool SentencePieceNormalizer::Pass::run(size_t bytes, std::string& out) {
     while (out.ends_with(owner_.space_)) out.resize(out.size() - owner_.space_.size());
   }
   if (owner_.add_dummy_prefix_ && owner_.whitespace_as_suffix_) out += owner_.space_;
-  wrote_nothing_ = true;  // the end of the text has been handled
+  wrote_nothing_ = true;
   return false;
 }
 

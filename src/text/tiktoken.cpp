@@ -232,7 +232,8 @@ std::vector<std::string> read_tiktoken_file(const std::filesystem::path& path) {
 
 namespace {
 
-// The end of a file of `tokenizer train`: an empty line, which all readers of the format skip.
+// Ends a file of `tokenizer train`, so that a file of ours is known: an empty line, which all readers of the format
+// skip.
 constexpr std::string_view kOwnMark = "\n";
 
 struct KnownVocabulary {
@@ -327,7 +328,7 @@ constexpr bool stands_for_itself(int byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
 }
 
-/// The other bytes map to the characters from U+0100 on, in order.
+/// GPT-2's byte alphabet: bytes that print stand for themselves, the others map to U+0100 and on, in order.
 constexpr std::array<char32_t, 256> kCharacters = [] {
   std::array<char32_t, 256> characters{};
   char32_t next = 0x100;
@@ -336,7 +337,7 @@ constexpr std::array<char32_t, 256> kCharacters = [] {
   return characters;
 }();
 
-constexpr size_t kEnd = 0x100 + 68;  // 68 bytes do not map to themselves
+constexpr size_t kEnd = 0x100 + 68;  // one past the largest: 68 bytes do not print
 
 constexpr std::array<int16_t, kEnd> kBytes = [] {
   std::array<int16_t, kEnd> bytes{};

@@ -45,7 +45,7 @@ constexpr std::array kModelClasses = {
     ModelClass{"CohereTokenizer", " cohere cohere2 "},
 };
 
-/// Of these the model's class counts, too, although it is not kGenericClass.
+/// transformers takes the model's class for these, too: their published files name another.
 constexpr std::array kMisnamed = {"qwen2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"};
 
 std::string_view class_of_model(const std::string& type) {
@@ -102,7 +102,7 @@ class SettingsReader {
 
  private:
   void load(const fs::path& path, std::optional<JsonNode>& node) {
-    if (!fs::exists(path)) return;  // read_json_file says what is wrong with a pipe or a folder
+    if (!fs::exists(path)) return;  // not is_regular_file: read_json_file says what is wrong with a pipe or a folder
     documents_.push_back(std::make_unique<nlohmann::json>(read_json_file(path)));
     node.emplace(*documents_.back(), path);
     if (!documents_.back()->is_object()) node->fail(fmt::format("is not an object. {}", kDamagedSettings));
@@ -130,7 +130,7 @@ class SettingsReader {
     if (!of_model.empty() && model_decides) name = of_model;
     settings_.class_name = name;
     settings_.reader = class_named(name);
-    // Many byte-level tokenizers name the class of the first Llama's.
+    // Many byte-level tokenizers name the class of the first Llama's by mistake.
     if (settings_.reader == Class::llama && file_ && file_->value().dump().find("\"ByteLevel\"") != std::string::npos) {
       settings_.reader = Class::backend;
     }
@@ -141,7 +141,7 @@ class SettingsReader {
     settings_.split_special_tokens = config.flag("split_special_tokens", false);
     settings_.add_prefix_space = config.flag("add_prefix_space", settings_.reader == Class::llama);
     if (config.find("legacy")) settings_.legacy = config.flag("legacy", false);
-    if (!file_) {  // a tokenizer.json has its post-processor
+    if (!file_) {  // a tokenizer.json has a post-processor, which decides instead
       settings_.add_bos = config.flag("add_bos_token", false);
       settings_.add_eos = config.flag("add_eos_token", false);
       if (std::optional<JsonNode> code = config.find("auto_map")) {
@@ -189,7 +189,7 @@ class SettingsReader {
 
   void read_extra(const JsonNode& list) {
     settings_.names_extra = list.value().is_array();
-    if (list.value().is_object()) {  // by name
+    if (list.value().is_object()) {
       for (const auto& [key, value] : list.value().items()) set(key, special_token(*list.find(key)));
       return;
     }

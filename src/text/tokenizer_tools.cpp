@@ -64,7 +64,8 @@ void encode_stream(const Tokenizer& tokenizer, const TokenizerEncoding& encoding
     return;
   }
   const std::vector<int32_t> ids = tokenizer.encode(text, encoding.bos, encoding.eos);
-  for (std::span<const int32_t> rest = ids; !rest.empty();) {  // the text of all of them is longer than they are
+  for (std::span<const int32_t> rest = ids;
+       !rest.empty();) {  // in parts, since the text of all ids may be many times as long as they are
     const std::span<const int32_t> some = rest.first(std::min<size_t>(rest.size(), 65536));
     rest = rest.subspan(some.size());
     out << fmt::format("{}", fmt::join(some, " ")) << (rest.empty() ? "" : " ");

@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 Json vocabulary_of(std::span<const std::string> tokens, std::span<const std::string> special) {
   Json vocabulary = Json::object();
   auto add = [&](const std::string& token) {
-    // Not operator[], which searches all earlier keys.
+    // Not operator[]: an ordered object searches all earlier keys, which is quadratic in the vocabulary.
     vocabulary.get_ref<Json::object_t&>().emplace_back(to_byte_alphabet(token), vocabulary.size());
   };
   std::for_each(tokens.begin(), tokens.end(), add);

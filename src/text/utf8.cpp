@@ -118,7 +118,8 @@ size_t advance_characters(std::string_view text, size_t at, int64_t characters) 
     uint64_t eight;
     std::memcpy(&eight, text.data() + at, sizeof eight);
     uint64_t continuations = eight >> 7 & ~(eight >> 6) & kOnes;
-    characters -= 8 - static_cast<int64_t>(continuations * kOnes >> 56);  // the product's top byte is the sum of all
+    characters -=
+        8 - static_cast<int64_t>(continuations * kOnes >> 56);  // multiplying adds up all bytes in the top one: no loop
     at += 8;
   }
   while (at < text.size() && is_continuation(static_cast<unsigned char>(text[at]))) ++at;

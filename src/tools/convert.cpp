@@ -154,7 +154,7 @@ void write_form(const WeightConversion& conversion, HeldModel& held, TorchtitanR
   try {
     write_for_torchtitan(*held.storage, held.checkpoint, form, tables, target);
   } catch (const StorageError&) {
-    throw;  // the message names the file
+    throw;  // its message names the file already
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", conversion.from.string(), error.what()));
   }

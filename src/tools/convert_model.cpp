@@ -19,7 +19,7 @@ ModelRequest with_vocabulary(ModelRequest request, int64_t words) {
   request.tokenizer_vocabulary = words;
   try {
     describe_model(request);
-  } catch (const Error&) {  // the flavor has its own, smaller vocabulary
+  } catch (const Error&) {  // the flavor's own vocabulary is smaller than the tokenizer's: the weights decide, not it
     request.tokenizer_vocabulary = 1;
   }
   return request;

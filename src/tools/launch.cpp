@@ -257,11 +257,11 @@ void Launcher::give_up_output() {
 void Launcher::keep(const RankProcess& rank, std::string_view line) {
   std::unique_ptr<AppendFile>& file = files_[rank.rank()];
   if (!file) {
-    std::error_code ignored;  // opening the file reports it
+    std::error_code ignored;  // if it fails, so does opening the file, which says why
     std::filesystem::create_directories(request_.output_folder, ignored);
     file = std::make_unique<AppendFile>(request_.output_folder / fmt::format("rank-{:04}.out", rank.rank()));
   }
-  // Not a reason to stop: errors of a rank go to its standard error.
+  // A full disk is no reason to stop the run: errors of a rank go to its standard error, not here.
   if (file->append_line(line) || lost_lines_) return;
   lost_lines_ = true;
   std::cerr << fmt::format(
@@ -277,7 +277,7 @@ std::string Launcher::story_of(const RankProcess& rank) const {
     return fmt::format("was killed by signal {} ({}); unless someone sent it, the system was out of memory (see dmesg)",
                        end.signal, ::strsignal(end.signal));
   }
-  // A failed rank may leave the error message to rank 0.
+  // A failed rank may leave its message to rank 0, which prints it once: then the last line of any rank is the cause.
   std::string_view words = rank.last_error_line.empty() ? last_error_line_ : rank.last_error_line;
   if (words.starts_with(kOwnName)) words.remove_prefix(kOwnName.size());
   const std::string how = end.signal != 0
@@ -298,7 +298,7 @@ int Launcher::close() const {
 }  // namespace
 
 int launch_ranks(const LaunchRequest& request) {
-  ::signal(SIGPIPE, SIG_IGN);  // ranks do not end because their log is not read
+  ::signal(SIGPIPE, SIG_IGN);  // a pager that is closed must not end the run
   return Launcher(request).run();
 }
 

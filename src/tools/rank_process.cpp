@@ -42,7 +42,7 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
 [[noreturn]] void become(const char* program, char** arguments, char** environment, int output, int errors,
                          pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(127);  // the parent ended before this point
+  if (::getppid() != parent) ::_exit(127);  // the parent ended before prctl, so no signal would come
   // A Ctrl-C must reach only the launcher, which forwards it: a second one would mean "stop at once".
   ::setpgid(0, 0);
   sigset_t none;

@@ -50,7 +50,6 @@ std::string hugging_face_name(const std::string& ours) {
   for (const Renaming& name : kOuterNames) {
     if (ours == name.ours) return name.theirs;
   }
-  // layers.N.WHAT.weight, or .bias
   const size_t number = ours.find('.') + 1;
   const size_t what = ours.find('.', number) + 1;
   const size_t leaf = ours.rfind('.');
@@ -71,7 +70,7 @@ int64_t rotary_heads(const std::string& name, const LlamaArguments& arguments) {
 
 /// A scaling in transformers' terms, without the fields that it does not read.
 Json rotary_json(const RotaryScaling& scaling) {
-  constexpr std::array<const char*, 4> kTypes{"llama3", "linear", "dynamic", "yarn"};  // by RotaryScaling::Kind
+  constexpr std::array<const char*, 4> kTypes{"llama3", "linear", "dynamic", "yarn"};
   Json json{{"rope_type", kTypes.at(static_cast<size_t>(scaling.kind))}};
   visit_rotary_numbers(scaling.kind, [&](const char*, const char* key, auto number) { json[key] = scaling.*number; });
   return json;
@@ -96,7 +95,7 @@ class Comparison {
     } else if (there == here) {
       return;
     }
-    // A change of type is never deliberate.
+    // Tuned numbers may differ, but a change of type is never deliberate.
     const bool same_kind = there.is_null() || there.is_number() == here.is_number();
     const bool tuned = key.find("rope") != key.npos || key.find("rotary") != key.npos || key.ends_with("norm_eps");
     differences_.push_back(
@@ -167,7 +166,7 @@ LlamaAdapter::Kind LlamaAdapter::kind(const ModelRequest& request) const {
 
 std::vector<ModelFact> LlamaAdapter::facts(const ModelRequest& request) const {
   ModelRequest own = request;
-  own.block_causal = false;  // it depends on the data, not on the weights
+  own.block_causal = false;  // the data decide it: the same weights serve both, and must compare as equal
   const LlamaArguments a = llama_arguments(own);
   const auto number = [](auto value) { return fmt::format("{}", value); };
   return {{"n_heads", number(a.heads), "model.override.n_heads"},
@@ -222,9 +221,10 @@ nlohmann::ordered_json LlamaAdapter::hugging_face_config(const ModelRequest& req
   if (arguments.rope_scaling) {
     config["rope_scaling"] = rotary_json(*arguments.rope_scaling);
     const bool dynamic = arguments.rope_scaling->kind == RotaryScaling::Kind::dynamic;
-    if (dynamic) config["max_position_embeddings"] = arguments.rope_scaling->original_context;  // scaled beyond it
+    // transformers scales from this length on.
+    if (dynamic) config["max_position_embeddings"] = arguments.rope_scaling->original_context;
   }
-  // transformers' classes use a sliding window by default.
+  // Left out, the key would get the default of transformers' classes, a sliding window that training did not have.
   if (request.model.name == "mistral") config["sliding_window"] = nullptr;
   if (request.model.name.starts_with("qwen")) config["use_sliding_window"] = false;
   return config;
@@ -282,7 +282,8 @@ std::vector<SettingDifference> LlamaAdapter::meta_differences(const Json& params
   comparison.expect("norm_eps", arguments.norm_epsilon, arguments.norm_epsilon);
   comparison.expect("rope_theta", arguments.rope_theta, arguments.rope_theta);
   const Json vocabulary = params.value("vocab_size", Json(-1));
-  if (vocabulary != -1) comparison.expect("vocab_size", arguments.vocabulary);  // −1: the tokenizer's
+  // Meta's files write −1 where the tokenizer decides.
+  if (vocabulary != -1) comparison.expect("vocab_size", arguments.vocabulary);
   comparison.expect("use_scaled_rope", arguments.rope_scaling.has_value(), false);
   return comparison.take();
 }
