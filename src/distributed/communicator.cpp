@@ -183,7 +183,8 @@ int64_t total_elements(const std::vector<at::Tensor>& tensors) {
 }
 
 void pack(const std::vector<at::Tensor>& tensors, const at::Tensor& message) {
-  TITAN_CHECK(message.dim() == 1 && message.numel() == total_elements(tensors), summary_of({message}),
+  // A message may be longer: reductions pad it to equal parts of the ranks.
+  TITAN_CHECK(message.dim() == 1 && message.numel() >= total_elements(tensors), summary_of({message}),
               summary_of(tensors));
   if (neighbours(tensors)) {
     message.copy_(as_one(tensors));
@@ -235,7 +236,7 @@ at::Tensor pack_rows(const std::vector<at::Tensor>& inputs, int64_t ranks) {
 }
 
 void unflatten(const at::Tensor& message, const std::vector<at::Tensor>& tensors) {
-  TITAN_CHECK(message.dim() == 1 && message.numel() == total_elements(tensors), summary_of({message}),
+  TITAN_CHECK(message.dim() == 1 && message.numel() >= total_elements(tensors), summary_of({message}),
               summary_of(tensors));
   int64_t offset = 0;
   for (const at::Tensor& tensor : tensors) {
