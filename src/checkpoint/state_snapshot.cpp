@@ -11,8 +11,8 @@
 namespace titan {
 namespace {
 
-constexpr size_t kSnapshotPiece = size_t{1}
-                                  << 18;  // bytes taken from the source at once; they stay in the cache until written
+/// Bytes taken from the source at once: they stay in the cache until they are written.
+constexpr size_t kSnapshotPiece = size_t{1} << 18;
 
 }  // namespace
 

@@ -87,40 +87,15 @@ void drop_trailing_slashes(JobConfig& config) {
   for (MixtureSource& source : config.data.mixture) drop(source.path);
 }
 
-LoadedConfig load(const Schema& schema, const detail::TomlDocument& document, const detail::CommandLine& command_line,
-                  std::vector<Problem> problems, std::span<const ConfigCheck> checks) {
-  LoadedConfig loaded;
-  loaded.problems = std::move(problems);
-  detail::GivenReader reader(schema, loaded.problems);
-  if (document.syntax_error) loaded.problems.push_back(*document.syntax_error);
-  reader.read(document);
-  reader.read(command_line);
-  const detail::GenerationChoice choice = detail::decide_generation(reader.all(), loaded.problems);
-  loaded.generation_reason = choice.reason;
-  Settings settings(schema, choice.generation);
-  detail::apply_given(reader.all(), settings, loaded.problems, loaded.renamed);
-  detail::derive_december_microbatches(settings);
-  derive_following(schema, settings);
-  derive_rope_scaling(settings);
-  detail::apply_hugging_face_config(settings, loaded.problems);
-  loaded.config = settings.config();
-  drop_trailing_slashes(loaded.config);
-  loaded.origins = settings.origins();
-  detail::judge_effects(schema, settings, loaded.config, loaded.problems, loaded.notes);
-  run_checks(checks, loaded);
-  sort_by_place(loaded.problems);
-  return loaded;
-}
-
 /// The config file that the command line names; reports a problem if it names two different ones.
-std::string config_file_of(const detail::CommandLine& command_line, std::vector<Problem>& problems) {
+std::string config_file_of(detail::CommandLine& command_line) {
   std::string file = command_line.config_file.value_or("");
   for (const detail::CommandLineWord& word : command_line.words) {
     if (word.key != "job.config_file") continue;
     if (command_line.config_file && word.value != *command_line.config_file) {
-      problems.push_back({word.place, word.key,
-                          fmt::format("two config files, {} and {}", *command_line.config_file, word.value), "give one",
-                          Severity::error});
+      command_line.problems.push_back(
+          {word.place, word.key, fmt::format("two config files, {} and {}", *command_line.config_file, word.value),
+           "give one", Severity::error});
     }
     file = word.value;
   }
@@ -128,6 +103,31 @@ std::string config_file_of(const detail::CommandLine& command_line, std::vector<
 }
 
 }  // namespace
+
+LoadedConfig detail::load_read(const Schema& schema, const TomlDocument& document, CommandLine command_line,
+                               std::span<const ConfigCheck> checks) {
+  LoadedConfig loaded;
+  loaded.problems = std::move(command_line.problems);
+  GivenReader reader(schema, loaded.problems);
+  if (document.syntax_error) loaded.problems.push_back(*document.syntax_error);
+  reader.read(document);
+  reader.read(command_line);
+  const GenerationChoice choice = decide_generation(reader.all(), loaded.problems);
+  loaded.generation_reason = choice.reason;
+  Settings settings(schema, choice.generation);
+  apply_given(reader.all(), settings, loaded.problems, loaded.renamed);
+  derive_december_microbatches(settings);
+  derive_following(schema, settings);
+  derive_rope_scaling(settings);
+  apply_hugging_face_config(settings, loaded.problems);
+  loaded.config = settings.config();
+  drop_trailing_slashes(loaded.config);
+  loaded.origins = settings.origins();
+  judge_effects(schema, settings, loaded.config, loaded.problems, loaded.notes);
+  run_checks(checks, loaded);
+  sort_by_place(loaded.problems);
+  return loaded;
+}
 
 std::string config_file_remedy(const std::string& word) {
   std::vector<std::string> files{word + ".toml", "configs/" + word, "configs/" + word + ".toml"};
@@ -143,29 +143,19 @@ std::string config_file_remedy(const std::string& word) {
 LoadedConfig load_config(const Schema& schema, std::span<const std::string> arguments,
                          std::span<const ConfigCheck> checks) {
   detail::CommandLine command_line = detail::read_command_line(schema, arguments);
-  std::vector<Problem> problems = std::move(command_line.problems);
-  std::string file = config_file_of(command_line, problems);
+  const std::string file = config_file_of(command_line);
   detail::TomlDocument document;
   if (!file.empty()) {
     try {
       const std::string text = read_text_file(file, ExitCode::bad_config, detail::kMostTomlBytes);
       document = detail::read_toml(text, file);
     } catch (const Error& error) {
-      problems.push_back(
+      command_line.problems.push_back(
           {Place{Place::Kind::file, file}, "job.config_file", error.what(), config_file_remedy(file), Severity::error});
     }
   }
-  LoadedConfig loaded = load(schema, document, command_line, std::move(problems), checks);
+  LoadedConfig loaded = detail::load_read(schema, document, std::move(command_line), checks);
   loaded.config.job.config_file = file;
-  return loaded;
-}
-
-LoadedConfig load_config_text(const Schema& schema, std::string_view text, const std::string& name,
-                              std::span<const std::string> overrides, std::span<const ConfigCheck> checks) {
-  detail::CommandLine command_line = detail::read_command_line(schema, overrides);
-  std::vector<Problem> problems = std::move(command_line.problems);
-  LoadedConfig loaded = load(schema, detail::read_toml(text, name), command_line, std::move(problems), checks);
-  loaded.config.job.config_file = name;
   return loaded;
 }
 

@@ -22,11 +22,11 @@
 #include "titan/estimate/plan_report.h"
 #include "titan/job/job.h"
 #include "titan/job/pipeline_job.h"
+#include "titan/job/start.h"
 #include "titan/plan/plan.h"
 #include "titan/plan/program.h"
 #include "titan/train/compile.h"
 #include "titan/train/generate.h"
-#include "titan/train/host_wait_check.h"
 #include "titan/train/run.h"
 #include "titan/train/run_folder.h"
 #include "titan/train/start_report.h"
@@ -166,7 +166,9 @@ void set_up_device(Run& run) {
                run.device.name, human_bytes(static_cast<double>(run.device.memory_bytes)), threads,
                threads == 1 ? "" : "s");
   require_kernels(run.device);
-  refuse_waits_by_design(config, run.device.device);
+  if (const std::string problem = host_wait_obstacle(config, !run.device.device.is_cpu()); !problem.empty()) {
+    throw Error(ExitCode::bad_config, problem);
+  }
   const std::optional<LinearFloat8Section> float8 = float8_options(config);
   if (float8 && !float8->emulate) require_float8(run.device);
 }

@@ -4,13 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <string_view>
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/gpu/cuda.h"
-#include "titan/job/job.h"
 
 namespace titan {
 namespace {
@@ -41,24 +39,6 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
 void end(const at::RecordFunction&, at::ObserverContext*) { --depth; }
 
 }  // namespace
-
-void refuse_waits_by_design(const JobConfig& config, const at::Device& device) {
-  if (device.is_cpu() || !config.debug.sync_check || !config.training.enable_cpu_offload) return;
-  const auto refuse = [](std::string_view option, std::string_view waits_for) {
-    throw Error(ExitCode::bad_config,
-                fmt::format("debug.sync_check = true allows one host wait per step; training.enable_cpu_offload = true "
-                            "and {} = true together also wait for {}; disable one of the three",
-                            option, waits_for));
-  };
-  if (config.optimizer.early_step_in_backward) {
-    refuse("optimizer.early_step_in_backward", "each block's gradients, which its optimizer steps at once");
-  }
-  const std::optional<LinearFloat8Section> float8 = float8_options(config);
-  if (float8 && float8->enable_fsdp_float8_all_gather) {
-    refuse("quantize.linear.float8.enable_fsdp_float8_all_gather",
-           "the scales of each block's weights, which it casts itself");
-  }
-}
 
 HostWaitCheck::HostWaitCheck(const at::Device& device, bool on) : on_gpu_(on && device.is_cuda()) {
   if (on_gpu_) cuda().refuse_waits(true);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "support/checkout.h"
-#include "titan/config/load.h"
+#include "support/config_text.h"
 
 namespace titan {
 

@@ -6,9 +6,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "support/config_text.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
-#include "titan/config/load.h"
 #include "titan/job/job.h"
 #include "titan/job/pipeline_job.h"
 

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "titan/config/load.h"
+#include "support/config_text.h"
 #include "titan/job/checks.h"
 
 namespace titan {

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "support/config_text.h"
 #include "titan/base/text.h"
-#include "titan/config/load.h"
 
 namespace titan {
 namespace {

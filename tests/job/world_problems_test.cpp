@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "titan/config/load.h"
+#include "support/config_text.h"
 
 namespace titan {
 namespace {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "support/checkout.h"
+#include "support/config_text.h"
 #include "titan/base/text.h"
-#include "titan/config/load.h"
 #include "titan/job/checks.h"
 #include "titan/job/job.h"
 

@@ -30,10 +30,6 @@ struct LoadedConfig {
 LoadedConfig load_config(const Schema& schema, std::span<const std::string> arguments,
                          std::span<const ConfigCheck> checks = {});
 
-/// The same for the text of a file; places show `name` as the file.
-LoadedConfig load_config_text(const Schema& schema, std::string_view text, const std::string& name,
-                              std::span<const std::string> overrides = {}, std::span<const ConfigCheck> checks = {});
-
 /// "did you mean configs/llama3_8b.toml?" for llama3_8b if that file exists, otherwise what a config file is.
 std::string config_file_remedy(const std::string& word);
 

@@ -9,13 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "titan/config/job_config.h"
-
 namespace titan {
-
-/// Throws Error(bad_config) for a check on a GPU of steps in which the host waits by design. The wait of an optimizer
-/// on the host (WAIT_HOST) is allowed: it does not go through LibTorch, which does the check.
-void refuse_waits_by_design(const JobConfig& config, const at::Device& device);
 
 class HostWaitCheck {
  public:
