@@ -1,6 +1,11 @@
+#include <algorithm>
+#include <map>
+
 #include "support/files.h"
+#include "support/random_sequence.h"
 #include "tests/text/sentencepiece_files.h"
 #include "titan/text/tokenizer.h"
+#include "titan/text/utf8.h"
 
 namespace titan {
 namespace {
@@ -58,6 +63,72 @@ TEST(SentencePieceTokenizer, UnigramTakesTheCutOfTheHighestSum) {
   EXPECT_EQ(tokenizer->encode("ab", false, false), (Ids{3, 6}));  // −7 against −7.5 and −8
   EXPECT_EQ(tokenizer->encode("a b", false, false), (Ids{7, 3, 5}));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(tokenizer->encode("ab ab", false, false), (Ids{3, 6, 3, 6}));  // cached words
+}
+
+/// The plain twin of the unigram search: no trie, no words and no cache; the whole text is searched from its start, and
+/// every piece is compared at every place. Piece i has id 3 + i.
+Ids plain_unigram(const std::vector<std::pair<std::string, float>>& pieces, const std::string& text) {
+  struct Best {
+    float sum = 0;
+    int32_t id = -1;
+    size_t begin = 0;
+  };
+  float lowest = 0;
+  for (const auto& [name, score] : pieces) lowest = std::min(lowest, score);
+  std::vector<Best> best(text.size() + 1);
+  const auto offer = [&](size_t begin, size_t end, int32_t id, float score) {
+    const float sum = score + best[begin].sum;
+    if (best[end].id < 0 || sum > best[end].sum) best[end] = {sum, id, begin};
+  };
+  for (size_t begin = 0; begin < text.size(); begin += utf8_length(static_cast<unsigned char>(text[begin]))) {
+    const size_t character = utf8_length(static_cast<unsigned char>(text[begin]));
+    bool known = false;
+    for (size_t length = 1; length <= text.size() - begin; ++length) {
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        if (text.substr(begin, length) != pieces[i].first) continue;
+        offer(begin, begin + length, static_cast<int32_t>(3 + i), pieces[i].second);
+        known = known || length == character;
+      }
+    }
+    if (!known) offer(begin, begin + character, 0, lowest - 10);
+  }
+  Ids ids;
+  for (size_t end = text.size(); end > 0; end = best[end].begin) {
+    if (best[end].id != 0 || ids.empty() || ids.back() != 0) ids.push_back(best[end].id);
+  }
+  std::reverse(ids.begin(), ids.end());
+  return ids;
+}
+
+TEST(SentencePieceTokenizer, UnigramWithItsCacheOfWordsGivesTheIdsOfItsPlainTwin) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    PhiloxSequence random(seed);
+    const auto word = [&](uint32_t longest, const char* letters) {
+      std::string made(1 + random.below(longest), 'a');
+      for (char& c : made) c = letters[random.below(3)];
+      return made;
+    };
+    std::map<std::string, float> scores{{"▁", -3.0F}};
+    // Scores of few values make ties; those of many make sums whose rounding differs from place to place.
+    const auto score = [&] {
+      return seed % 2 == 0 ? -0.5F * static_cast<float>(1 + random.below(8))
+                           : -8 * static_cast<float>(random.uniform());
+    };
+    for (int i = 0; i < 15; ++i) scores[(random.below(3) == 0 ? "▁" : "") + word(4, "abc")] = score();
+    const std::vector<std::pair<std::string, float>> pieces(scores.begin(), scores.end());
+    std::string bytes;
+    for (const auto& [name, value] : pieces) bytes += piece(name, value);
+    auto tokenizer = opened(model_file(bytes, Kind::unigram));
+    std::vector<std::string> words(8);
+    for (std::string& each : words) each = word(9, "abd");  // d is unknown
+    std::string text, marked;
+    for (int i = 0; i < 60; ++i) {
+      const std::string& each = words[random.below(8)];
+      text += (i == 0 ? "" : " ") + each;
+      marked += "▁" + each;
+    }
+    EXPECT_EQ(tokenizer->encode(text, false, false), plain_unigram(pieces, marked)) << seed;
+  }
 }
 
 TEST(SentencePieceTokenizer, AUserDefinedPieceIsAlwaysTaken) {
