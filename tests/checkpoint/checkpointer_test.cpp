@@ -5,16 +5,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <functional>
-#include <future>
-#include <mutex>
-#include <thread>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "checkpoint/memory_storage.h"
 #include "checkpoint/states.h"
 #include "titan/checkpoint/commit.h"
 #include "titan/checkpoint/load.h"
-#include "titan/checkpoint/store_barrier.h"
 
 namespace titan {
 namespace {
@@ -334,130 +329,6 @@ TEST(CheckpointerOfOne, SeesToTheWayAtTheFirstSaveWhenTheRehearsalCouldNot) {
   checkpointer.save(1, test_state(test_layouts()[0], 0, 1));
   medium.restart({Surviving::Kind::none, 0});
   EXPECT_EQ(find_checkpoints(medium, "dump/root").size(), 1u);
-}
-
-TEST(StoreBarrier, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys) {
-  constexpr int64_t kRanks = 5, kRounds = 20;
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  std::vector<std::thread> threads;
-  std::mutex mutex;
-  int64_t right = 0;
-  for (int64_t rank = 0; rank < kRanks; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto barrier = make_store_barrier(store, "test", rank, kRanks, {.timeout = std::chrono::seconds(60)});
-      for (int64_t round = 0; round < kRounds; ++round) {
-        const auto heard = barrier->exchange(fmt::format("{} of {}\n\"{}\"", rank, round, std::string(1000, 'x')));
-        std::vector<std::string> expected;
-        for (int64_t other = 0; other < kRanks; ++other) {
-          expected.push_back(fmt::format("{} of {}\n\"{}\"", other, round, std::string(1000, 'x')));
-        }
-        const std::lock_guard lock(mutex);
-        right += heard == expected;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(right, kRanks * kRounds);
-  EXPECT_LE(store->getNumKeys(), 1);
-}
-
-TEST(StoreBarrier, ARankThatDoesNotComeIsAnErrorThatNamesIt) {
-  const auto waits = std::make_shared<WaitForGraph>();
-  const auto barrier = make_store_barrier(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2,
-                                          {.timeout = std::chrono::milliseconds(20), .waits = waits});
-  try {
-    barrier->exchange("here");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::peer_failure);
-    EXPECT_NE(std::string(error.what()).find("rank 1 did not reach a checkpoint barrier"), std::string::npos)
-        << error.what();
-    EXPECT_EQ(waits->now(), std::vector<int64_t>{1});
-  }
-}
-
-/// What `act` throws, which must be a peer's failure.
-std::string peer_failure_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::peer_failure) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
-TEST(StoreBarrier, WordsOfAllThatCannotBeReadAreRankZerosFailure) {
-  for (const std::string& words :
-       {std::string("{"), std::string("[1, 2]"), std::string("[\"alone\"]"), std::string(200000, '[')}) {
-    const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
-    store->set("test/0/heard", words);
-    const auto barrier = make_store_barrier(store, "test", 1, 2, {.timeout = std::chrono::seconds(60)});
-    const std::string says = peer_failure_of([&] { barrier->exchange("here"); });
-    EXPECT_TRUE(says.starts_with("rank 0 sent a checkpoint message that cannot be parsed")) << says;
-  }
-}
-
-TEST(StoreBarrier, WordsOfARankThatSaveAndLoadCannotReadAreItsFailure) {
-  // Rank 1 says `words` in every round.
-  class Broken : public RankBarrier {
-   public:
-    explicit Broken(std::string words) : words_(std::move(words)) {}
-    int64_t rank() const override { return 0; }
-    int64_t size() const override { return 2; }
-    std::vector<std::string> exchange(std::string message) override { return {std::move(message), words_}; }
-
-   private:
-    const std::string words_;
-  };
-  MemoryStorage storage;
-  save_as_all_ranks(storage, {"root", 1, "run"}, test_layouts()[0], 1);
-  for (const std::string& words :
-       {std::string("{"), std::string("{}"), std::string("[]"), std::string(200000, '['),
-        std::string(R"({"fate": 99, "why": "", "code": 0})"), std::string(R"({"fate": 5, "why": "", "code": 0})")}) {
-    Broken barrier(words);
-    const std::string says =
-        peer_failure_of([&] { load_folder_together(storage, barrier, "root/step-1", [](OpenCheckpoint&) {}); });
-    EXPECT_TRUE(says.starts_with("rank 1 sent a checkpoint message that cannot be parsed")) << says;
-  }
-}
-
-TEST(StoreBarrier, ARankThatIsLateButLivesIsWaitedForAndALineSaysSoAsOftenAsTheResponseTimeoutEnds) {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  const auto waits = std::make_shared<WaitForGraph>();
-  std::promise<void> told;
-  std::vector<std::string> lines;
-  const auto tell = [&](const std::string& line) {
-    lines.push_back(line);
-    EXPECT_EQ(waits->now(), std::vector<int64_t>{1});
-    EXPECT_TRUE(waits->health_check_due(WaitForGraph::Clock::now() + std::chrono::seconds(1))) << "the watcher asks on";
-    if (lines.size() == 3) told.set_value();
-  };
-  // The watcher's part; it hears of life, and nobody need be asked.
-  waits->note_alive(WaitForGraph::Clock::now() + std::chrono::hours(1));
-  const BarrierOptions options{std::chrono::minutes(5), std::chrono::milliseconds(20), waits, tell};
-  std::thread late([&] {
-    told.get_future().wait();
-    make_store_barrier(store, "test", 1, 2, {.timeout = std::chrono::minutes(5)})->exchange("late");
-  });
-  const auto heard = make_store_barrier(store, "test", 0, 2, options)->exchange("early");
-  late.join();
-  EXPECT_EQ(heard, (std::vector<std::string>{"early", "late"}));
-  EXPECT_GE(lines.size(), 3u);
-  EXPECT_EQ(lines[0], "A checkpoint barrier has waited 0 s for rank 1, which responds");
-  EXPECT_EQ(waits->now(), std::vector<int64_t>{});
-}
-
-TEST(StoreBarrier, ARankOfWhichNothingIsHeardIsNotSaidToLiveAndIsWaitedForUntilTheLimit) {
-  int64_t lines = 0;
-  const BarrierOptions options{std::chrono::milliseconds(100), std::chrono::milliseconds(10),
-                               std::make_shared<WaitForGraph>(), [&](const std::string&) { ++lines; }};
-  const auto begin = std::chrono::steady_clock::now();
-  EXPECT_THROW(make_store_barrier(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, options)->exchange("here"),
-               Error);
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(100));
-  EXPECT_EQ(lines, 0);
 }
 
 }  // namespace

@@ -142,6 +142,27 @@ TEST_F(TrainingState, NamesAreTorchtitans) {
   EXPECT_EQ(names, expected);
 }
 
+TEST_F(TrainingState, TheSettingsOfAParameterAreTheOptimizersTimesTheMultipliersOfItsGroup) {
+  save([&](int64_t rank) {
+    std::vector<SavedParameter> all = parameters(rank, 1);
+    all[0].lr_multiplier = 0.5;
+    all[0].weight_decay_multiplier = 0.25;
+    return run_state(all, some_progress());
+  });
+  OpenCheckpoint checkpoint(storage_, "root/step-7", true);
+  const auto saved = [&](const std::string& key) { return checkpoint.value(key); };
+  const std::string group = "optimizer.param_groups.a.weight.";
+  EXPECT_EQ(saved(group + "lr")->real, 1e-4 * 0.5);
+  EXPECT_EQ(saved(group + "initial_lr")->real, 3e-4 * 0.5);
+  EXPECT_EQ(saved(group + "weight_decay")->real, 0.1 * 0.25);
+  EXPECT_EQ(saved(group + "betas")->items.at(1)->real, 0.95);
+  EXPECT_EQ(saved(group + "eps")->real, 1e-8);
+  EXPECT_TRUE(saved(group + "fused")->is(PickleValue::Kind::boolean));
+  EXPECT_TRUE(saved(group + "foreach")->is(PickleValue::Kind::none));
+  EXPECT_EQ(saved("lr_scheduler.base_lrs")->items.at(0)->real, 3e-4 * 0.5);
+  EXPECT_EQ(saved("lr_scheduler._last_lr")->items.at(0)->real, 1e-4 * 0.5);
+}
+
 TEST_F(TrainingState, StatesThatAreLeftOutKeepWhatTheyHad) {
   save([&](int64_t rank) { return run_state(parameters(rank, 1), some_progress()); });
   const std::vector<SavedParameter> before = parameters(0, 50), into = parameters(0, 50);
