@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "titan/base/error.h"
 #include "titan/distributed/collective_trace.h"
 #include "titan/distributed/communicator_members.h"
 #include "titan/gpu/cuda.h"
@@ -11,12 +12,25 @@
 namespace titan {
 
 std::vector<Communicator*> MeshCommunicators::all() const {
+  std::vector<std::shared_ptr<Communicator>> named{gather, scatter,  replicate, tensor, context, loss,
+                                                   data,   pipeline, tied,      model,  world};
+  for (const auto& [name, group] : of_weights) named.push_back(group);
   std::vector<Communicator*> groups;
-  for (const auto& group : {gather, scatter, replicate, tensor, context, loss, data, pipeline, tied, model, world}) {
+  for (const auto& group : named) {
     const bool known = std::find(groups.begin(), groups.end(), group.get()) != groups.end();
     if (group && !known) groups.push_back(group.get());
   }
   return groups;
+}
+
+std::shared_ptr<Communicator> MeshCommunicators::for_weights(std::string_view name) const {
+  using namespace group_names;
+  if (name == kGather) return gather;
+  if (name == kScatter) return scatter;
+  if (name == kReplicate) return replicate;
+  const auto found = of_weights.find(name);
+  TITAN_CHECK((name.empty() || found != of_weights.end()) && "the weight group's communicator was made", name);
+  return name.empty() ? nullptr : found->second;
 }
 
 void MeshCommunicators::set_timeout(std::chrono::milliseconds timeout) {
@@ -33,8 +47,9 @@ void MeshCommunicators::reset_traffic() {
 
 MeshCommunicators make_mesh_communicators(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
                                           const MakeCommunicator& make, bool groups_of_one,
-                                          const std::optional<std::pair<int64_t, int64_t>>& tied) {
-  auto group_of = [&](const char* name, const std::vector<int64_t>& ranks,
+                                          const std::optional<std::pair<int64_t, int64_t>>& tied,
+                                          const std::vector<std::string>& of_weights) {
+  auto group_of = [&](const std::string& name, const std::vector<int64_t>& ranks,
                       const char* queue) -> std::shared_ptr<Communicator> {
     const auto mine = std::find(ranks.begin(), ranks.end(), rank);
     if ((ranks.size() == 1 && !groups_of_one) || mine == ranks.end()) return nullptr;
@@ -50,7 +65,7 @@ MeshCommunicators make_mesh_communicators(const DeviceMesh& mesh, int64_t rank, 
     return make(request);
   };
   // A queue of its own: for communicators whose calls overlap with other communication of the same ranks.
-  auto group = [&](const char* name, const char* queue = "") {
+  auto group = [&](const std::string& name, const char* queue = "") {
     return group_of(name, mesh.group(rank, axes_of(name)), queue);
   };
   using namespace group_names;
@@ -70,6 +85,9 @@ MeshCommunicators make_mesh_communicators(const DeviceMesh& mesh, int64_t rank, 
   }
   groups.model = group(kModel);
   groups.world = group(kWorld);
+  for (const std::string& name : of_weights) {
+    groups.of_weights[name] = group(name, name.starts_with(kGather) ? "gather" : "");
+  }
   return groups;
 }
 

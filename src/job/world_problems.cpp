@@ -152,8 +152,9 @@ std::string DegreeCheck::obstacle(int64_t degree) const {
   for (const UnitDescription& unit : model_->units) {
     if (unit.role != UnitRole::block) continue;
     for (const ParameterSpec& parameter : unit.parameters) {
-      if (!parameter.tensor_parallel_dimension) continue;
-      const int64_t size = parameter.shape[static_cast<size_t>(*parameter.tensor_parallel_dimension)];
+      const std::optional<int64_t> split = parameter.split_over(MeshAxis::tp);
+      if (!split) continue;
+      const int64_t size = parameter.shape[static_cast<size_t>(*split)];
       if (size % degree != 0) return fmt::format("{} rows or columns of {}", size, parameter.name);
     }
   }

@@ -62,8 +62,9 @@ WeightStores weights_of(const Plan& plan, const Assembly& assembly, const MeshCo
       assembly.offload ? assembly.offload : offload_of(device, /*enabled=*/false);
   WeightStores weights;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
-    weights.push_back(std::make_unique<WeightStore>(plan.groups[g], assembly.group_parameters[g], plan.request, offload,
-                                                    assembly.slots, groups, casts));
+    const WeightGroupPlan& group = plan.groups[g];
+    weights.push_back(std::make_unique<WeightStore>(group, assembly.group_parameters[g], plan.request, offload,
+                                                    group.gathers ? assembly.slots : nullptr, groups, casts));
   }
   return weights;
 }

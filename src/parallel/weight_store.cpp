@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -119,19 +120,23 @@ void WeightStore::Transfer::finish() {
 
 WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
                          std::shared_ptr<HostOffload> offload, std::shared_ptr<SlotPool> slots,
-                         MeshCommunicators groups, Float8Casts casts)
+                         const MeshCommunicators& groups, Float8Casts casts)
     : plan_(plan),
       parameters_(std::move(parameters)),
       trained_(trained_indices(plan)),
       trained_numel_(plan.trained_numel()),
       trained_shard_numel_(plan.trained_shard_numel()),
-      shards_(request.shards()),
+      shards_(plan.axes.shards),
       transient_gradients_(!slots && request.optimizer.early_step_in_backward),
       offload_(std::move(offload)),
       slots_(std::move(slots)),
-      groups_(std::move(groups)),
+      gathering_(groups.for_weights(plan.axes.gather)),
+      scattering_(groups.for_weights(plan.axes.scatter)),
+      replicating_(groups.for_weights(plan.axes.replicate)),
+      tensor_(groups.tensor),
+      tied_(groups.tied),
       casts_(std::move(casts)) {
-  TITAN_CHECK(shards_ == 1 || (slots_ && groups_.gather && groups_.scatter), plan_.name, shards_);
+  TITAN_CHECK(shards_ == 1 || (slots_ && gathering_ && scattering_), plan_.name, shards_);
   TITAN_CHECK(slots_ || !offload_->enabled(), plan_.name);
   TITAN_CHECK(parameters_.size() == plan_.parameters.size(), plan_.name, parameters_.size(), plan_.parameters.size());
   const bool pinned = offload_->pins();
@@ -175,6 +180,12 @@ void WeightStore::refresh() {
 }
 
 void WeightStore::scale_shards(const std::vector<WeightStore*>& stores) {
+  std::map<std::string, std::vector<WeightStore*>> alike;  // by communicator, in an order that all ranks share
+  for (WeightStore* store : stores) alike[store->plan_.axes.gather].push_back(store);
+  for (const auto& [communicator, members] : alike) scale_shards_alike(members);
+}
+
+void WeightStore::scale_shards_alike(const std::vector<WeightStore*>& stores) {
   std::vector<std::pair<WeightStore*, int64_t>> owners;  // with their numbers of float8 weights
   std::vector<at::Tensor> amaxes;
   for (WeightStore* store : stores) {
@@ -188,9 +199,8 @@ void WeightStore::scale_shards(const std::vector<WeightStore*>& stores) {
   }
   if (owners.empty()) return;
   const at::Tensor largest = at::cat(amaxes);
-  const MeshCommunicators& groups = owners[0].first->groups_;
-  for (Communicator* group : {groups.gather.get(), groups.tensor.get()}) {
-    if (group) group->all_reduce({largest}, Reduction::max)->wait();
+  for (Communicator* communicator : {owners[0].first->gathering_.get(), owners[0].first->tensor_.get()}) {
+    if (communicator) communicator->all_reduce({largest}, Reduction::max)->wait();
   }
   int64_t first = 0;
   for (const auto& [store, count] : owners) {
@@ -255,7 +265,7 @@ void WeightStore::unshard() {
       inputs[i] = inputs[i].view({-1}).view(at::kByte);
       outputs[i] = outputs[i].view({-1}).view(at::kByte);
     }
-    gather_.pending = groups_.gather->all_gather(std::move(outputs), std::move(inputs));
+    gather_.pending = gathering_->all_gather(std::move(outputs), std::move(inputs));
   };
   if (!offload_->enabled()) return gather();
   gather_.copy = offload_->to_device(shards, host, gather);
@@ -277,7 +287,7 @@ void WeightStore::scale() {
     if (parameter->in_float8()) weights.push_back(parameter->weight());
   }
   const at::Tensor largest = casts_.amaxes(weights, {});
-  if (groups_.tensor) groups_.tensor->all_reduce({largest}, Reduction::max)->wait();
+  if (tensor_) tensor_->all_reduce({largest}, Reduction::max)->wait();
   set_amaxes(largest);
 }
 
@@ -319,7 +329,7 @@ void WeightStore::close_gradient() {
     Parameter& parameter = *parameters_[i];
     if (!parameter.gradient_written()) parameter.gradient().zero_();
   }
-  if (shards_ == 1 && !groups_.replicate) complete_gradients();
+  if (shards_ == 1 && !replicating_) complete_gradients();
 }
 
 const at::Tensor& WeightStore::narrowed_gradients() {
@@ -363,17 +373,17 @@ void WeightStore::reduce_scatter() {
     outputs[i] = with_rows(offload_->device(), shards[i], parameter.chunk_rows);
     reduction_.copies.emplace_back(shards[i], outputs[i].narrow(0, 0, shards[i].size(0)));
   }
-  reduction_.pending = groups_.scatter->reduce_scatter(std::move(outputs), std::move(inputs));
+  reduction_.pending = scattering_->reduce_scatter(std::move(outputs), std::move(inputs));
 }
 
 void WeightStore::all_reduce() {
-  TITAN_CHECK(groups_.replicate, plan_.name);
+  TITAN_CHECK(replicating_, plan_.name);
   if (!slots_) {
     message_ = gradient_shards_.to(scalar_type(plan_.reduce));
   } else if (shards_ == 1) {
     narrowed_gradients();
   }
-  replication_ = groups_.replicate->all_reduce({reduced_sums()});
+  replication_ = replicating_->all_reduce({reduced_sums()});
 }
 
 void WeightStore::wait_reduce() {
@@ -386,7 +396,7 @@ void WeightStore::wait_reduce() {
   reduction_.finish();
   // The sums are no longer in the slot.
   if (!plan_.narrows_gradient() && !offload_->enabled()) free_gradient_slot();
-  if (!groups_.replicate) complete_gradients();
+  if (!replicating_) complete_gradients();
 }
 
 void WeightStore::complete_gradients() {
@@ -411,13 +421,13 @@ void WeightStore::reduce_partial() {
   for (const size_t i : trained_) {
     if (plan_.parameters[i].copied_over_tensor) shards.push_back(parameters_[i]->gradient_shard);
   }
-  groups_.tensor->all_reduce(std::move(shards))->wait();
+  tensor_->all_reduce(std::move(shards))->wait();
 }
 
 void WeightStore::add_tied() {
   std::vector<at::Tensor> shards;
   for (const size_t i : trained_) shards.push_back(parameters_[i]->gradient_shard);
-  groups_.tied->all_reduce(std::move(shards))->wait();
+  tied_->all_reduce(std::move(shards))->wait();
 }
 
 void WeightStore::to_host() {

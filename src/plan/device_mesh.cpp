@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "titan/base/error.h"
+#include "titan/base/text.h"
 
 namespace titan {
 
@@ -11,9 +12,25 @@ std::string_view name(MeshAxis axis) {
   return names[static_cast<size_t>(axis)];
 }
 
+namespace {
+
+MeshAxis axis_named(std::string_view word) {
+  const auto found =
+      std::find_if(kMeshAxes.begin(), kMeshAxes.end(), [&](MeshAxis axis) { return name(axis) == word; });
+  TITAN_CHECK(found != kMeshAxes.end(), word);
+  return *found;
+}
+
+}  // namespace
+
 std::vector<MeshAxis> axes_of(std::string_view group_name) {
   using enum MeshAxis;
   using namespace group_names;
+  if (const size_t colon = group_name.find(':'); colon != std::string_view::npos) {
+    std::vector<MeshAxis> axes;
+    for (const std::string& word : split(group_name.substr(colon + 1), '+')) axes.push_back(axis_named(word));
+    return axes;
+  }
   if (group_name == kGather || group_name == kScatter) return {dp_shard, cp};
   if (group_name == kReplicate) return {dp_replicate};
   if (group_name == kTensor) return {tp};
@@ -70,6 +87,21 @@ std::vector<int64_t> DeviceMesh::group(int64_t rank, std::span<const MeshAxis> a
     if (shares) ranks.push_back(other);
   }
   return ranks;
+}
+
+std::string DeviceMesh::communicator_over(const char* base, std::span<const MeshAxis> axes) const {
+  const auto wide = [this](std::span<const MeshAxis> all) {
+    std::vector<MeshAxis> kept(all.begin(), all.end());
+    std::erase_if(kept, [this](MeshAxis axis) { return size(axis) == 1; });
+    std::sort(kept.begin(), kept.end());
+    return kept;
+  };
+  const std::vector<MeshAxis> own = wide(axes);
+  if (own == wide(axes_of(base))) return base;
+  if (own.empty()) return {};
+  std::vector<std::string> words;
+  for (const MeshAxis axis : own) words.emplace_back(name(axis));
+  return fmt::format("{}:{}", base, join(words, "+"));
 }
 
 int64_t DeviceMesh::data_parallel_rank(int64_t rank) const {

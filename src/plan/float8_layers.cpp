@@ -30,7 +30,7 @@ std::vector<Linear> linears_of(const ModelDescription& model) {
       if (spec.shape.size() != 2) continue;
       std::string layer =
           spec.name.ends_with(kWeight) ? spec.name.substr(0, spec.name.size() - kWeight.size()) : spec.name;
-      linears.push_back({std::move(layer), &unit, spec.shape, spec.tensor_parallel_dimension});
+      linears.push_back({std::move(layer), &unit, spec.shape, spec.split_over(MeshAxis::tp)});
     }
     if (unit.role == UnitRole::head && !unit.borrowed.empty()) {
       linears.push_back({"output", &unit, {model.vocabulary, model.dim}, 0});

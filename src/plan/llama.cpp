@@ -16,7 +16,7 @@ Initialiser truncated(double deviation, double bound = 2.0) {
 
 /// A matrix; tensor parallelism shards its outputs (rows: dimension 0) or its inputs (columns: 1).
 ParameterSpec matrix(std::string name, int64_t rows, int64_t columns, Initialiser initialiser, int64_t cut) {
-  return {std::move(name), {rows, columns}, initialiser, true, cut};
+  return {std::move(name), {rows, columns}, initialiser, true, {{MeshAxis::tp, cut}}};
 }
 constexpr int64_t kRows = 0;
 constexpr int64_t kColumns = 1;

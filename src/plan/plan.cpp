@@ -18,11 +18,15 @@ std::optional<size_t> group_with(const Plan& plan, const std::string& parameter)
   return std::nullopt;
 }
 
-WeightGroupPlan plan_group(const UnitDescription& unit, const PlanRequest& request) {
+WeightGroupPlan plan_group(const UnitDescription& unit, size_t index, const PlanRequest& request) {
   WeightGroupPlan group;
-  group.name = unit.name;
+  const std::string& suffix = unit.groups[index].suffix;
+  group.name = suffix.empty() ? unit.name : unit.name + "." + suffix;
+  group.axes = group_axes(unit, index, request);
+  group.gathers = group.axes.shards > 1 || request.training.enable_cpu_offload;
   for (const ParameterSpec& spec : unit.parameters) {
-    group.parameters.push_back(plan_parameter(spec, request));
+    if (spec.group != index) continue;
+    group.parameters.push_back(plan_parameter(spec, group.axes, request));
     group.numel += group.parameters.back().unsharded.numel();
     group.shard_numel += group.parameters.back().shard.numel();
   }
@@ -42,7 +46,9 @@ WeightGroupPlan plan_copy(const ModelDescription& model, const std::string& para
       UnitDescription alone;
       alone.name = unit.name + " (copy)";
       alone.parameters = {spec};
-      WeightGroupPlan group = plan_group(alone, request);
+      alone.parameters[0].group = 0;
+      alone.groups = {{"", unit.groups[spec.group].sharded_over}};
+      WeightGroupPlan group = plan_group(alone, 0, request);
       group.parameters[0].owns_shard = false;
       group.is_tied = group.is_copy = true;
       return group;
@@ -57,9 +63,11 @@ void add_unit(Plan& plan, const ModelDescription& model, size_t index) {
   planned.name = unit.name;
   planned.chain_index = index;
   planned.role = unit.role;
-  if (!unit.parameters.empty()) {
+  for (size_t group = 0; group < unit.groups.size(); ++group) {
+    WeightGroupPlan own = plan_group(unit, group, plan.request);
+    if (own.parameters.empty()) continue;
     planned.groups.push_back(plan.groups.size());
-    plan.groups.push_back(plan_group(unit, plan.request));
+    plan.groups.push_back(std::move(own));
   }
   for (const std::string& parameter : unit.borrowed) {
     std::optional<size_t> owner = group_with(plan, parameter);
@@ -127,13 +135,12 @@ std::set<std::string> wide_parameters(const ModelDescription& model, const std::
 /// A unit named in keep_fp32 computes in fp32, and so does every unit that shares a parameter with it; their gradients
 /// are also reduced in fp32.
 void choose_dtypes(Plan& plan, const ModelDescription& model) {
-  const ElementType reduce =
-      plan.request.reduces_gradients() ? plan.request.training.mixed_precision_reduce : ElementType::float32;
   const std::set<std::string> wide = wide_parameters(model, plan.request.training.keep_fp32);
   for (WeightGroupPlan& group : plan.groups) {
     const bool is_wide = wide.contains(group.parameters[0].spec.name);
     group.compute = is_wide ? ElementType::float32 : plan.request.training.mixed_precision_param;
-    group.reduce = is_wide ? ElementType::float32 : reduce;
+    const bool is_reduced = group.axes.shards > 1 || group.axes.replicas > 1;
+    group.reduce = is_wide || !is_reduced ? ElementType::float32 : plan.request.training.mixed_precision_reduce;
   }
   for (UnitPlan& unit : plan.units) {
     unit.compute =
@@ -157,7 +164,7 @@ void choose_float8(Plan& plan, const ModelDescription& model) {
       any |= parameter.in_float8;
     }
     group.keeps_scales = any && recipe_of(*float8) == Float8Recipe::tensorwise;
-    group.gathers_float8 = group.keeps_scales && float8->enable_fsdp_float8_all_gather && plan.gathers_weights();
+    group.gathers_float8 = group.keeps_scales && float8->enable_fsdp_float8_all_gather && group.gathers;
   }
 }
 
@@ -325,6 +332,10 @@ int64_t WeightGroupPlan::trained_shard_numel() const {
     if (parameter.spec.trainable) numel += parameter.shard.numel();
   }
   return numel;
+}
+
+bool Plan::gathers_weights() const {
+  return std::any_of(groups.begin(), groups.end(), [](const WeightGroupPlan& group) { return group.gathers; });
 }
 
 bool Plan::has_stage(int64_t number) const {

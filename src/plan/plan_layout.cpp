@@ -1,7 +1,11 @@
 // How parameters, weight groups and pipeline stages are laid out over the ranks, and which slots of memory gathered
 // weights and unreduced gradients use.
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <map>
 #include <set>
 
 #include "plan_parts.h"
@@ -38,26 +42,111 @@ int64_t ParameterPlan::chunk_numel() const {
   return rows == 0 ? 0 : unsharded.numel() / rows * chunk_rows;
 }
 
-ParameterPlan plan_parameter(const ParameterSpec& spec, const PlanRequest& request) {
-  const DeviceMesh& mesh = request.place.mesh;
-  const int64_t tensor_ranks = mesh.size(MeshAxis::tp);
+namespace {
+
+/// The axes whose ranks see different tokens.
+constexpr std::array kDataAxes{MeshAxis::dp_replicate, MeshAxis::dp_shard, MeshAxis::cp};
+
+bool contains(std::span<const MeshAxis> axes, MeshAxis axis) {
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+/// The data axes over which the parameters of a group are split: the same for all of them.
+std::vector<MeshAxis> data_splits(const UnitDescription& unit, size_t group) {
+  std::optional<std::vector<MeshAxis>> all;
+  for (const ParameterSpec& spec : unit.parameters) {
+    if (spec.group != group) continue;
+    std::vector<MeshAxis> own;
+    for (const MeshAxis axis : kDataAxes) {
+      if (spec.split_over(axis)) own.push_back(axis);
+    }
+    TITAN_CHECK((!all || *all == own) && "a weight group's parameters are split over the same data axes", unit.name,
+                spec.name);
+    all = std::move(own);
+  }
+  return all.value_or(std::vector<MeshAxis>());
+}
+
+/// Splits of a layout, and this rank's place along each.
+struct PlacedSplits {
+  const PlanRequest& request;
   std::vector<Split> splits;
   std::vector<int64_t> coordinates;
-  // Replicated along dp_replicate, and along tp if no dimension is sharded.
-  splits.push_back({std::string(name(MeshAxis::dp_replicate)), mesh.size(MeshAxis::dp_replicate), std::nullopt});
-  coordinates.push_back(request.place.coordinate(MeshAxis::dp_replicate));
-  splits.push_back({std::string(name(MeshAxis::tp)), tensor_ranks, spec.tensor_parallel_dimension});
-  coordinates.push_back(request.place.coordinate(MeshAxis::tp));
-  const Box unsharded = TensorLayout(spec.shape, splits).box(coordinates);
-  splits.push_back({"fsdp", request.shards(), 0});
-  coordinates.push_back(request.place.coordinate(MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) +
-                        request.place.coordinate(MeshAxis::cp));
-  TensorLayout layout(spec.shape, splits);
-  Box shard = layout.box(coordinates);
-  const int64_t rows = (unsharded.extent[0] + request.shards() - 1) / request.shards();
-  const bool owns_shard = layout.owns(coordinates);
-  const bool copied = tensor_ranks > 1 && !spec.tensor_parallel_dimension;
-  return {spec, std::move(layout), unsharded, std::move(shard), rows, owns_shard, copied};
+
+  void add(MeshAxis axis, std::optional<int64_t> dimension) {
+    splits.push_back({std::string(name(axis)), request.place.mesh.size(axis), dimension});
+    coordinates.push_back(request.place.coordinate(axis));
+  }
+  /// FSDP's, which torch's checkpoints see as one axis.
+  void add_shards(std::span<const MeshAxis> axes) {
+    if (axes.empty()) return;
+    if (axes.size() == 1) return add(axes[0], 0);
+    const DeviceMesh& mesh = request.place.mesh;
+    splits.push_back({"fsdp", mesh.size(axes), 0});
+    coordinates.push_back(request.place.coordinate(MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) +
+                          request.place.coordinate(MeshAxis::cp));
+  }
+};
+
+/// Throws if ranks would compute with parts of different sizes. Tensor-parallel ranks may: a vocabulary's rows.
+void check_splits(const ParameterSpec& spec, const DeviceMesh& mesh) {
+  for (const AxisSplit& split : spec.splits) {
+    const int64_t parts = mesh.size(split.axis), size = spec.shape.at(static_cast<size_t>(split.dimension));
+    if (split.axis == MeshAxis::tp || size % parts == 0) continue;
+    throw Error(
+        ExitCode::bad_config,
+        fmt::format("dimension {} of {} [{}] does not divide into {} parts over the mesh axis {}; choose another "
+                    "degree",
+                    split.dimension, spec.name, fmt::join(spec.shape, ", "), parts, name(split.axis)));
+  }
+}
+
+}  // namespace
+
+GroupAxes group_axes(const UnitDescription& unit, size_t group, const PlanRequest& request) {
+  const DeviceMesh& mesh = request.place.mesh;
+  const std::vector<MeshAxis> split = data_splits(unit, group);
+  GroupAxes axes;
+  for (const MeshAxis axis : unit.groups.at(group).sharded_over) {
+    TITAN_CHECK((axis == MeshAxis::dp_shard || axis == MeshAxis::cp) && "weights are sharded over dp_shard and cp",
+                unit.name, name(axis));
+    if (!contains(split, axis)) axes.sharded.push_back(axis);
+  }
+  for (const MeshAxis axis : kDataAxes) {
+    if (!contains(split, axis) && !contains(axes.sharded, axis)) axes.replicated.push_back(axis);
+  }
+  axes.shards = mesh.size(axes.sharded);
+  axes.replicas = mesh.size(axes.replicated);
+  axes.sums_replicas = axes.replicas > 1 || request.groups_of_one;
+  axes.gather = mesh.communicator_over(group_names::kGather, axes.sharded);
+  axes.scatter = mesh.communicator_over(group_names::kScatter, axes.sharded);
+  axes.replicate = mesh.communicator_over(group_names::kReplicate, axes.replicated);
+  return axes;
+}
+
+ParameterPlan plan_parameter(const ParameterSpec& spec, const GroupAxes& axes, const PlanRequest& request) {
+  const DeviceMesh& mesh = request.place.mesh;
+  check_splits(spec, mesh);
+  PlacedSplits placed{request, {}, {}};
+  bool in_norm = true;
+  for (const MeshAxis axis : axes.replicated) {
+    placed.add(axis, std::nullopt);
+    in_norm &= axis == MeshAxis::dp_replicate || request.place.coordinate(axis) == 0;
+  }
+  for (const MeshAxis axis : kDataAxes) {
+    if (const std::optional<int64_t> dimension = spec.split_over(axis)) placed.add(axis, dimension);
+  }
+  const std::optional<int64_t> tensor_split = spec.split_over(MeshAxis::tp);
+  placed.add(MeshAxis::tp, tensor_split);
+  const bool copied = mesh.size(MeshAxis::tp) > 1 && !tensor_split;
+  if (copied) in_norm &= request.place.coordinate(MeshAxis::tp) == 0;
+  const Box unsharded = TensorLayout(spec.shape, placed.splits).box(placed.coordinates);
+  placed.add_shards(axes.sharded);
+  TensorLayout layout(spec.shape, placed.splits);
+  Box shard = layout.box(placed.coordinates);
+  const int64_t rows = (unsharded.extent[0] + axes.shards - 1) / axes.shards;
+  const bool owns_shard = layout.owns(placed.coordinates);
+  return {spec, std::move(layout), unsharded, std::move(shard), rows, owns_shard, in_norm, copied};
 }
 
 namespace {
@@ -69,30 +158,43 @@ size_t add_slot(std::vector<int64_t>& slots, int64_t bytes) {
 }
 
 /// With CPU offload and FSDP a slot holds a group and this rank's shard, which is copied to the device first.
-bool stages_shards(const PlanRequest& request) { return request.training.enable_cpu_offload && request.shards() > 1; }
+bool stages_shard(const PlanRequest& request, const WeightGroupPlan& group) {
+  return request.training.enable_cpu_offload && group.axes.shards > 1;
+}
 
 using BytesOf = std::function<int64_t(const WeightGroupPlan&)>;
+/// The groups of some units, by unit.
+using GroupsByUnit = std::vector<std::vector<WeightGroupPlan*>>;
 
-/// Two slots that `groups` use alternately, so that the next can be gathered while one is in use.
-void take_turns(std::vector<int64_t>& slots, const std::vector<WeightGroupPlan*>& groups, size_t WeightGroupPlan::*slot,
+/// Units use two sets of slots in turn, so that the groups of the next unit can be gathered while those of one are in
+/// use. A set has a slot for each group of a unit.
+void take_turns(std::vector<int64_t>& slots, const GroupsByUnit& units, size_t WeightGroupPlan::*slot,
                 const BytesOf& bytes) {
-  const size_t first = slots.size();
-  for (size_t i = 0; i < groups.size(); ++i) {
-    const size_t mine = first + i % 2;
-    if (mine == slots.size()) add_slot(slots, 0);
-    slots[mine] = std::max(slots[mine], bytes(*groups[i]));
-    groups[i]->*slot = mine;
+  std::map<std::pair<size_t, size_t>, size_t> turns;  // by set and place in the unit
+  for (size_t u = 0; u < units.size(); ++u) {
+    for (size_t i = 0; i < units[u].size(); ++i) {
+      const auto [mine, is_new] = turns.try_emplace({u % 2, i}, slots.size());
+      if (is_new) add_slot(slots, 0);
+      slots[mine->second] = std::max(slots[mine->second], bytes(*units[u][i]));
+      units[u][i]->*slot = mine->second;
+    }
   }
 }
 
-/// The groups of blocks, which no other unit uses.
-std::vector<WeightGroupPlan*> block_groups(Plan& plan) {
-  std::vector<WeightGroupPlan*> groups;
-  for (UnitPlan& unit : plan.units) {
-    if (unit.role != UnitRole::block) continue;
-    for (size_t g : unit.groups) groups.push_back(&plan.groups[g]);
+/// The groups that units with `role` (none: all units) use first and that are `wanted`; units without any are left out.
+GroupsByUnit groups_by_unit(Plan& plan, std::optional<UnitRole> role,
+                            const std::function<bool(const WeightGroupPlan&)>& wanted) {
+  GroupsByUnit units;
+  std::set<size_t> seen;
+  for (const UnitPlan& unit : plan.units) {
+    if (role && unit.role != *role) continue;
+    std::vector<WeightGroupPlan*> groups;
+    for (size_t g : unit.groups) {
+      if (seen.insert(g).second && wanted(plan.groups[g])) groups.push_back(&plan.groups[g]);
+    }
+    if (!groups.empty()) units.push_back(std::move(groups));
   }
-  return groups;
+  return units;
 }
 
 /// The groups of a stage's first and last unit, if no other unit uses them. They can share a slot if there are units in
@@ -102,9 +204,9 @@ std::vector<WeightGroupPlan*> end_groups(Plan& plan) {
   for (const StagePlan& stage : plan.stages) {
     if (stage.last - stage.first < 3) continue;
     for (size_t u : {stage.first, stage.last - 1}) {
-      if (plan.units[u].role != UnitRole::block && plan.units[u].groups.size() == 1) {
-        groups.push_back(&plan.groups[plan.units[u].groups[0]]);
-      }
+      if (plan.units[u].role == UnitRole::block || plan.units[u].groups.size() != 1) continue;
+      WeightGroupPlan& group = plan.groups[plan.units[u].groups[0]];
+      if (group.gathers) groups.push_back(&group);
     }
   }
   const bool distinct = groups.size() == 2 && groups[0] != groups[1];
@@ -113,13 +215,11 @@ std::vector<WeightGroupPlan*> end_groups(Plan& plan) {
 
 /// Gradients narrowed for their reduction: one starts before the previous has ended, so neighbours alternate.
 void assign_message_slots(Plan& plan) {
-  std::vector<WeightGroupPlan*> narrowed;
-  for (WeightGroupPlan& group : plan.groups) {
-    if (group.is_trained() && group.narrows_gradient()) narrowed.push_back(&group);
-  }
-  const bool cut = plan.request.shards() > 1;
-  take_turns(plan.message_slots, narrowed, &WeightGroupPlan::message_slot, [cut](const WeightGroupPlan& group) {
-    return (group.trained_numel() + (cut ? group.trained_shard_numel() : 0)) * size_of(group.reduce);
+  const GroupsByUnit narrowed = groups_by_unit(
+      plan, std::nullopt, [](const WeightGroupPlan& group) { return group.is_trained() && group.narrows_gradient(); });
+  take_turns(plan.message_slots, narrowed, &WeightGroupPlan::message_slot, [](const WeightGroupPlan& group) {
+    const int64_t sums = group.axes.shards > 1 ? group.trained_shard_numel() : 0;
+    return (group.trained_numel() + sums) * size_of(group.reduce);
   });
 }
 
@@ -129,13 +229,14 @@ void assign_slots(Plan& plan) {
   assign_message_slots(plan);
   if (!plan.gathers_weights()) return;
   const BytesOf weight_bytes = [&](const WeightGroupPlan& group) {
-    return group.gathered_bytes() + (stages_shards(plan.request) ? group.gathered_shard_bytes() : 0);
+    return group.gathered_bytes() + (stages_shard(plan.request, group) ? group.gathered_shard_bytes() : 0);
   };
   const BytesOf gradient_bytes = [&](const WeightGroupPlan& group) {
-    const int64_t staged = stages_shards(plan.request) ? group.trained_shard_numel() : 0;
+    const int64_t staged = stages_shard(plan.request, group) ? group.trained_shard_numel() : 0;
     return (group.trained_numel() + staged) * size_of(ElementType::float32);
   };
-  std::vector<WeightGroupPlan*> blocks = block_groups(plan);
+  const GroupsByUnit blocks =
+      groups_by_unit(plan, UnitRole::block, [](const WeightGroupPlan& group) { return group.gathers; });
   // In a pipeline every unit runs many times per step: by default its weights stay gathered.
   const bool weights_stay =
       plan.request.parallelism.fsdp_reshard_after_forward == ReshardPolicy::never ||
@@ -146,8 +247,8 @@ void assign_slots(Plan& plan) {
   const bool gradients_rotate = plan.request.accumulation == 1 && !plan.request.pipeline;
   if (weights_rotate) take_turns(plan.weight_slots, blocks, &WeightGroupPlan::weight_slot, weight_bytes);
   if (gradients_rotate) {
-    std::vector<WeightGroupPlan*> trained = blocks;
-    std::erase_if(trained, [](const WeightGroupPlan* group) { return !group->is_trained(); });
+    const GroupsByUnit trained = groups_by_unit(
+        plan, UnitRole::block, [](const WeightGroupPlan& group) { return group.gathers && group.is_trained(); });
     take_turns(plan.gradient_slots, trained, &WeightGroupPlan::gradient_slot, gradient_bytes);
   }
   std::vector<WeightGroupPlan*> ends;
@@ -156,12 +257,13 @@ void assign_slots(Plan& plan) {
     const size_t shared = add_slot(plan.weight_slots, std::max(weight_bytes(*ends[0]), weight_bytes(*ends[1])));
     for (WeightGroupPlan* group : ends) group->weight_slot = shared;
   }
-  const auto is_in = [](const std::vector<WeightGroupPlan*>& groups, const WeightGroupPlan& group) {
-    return std::find(groups.begin(), groups.end(), &group) != groups.end();
-  };
+  std::set<const WeightGroupPlan*> of_blocks;
+  for (const auto& groups : blocks) of_blocks.insert(groups.begin(), groups.end());
   for (WeightGroupPlan& group : plan.groups) {
-    const bool is_block = is_in(blocks, group);
-    if (!(is_block && weights_rotate) && !is_in(ends, group)) {
+    if (!group.gathers) continue;
+    const bool is_block = of_blocks.contains(&group);
+    const bool is_end = std::find(ends.begin(), ends.end(), &group) != ends.end();
+    if (!(is_block && weights_rotate) && !is_end) {
       group.weight_slot = add_slot(plan.weight_slots, weight_bytes(group));
     }
     if (group.is_trained() && !(is_block && gradients_rotate)) {
@@ -221,7 +323,8 @@ std::vector<ParameterPlace> place_parameters(const ModelDescription& model, cons
       for (size_t unit = 0; request.pipeline && unit < model.units.size(); ++unit) {
         if (unit == owner || uses(model.units[unit], spec.name)) stages.insert(request.pipeline->rank_of_unit[unit]);
       }
-      places.push_back({spec, plan_parameter(spec, request).layout, {stages.begin(), stages.end()}});
+      const GroupAxes axes = group_axes(model.units[owner], spec.group, request);
+      places.push_back({spec, plan_parameter(spec, axes, request).layout, {stages.begin(), stages.end()}});
     }
   }
   return places;

@@ -23,7 +23,8 @@ int64_t copy_bytes(const Plan& plan) {
 
 /// Chunks of parameters whose rows do not divide evenly are padded during a collective: this rank's chunk (unless it is
 /// full) and those of all ranks.
-int64_t gather_padding(const WeightGroupPlan& group, int64_t shards) {
+int64_t gather_padding(const WeightGroupPlan& group) {
+  const int64_t shards = group.axes.shards;
   int64_t bytes = 0;
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const ParameterPlan& parameter = group.parameters[i];
@@ -34,7 +35,8 @@ int64_t gather_padding(const WeightGroupPlan& group, int64_t shards) {
   return bytes;
 }
 
-int64_t scatter_padding(const WeightGroupPlan& group, int64_t shards) {
+int64_t scatter_padding(const WeightGroupPlan& group) {
+  const int64_t shards = group.axes.shards;
   int64_t numel = 0;
   for (const ParameterPlan& parameter : group.parameters) {
     if (parameter.spec.trainable && !parameter.even(shards)) numel += (shards + 1) * parameter.chunk_numel();
@@ -42,10 +44,25 @@ int64_t scatter_padding(const WeightGroupPlan& group, int64_t shards) {
   return numel * size_of(group.reduce);
 }
 
-/// Elements of the largest gradient of a group.
-int64_t largest_gradient(const Plan& plan) {
+/// True if the group's gradient is freed when its optimizer step has run, in backward.
+bool gradient_passes(const Plan& plan, const WeightGroupPlan& group) {
+  return plan.request.optimizer.early_step_in_backward && !group.gathers;
+}
+
+/// Elements of the gradients that stay until the step.
+int64_t kept_gradients(const Plan& plan) {
+  int64_t kept = 0;
+  for (const WeightGroupPlan& group : plan.groups) {
+    if (!gradient_passes(plan, group)) kept += group.trained_shard_numel();
+  }
+  return kept;
+}
+/// Elements of the largest gradient that is there only during its backward.
+int64_t largest_passing_gradient(const Plan& plan) {
   int64_t most = 0;
-  for (const WeightGroupPlan& group : plan.groups) most = std::max(most, group.trained_numel());
+  for (const WeightGroupPlan& group : plan.groups) {
+    if (gradient_passes(plan, group)) most = std::max(most, group.trained_numel());
+  }
   return most;
 }
 
@@ -53,7 +70,7 @@ int64_t largest_gradient(const Plan& plan) {
 /// between stages, padding of collectives in flight, and the unit that runs.
 class HeldBytes : public RankObserver {
  public:
-  explicit HeldBytes(const Plan& plan) : plan_(plan), shards_(plan.request.shards()) {}
+  explicit HeldBytes(const Plan& plan) : plan_(plan) {}
 
   struct Peak {
     int64_t kept = 0;     // by all units
@@ -91,9 +108,9 @@ class HeldBytes : public RankObserver {
         if (is_stages_last(token.of)) kept_ += sign * message_bytes();
         return;
       case gather:
-        return pad(sign * gather_padding(plan_.groups[token.of], shards_));
+        return pad(sign * gather_padding(plan_.groups[token.of]));
       case scatter:
-        return pad(sign * scatter_padding(plan_.groups[token.of], shards_));
+        return pad(sign * scatter_padding(plan_.groups[token.of]));
       default:
         return;
     }
@@ -123,7 +140,6 @@ class HeldBytes : public RankObserver {
   }
 
   const Plan& plan_;
-  const int64_t shards_;
   int64_t kept_ = 0, on_host_ = 0, host_peak_ = 0, padding_ = 0, padding_peak_ = 0;
   Peak peak_;
 };
@@ -165,13 +181,8 @@ void add(std::vector<MemoryPurpose>& table, const char* name, int64_t bytes, boo
   if (bytes > 0) table.push_back({name, bytes, on_host});
 }
 
-/// True if gradients are freed after their unit's backward.
-bool gradients_pass(const Plan& plan) {
-  return plan.request.optimizer.early_step_in_backward && !plan.gathers_weights();
-}
-
-/// Memory that is held all the time.
-std::vector<MemoryPurpose> persistent_memory(const Plan& plan, const HeldBytes& held) {
+/// Memory that is held all the time, and `gradients` (elements).
+std::vector<MemoryPurpose> persistent_memory(const Plan& plan, const HeldBytes& held, int64_t gradients) {
   const PlanRequest& request = plan.request;
   int64_t owned = 0, trained = 0;
   for (const WeightGroupPlan& group : plan.groups) {
@@ -184,11 +195,10 @@ std::vector<MemoryPurpose> persistent_memory(const Plan& plan, const HeldBytes& 
   add(table, "gathered weights", sum(plan.weight_slots));
   add(table, "gradients before reduction", sum(plan.gradient_slots));
   add(table, "gradients, narrowed", sum(plan.message_slots));
-  if (!gradients_pass(plan))
-    add(table, "gradients", trained * size_of(ElementType::float32), request.training.enable_cpu_offload);
+  add(table, "gradients", gradients * size_of(ElementType::float32), request.training.enable_cpu_offload);
   add(table, "optimizer state", trained * request.optimizer_moments * size_of(request.optimizer.state_dtype),
       request.training.enable_cpu_offload || request.offloads_optimizer());
-  if (request.shards() > 1) add(table, "padding of uneven shards", held.padding_peak());
+  add(table, "padding of uneven shards", held.padding_peak());
   add(table, "peer memory, hidden states", plan.peer_bytes());
   return table;
 }
@@ -241,14 +251,13 @@ void add_offload_traffic(Plan& plan) {
 void add_memory(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step) {
   const HeldBytes held = held_during(plan, step);
   if (held.peak().at) plan.peak = to_line(plan, *held.peak().at);
-  const std::vector<MemoryPurpose> persistent = persistent_memory(plan, held);
+  const int64_t kept = kept_gradients(plan);
   const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, held);
-  plan.memory = persistent;
-  if (gradients_pass(plan)) add(plan.memory, "gradients", largest_gradient(plan) * size_of(ElementType::float32));
+  plan.memory = persistent_memory(plan, held, kept + largest_passing_gradient(plan));
   if (plan.request.offloads_optimizer()) add(plan.memory, "optimizer state on the device", offloaded_moments(plan));
   append(plan.memory, microbatch);
   if (!plan.request.validation.enable) return;
-  plan.validation_memory = persistent;
+  plan.validation_memory = persistent_memory(plan, held, kept);
   // Graphs keep the memory of their microbatch; validation runs without graphs.
   if (plan.request.cuda_graphs && !why_no_graphs(plan.request)) append(plan.validation_memory, microbatch);
   add(plan.validation_memory, "validation's forward", validation_forward_bytes(plan, model));

@@ -5,8 +5,12 @@
 
 namespace titan {
 
-/// The layout of one parameter over the mesh of `request`, on its rank.
-ParameterPlan plan_parameter(const ParameterSpec& spec, const PlanRequest& request);
+/// How one of a unit's weight groups lies over the mesh of `request`. Throws InvariantError if its parameters are split
+/// over different data axes.
+GroupAxes group_axes(const UnitDescription& unit, size_t group, const PlanRequest& request);
+/// The layout of one parameter over the mesh of `request`, on its rank. Throws Error(bad_config) if an axis does not
+/// divide the dimension that is split over it.
+ParameterPlan plan_parameter(const ParameterSpec& spec, const GroupAxes& axes, const PlanRequest& request);
 
 /// Assigns a slot to each group's gathered weights and unreduced gradients.
 void assign_slots(Plan& plan);

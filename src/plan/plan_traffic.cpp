@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "plan_parts.h"
@@ -15,57 +16,55 @@ namespace {
 constexpr int64_t kFloat32 = 4;
 
 /// Elements of all ranks' chunks of a group's gradient, padding included.
-int64_t scattered_numel(const WeightGroupPlan& group, int64_t shards) {
+int64_t scattered_numel(const WeightGroupPlan& group) {
   int64_t total = 0;
   for (const ParameterPlan& parameter : group.parameters) {
-    if (parameter.spec.trainable) total += shards * parameter.chunk_numel();
+    if (parameter.spec.trainable) total += group.axes.shards * parameter.chunk_numel();
   }
   return total;
 }
 
 /// Bytes of all ranks' chunks of a group as its weights are gathered.
-int64_t gathered_bytes(const WeightGroupPlan& group, int64_t shards) {
+int64_t gathered_bytes(const WeightGroupPlan& group) {
   int64_t total = 0;
   for (size_t i = 0; i < group.parameters.size(); ++i) {
-    total += shards * group.parameters[i].chunk_numel() * group.gathered_size(i);
+    total += group.axes.shards * group.parameters[i].chunk_numel() * group.gathered_size(i);
   }
   return total;
 }
 
 /// The amaxes of `scales` weights, over the ranks that share matrices, and over those that hold shards if scales are
-/// computed before weights are gathered.
-void add_scales(std::vector<Exchange>& all, int64_t scales, bool of_shards) {
+/// computed before weights are gathered: the members of `shards` (empty: not).
+void add_scales(std::vector<Exchange>& all, int64_t scales, std::string_view shards) {
   if (scales == 0) return;
   const Traffic traffic{1, scales * kFloat32};
-  if (of_shards) all.push_back({group_names::kGather, Collective::all_reduce, traffic});
+  if (!shards.empty()) all.push_back({shards, Collective::all_reduce, traffic});
   all.push_back({group_names::kTensor, Collective::all_reduce, traffic});
 }
 
 std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
   using enum Collective;
   const WeightGroupPlan& group = plan.groups[static_cast<size_t>(action.group)];
-  const int64_t shards = plan.request.shards();
+  const GroupAxes& axes = group.axes;
   std::vector<Exchange> all;
   switch (action.kind) {
     case ActionKind::refresh: {
-      const bool finds = !plan.gathers_weights() || (group.gathers_float8 && !plan.precomputes_scales());
-      if (finds) add_scales(all, group.scaled_weights(), group.gathers_float8);
+      const bool finds = !group.gathers || (group.gathers_float8 && !plan.precomputes_scales());
+      if (finds) add_scales(all, group.scaled_weights(), group.gathers_float8 ? axes.gather : std::string_view());
       break;
     }
     case ActionKind::scale:
-      add_scales(all, group.scaled_weights(), /*of_shards=*/false);
+      add_scales(all, group.scaled_weights(), {});
       break;
     case ActionKind::unshard:
-      all.push_back({group_names::kGather, all_gather, {1, gathered_bytes(group, shards)}});
+      all.push_back({axes.gather, all_gather, {1, gathered_bytes(group)}});
       break;
     case ActionKind::reduce_scatter: {
-      const int64_t numel = scattered_numel(group, shards);
-      all.push_back({group_names::kScatter, Collective::reduce_scatter, {1, numel * size_of(group.reduce)}});
+      all.push_back({axes.scatter, Collective::reduce_scatter, {1, scattered_numel(group) * size_of(group.reduce)}});
       break;
     }
     case ActionKind::all_reduce:
-      all.push_back(
-          {group_names::kReplicate, Collective::all_reduce, {1, group.trained_shard_numel() * size_of(group.reduce)}});
+      all.push_back({axes.replicate, Collective::all_reduce, {1, group.trained_shard_numel() * size_of(group.reduce)}});
       break;
     case ActionKind::reduce_partial:
       all.push_back({group_names::kTensor, Collective::all_reduce, {1, group.partial_numel() * kFloat32}});
@@ -84,11 +83,11 @@ std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
   if (action.kind == ActionKind::loss_sum) {
     all.push_back({group_names::kLoss, Collective::all_reduce, {1, kLossMessageBytes}});
   } else if (action.kind == ActionKind::scale) {
-    int64_t scales = 0;
+    std::map<std::string_view, int64_t> scales;  // by communicator
     for (const WeightGroupPlan& group : plan.groups) {
-      if (group.gathers_float8 && group.is_trained()) scales += group.scaled_weights();
+      if (group.gathers_float8 && group.is_trained()) scales[group.axes.gather] += group.scaled_weights();
     }
-    add_scales(all, scales, /*of_shards=*/true);
+    for (const auto& [shards, count] : scales) add_scales(all, count, shards);
   } else if (is_transfer(leaves(action)[0].kind)) {
     const int64_t message = plan.hidden_rows * plan.hidden_width * size_of(plan.request.training.mixed_precision_param);
     const auto parts = leaves(action);
@@ -96,6 +95,13 @@ std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
     all.push_back({group_names::kPipeline, Collective::permute, {1, sends * message}});
   }
   return all;
+}
+
+void add_communicators(const GroupAxes& axes, std::set<std::string>& names) {
+  using namespace group_names;
+  for (const std::string& name : {axes.gather, axes.scatter, axes.replicate}) {
+    if (!name.empty() && name != kGather && name != kScatter && name != kReplicate) names.insert(name);
+  }
 }
 
 void add(CommunicatorTraffic& group, Collective kind, int64_t calls, int64_t bytes_of_all) {
@@ -148,6 +154,22 @@ void add_units(const Plan& plan, CommunicatorTraffic& traffic) {
 }
 
 }  // namespace
+
+std::vector<std::string> weight_communicators(const std::vector<WeightGroupPlan>& groups) {
+  std::set<std::string> names;
+  for (const WeightGroupPlan& group : groups) add_communicators(group.axes, names);
+  return {names.begin(), names.end()};
+}
+
+std::vector<std::string> weight_communicators(const ModelDescription& model, const PlanRequest& request) {
+  std::set<std::string> names;
+  for (const UnitDescription& unit : model.units) {
+    for (size_t group = 0; group < unit.groups.size(); ++group) {
+      add_communicators(group_axes(unit, group, request), names);
+    }
+  }
+  return {names.begin(), names.end()};
+}
 
 std::vector<Exchange> exchanges_of(const Plan& plan, const Action& action) {
   if (action.kind == ActionKind::norm) {  // of one group, or of all
@@ -209,7 +231,10 @@ std::string layout_words(const TensorLayout& layout) {
 void add_traffic(Plan& plan, std::span<const RepeatedProgram> step) {
   using namespace group_names;
   add_offload(plan, step);
-  for (const char* name : {kGather, kScatter, kReplicate, kTensor, kPipeline, kTied, kContext, kLoss, kModel}) {
+  std::vector<std::string> names{kGather, kScatter, kReplicate};
+  for (std::string& name : weight_communicators(plan.groups)) names.push_back(std::move(name));
+  names.insert(names.end(), {kTensor, kPipeline, kTied, kContext, kLoss, kModel});
+  for (const std::string& name : names) {
     CommunicatorTraffic traffic = programs_traffic(plan, name, step);
     if (traffic.ranks == 1 || (name == kTied && traffic.table == TrafficTable{})) continue;
     add_units(plan, traffic);

@@ -32,7 +32,7 @@ std::optional<size_t> unit_after(const Plan& plan, std::span<const Action> actio
 class Expansion {
  public:
   Expansion(const Plan& plan, const WeightState& entry, ProgramKind kind)
-      : plan_(plan), replicates_(plan.request.replicates()), rank_(plan, entry, RankMachine::Tracks::weight_state) {
+      : plan_(plan), rank_(plan, entry, RankMachine::Tracks::weight_state) {
     program_.entry = entry;
     program_.kind = kind;
   }
@@ -202,13 +202,13 @@ class Expansion {
   // ---- weights
 
   void start_unshard(size_t u) {
-    const bool sharded = plan_.gathers_weights();
     for (size_t g : plan_.units[u].groups) {
+      const bool gathers = group(g).gathers;
       const size_t slot = group(g).weight_slot;
-      if (sharded && rank_.group_in(slot) == static_cast<int>(g)) continue;
-      const bool copies = !sharded || plan_.copies_weights(group(g));
+      if (gathers && rank_.group_in(slot) == static_cast<int>(g)) continue;
+      const bool copies = !gathers || plan_.copies_weights(group(g));
       if (copies && !rank_.has(Thing::copies, g)) add_group(refresh, g);
-      if (sharded) add_group(unshard, g, slot);
+      if (gathers) add_group(unshard, g, slot);
     }
   }
 
@@ -217,7 +217,8 @@ class Expansion {
     if (!next_unit_ || !plan_.gathers_weights()) return;
     for (size_t next : plan_.units[*next_unit_].groups) {
       for (size_t g : used) {
-        if (next != g && group(next).weight_slot == group(g).weight_slot) return;
+        const bool both_gather = group(next).gathers && group(g).gathers;
+        if (next != g && both_gather && group(next).weight_slot == group(g).weight_slot) return;
       }
     }
     start_unshard(*next_unit_);
@@ -225,16 +226,17 @@ class Expansion {
 
   void wait_unshard_of(size_t u) {
     start_unshard(u);
-    if (!plan_.gathers_weights()) return;
     for (size_t g : plan_.units[u].groups) {
+      if (!group(g).gathers) continue;
       add_group(wait_unshard, g, group(g).weight_slot);
       if (group(g).scaled_weights() > 0 && !rank_.has(Thing::scales, g)) add_group(scale, g);
     }
   }
 
   void reshard_units(size_t u) {
-    if (!plan_.gathers_weights()) return;
-    for (size_t g : plan_.units[u].groups) add_group(reshard, g, group(g).weight_slot);
+    for (size_t g : plan_.units[u].groups) {
+      if (group(g).gathers) add_group(reshard, g, group(g).weight_slot);
+    }
   }
 
   // ---- gradients
@@ -242,7 +244,7 @@ class Expansion {
   void open_gradients(size_t u) {
     for (size_t g : plan_.units[u].groups) {
       if (rank_.has(Thing::gradient, g) || !group(g).is_trained()) continue;
-      plan_.gathers_weights() ? add_group(open_gradient, g, group(g).gradient_slot) : add_group(open_gradient, g);
+      group(g).gathers ? add_group(open_gradient, g, group(g).gradient_slot) : add_group(open_gradient, g);
     }
   }
 
@@ -259,22 +261,23 @@ class Expansion {
   // is nothing to reduce, so the gradient is complete at once.
   void reduce(size_t g) {
     add_group(close_gradient, g);
-    const bool scatters = plan_.request.shards() > 1;
+    const bool scatters = group(g).axes.shards > 1;
     if (scatters) add_group(reduce_scatter, g);
-    if (!plan_.gathers_weights() && replicates_) add_group(all_reduce, g);
+    if (!group(g).gathers && group(g).axes.sums_replicas) add_group(all_reduce, g);
     advance_reductions();
     scattering_ = g;
-    if (plan_.gathers_weights() && !scatters) advance_reductions();
+    if (group(g).gathers && !scatters) advance_reductions();
   }
 
   /// Starts the all-reduce of the newest reduction, and ends the previous all-reduce.
   void advance_reductions() {
     const std::optional<size_t> newest = std::exchange(scattering_, std::nullopt);
     bool overlaps = false;  // its all-reduce overlaps with one more backward, unless another group needs the slot
-    if (newest && plan_.gathers_weights()) {
-      if (plan_.request.shards() > 1) add_group(wait_reduce, *newest);
-      if (replicates_) add_group(all_reduce, *newest);
-      overlaps = replicates_ && !group(*newest).narrows_gradient() && !plan_.request.training.enable_cpu_offload;
+    if (newest && group(*newest).gathers) {
+      const GroupAxes& axes = group(*newest).axes;
+      if (axes.shards > 1) add_group(wait_reduce, *newest);
+      if (axes.sums_replicas) add_group(all_reduce, *newest);
+      overlaps = axes.sums_replicas && !group(*newest).narrows_gradient() && !plan_.request.training.enable_cpu_offload;
     }
     if (replicating_) end_reduction(*std::exchange(replicating_, std::nullopt));
     if (overlaps) {
@@ -285,7 +288,7 @@ class Expansion {
   }
 
   void end_reduction(size_t g) {
-    if (replicates_) add_group(wait_reduce, g);
+    if (group(g).axes.sums_replicas) add_group(wait_reduce, g);
     if (group(g).partial_numel() > 0) add_group(reduce_partial, g);
     if (!group(g).is_tied) use_gradient(g);
   }
@@ -312,7 +315,6 @@ class Expansion {
   }
 
   const Plan& plan_;
-  const bool replicates_;
   RankMachine rank_;
   Program program_;
   std::set<std::pair<size_t, int>> fetched_;  // unit and microbatch

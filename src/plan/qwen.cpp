@@ -14,7 +14,8 @@ class AttentionBiases : public LlamaVariantDescription {
     const Initialiser zero{Initialiser::Kind::zeros};
     std::vector<ParameterSpec> specs;
     for (const auto& [name, heads] : {std::pair{"wq", a.heads}, {"wk", a.kv_heads}, {"wv", a.kv_heads}}) {
-      specs.push_back({fmt::format("layers.{}.attention.{}.bias", layer, name), {heads * a.head_dim}, zero, true, 0});
+      const std::string full_name = fmt::format("layers.{}.attention.{}.bias", layer, name);
+      specs.push_back({full_name, {heads * a.head_dim}, zero, true, {{MeshAxis::tp, 0}}});
     }
     return specs;
   }

@@ -30,8 +30,8 @@ bool is_hidden(Thing thing) {
 
 GradientPath path_of(const Plan& plan, const WeightGroupPlan& group) {
   const PlanRequest& request = plan.request;
-  return {.sharded = request.shards() > 1,
-          .replicated = request.replicates(),
+  return {.sharded = group.axes.shards > 1,
+          .replicated = group.axes.sums_replicas,
           .partial = group.partial_numel() > 0,
           .tied = group.is_tied,
           .on_host = request.training.enable_cpu_offload,
@@ -299,12 +299,12 @@ bool RankMachine::exists(When when, const Action& action) const {
 bool RankMachine::exists_for(const Effect& effect, size_t g, const Action& action) const {
   const WeightGroupPlan& group = plan_.groups[g];
   const PlanRequest& request = plan_.request;
-  const auto is_last_sum = [&] { return !request.replicates() || has(Thing::replica_sum, g); };
+  const auto is_last_sum = [&] { return !group.axes.sums_replicas || has(Thing::replica_sum, g); };
   switch (effect.thing) {
     case Thing::weights:
     case Thing::slot:
     case Thing::own_slot:
-      if (!plan_.gathers_weights()) return false;
+      if (!group.gathers) return false;
       break;
     case Thing::narrow_slot:
       if (!group.narrows_gradient()) return false;
@@ -326,7 +326,7 @@ bool RankMachine::exists_for(const Effect& effect, size_t g, const Action& actio
     case When::gathers_masters:
       return !plan_.copies_weights(group);
     case When::finds_scales:
-      return !plan_.gathers_weights() || group.gathers_float8;
+      return !group.gathers || group.gathers_float8;
     case When::last_sum:
       return is_last_sum();
     case When::slot_is_read:

@@ -201,9 +201,10 @@ void connect_ranks(Run& run) {
   };
   // The units and the shared weights do not depend on the vocabulary, which may come from the tokenizer.
   const ModelDescription model = describe_model(config, 1);
+  const PlanRequest request = plan_request(run, run.place, model);
   run.groups = make_mesh_communicators(run.place.mesh, world.rank, timeout,
                                        communicator_maker(world, run.device.device, transport), groups_of_one,
-                                       tied_ranks_of(plan_request(run, run.place, model), model));
+                                       tied_ranks_of(request, model), weight_communicators(model, request));
   for (Communicator* group : run.groups.all()) group->record_in(world.trace);
   if (run.groups.world) run.log.info("Ranks communicate through {}", run.groups.world->transport());
   run.groups.make_peer_memory = peer_memory_maker(world, run.place.mesh, run.device.device, timeout);

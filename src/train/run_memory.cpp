@@ -92,7 +92,9 @@ std::vector<MemoryRow> RunMemory::rows(int64_t peak_bytes) const {
     measured.weight_slot_bytes = assembly.slots->weight_bytes();
     measured.gradient_slot_bytes = assembly.slots->gradient_bytes();
   }
-  if (!run_.config.optimizer.early_step_in_backward || plan.gathers_weights()) {
+  const bool gradients_stay =
+      std::all_of(plan.groups.begin(), plan.groups.end(), [](const WeightGroupPlan& group) { return group.gathers; });
+  if (!run_.config.optimizer.early_step_in_backward || gradients_stay) {
     measured.gradient_bytes = assembly.executor->gradient_bytes();
   }
   return memory_rows(phase_ == Phase::validation ? plan.validation_memory : plan.memory, assembly.parameters, measured);

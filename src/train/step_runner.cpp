@@ -9,17 +9,15 @@
 namespace titan {
 namespace {
 
-/// Trained parameters that this rank counts in the norm. If all tensor-parallel ranks hold a copy, the first rank
+/// Trained parameters that this rank counts in the norm. If several ranks of a replica hold the same shard, one of them
 /// counts it; if two pipeline stages hold a weight, its owner does.
 std::vector<std::vector<Parameter*>> counted_parameters(const Plan& plan,
                                                         const std::vector<std::vector<Parameter*>>& groups) {
-  const bool first = plan.request.place.coordinate(MeshAxis::tp) == 0;
   std::vector<std::vector<Parameter*>> counted(groups.size());
   for (size_t g = 0; g < groups.size(); ++g) {
     if (plan.groups[g].is_copy) continue;
     for (size_t i = 0; i < groups[g].size(); ++i) {
-      if (!groups[g][i]->trainable()) continue;
-      if (first || !plan.groups[g].parameters[i].copied_over_tensor) counted[g].push_back(groups[g][i]);
+      if (groups[g][i]->trainable() && plan.groups[g].parameters[i].in_norm) counted[g].push_back(groups[g][i]);
     }
   }
   return counted;

@@ -38,6 +38,8 @@ struct LayoutRow {
   std::vector<std::string> keep_fp32;
   std::optional<LinearFloat8Section> float8;
   std::string frozen;  // expression of the names of parameters that are not trained; empty: all are
+  std::string second;  // expression of the names of parameters that are their unit's second weight group; empty: none
+  std::vector<MeshAxis> second_axes;  // over which that group is sharded
   bool loss_parallel = true;
   double max_norm = 1.0;
   bool step_in_backward = false;  // gradients are gone when the step is over, and are not handed out
@@ -72,11 +74,12 @@ inline ModelRequest matrix_request(const LayoutRow& row) {
 inline ModelDescription matrix_model(const LayoutRow& row) {
   const ModelRequest request = matrix_request(row);
   ModelDescription model = describe_model(request);
-  if (row.frozen.empty()) return model;
-  const std::regex pattern(row.frozen);
+  const std::regex frozen(row.frozen), second(row.second);
   for (UnitDescription& unit : model.units) {
+    if (!row.second.empty()) unit.groups.push_back({"second", row.second_axes});
     for (ParameterSpec& parameter : unit.parameters) {
-      parameter.trainable = !std::regex_search(parameter.name, pattern);
+      if (!row.frozen.empty()) parameter.trainable = !std::regex_search(parameter.name, frozen);
+      if (!row.second.empty() && std::regex_search(parameter.name, second)) parameter.group = 1;
     }
   }
   return model;

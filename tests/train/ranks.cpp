@@ -126,9 +126,9 @@ class RankRun {
     request_ = matrix_plan(row, place);
     const PlanRequest plan = with_pipeline(request_, row, model);
     const TransportOptions transport{.shared_memory = !row.sockets, .refused = {}};
-    groups_ = make_mesh_communicators(place.mesh, world.rank, std::chrono::seconds(60),
-                                      communicator_maker(world, at::kCPU, transport),
-                                      /*groups_of_one=*/false, tied_ranks_of(plan, model));
+    groups_ = make_mesh_communicators(
+        place.mesh, world.rank, std::chrono::seconds(60), communicator_maker(world, at::kCPU, transport),
+        /*groups_of_one=*/false, tied_ranks_of(plan, model), weight_communicators(model, plan));
     groups_.make_peer_memory = peer_memory_maker(world, place.mesh, at::kCPU, std::chrono::seconds(60));
     for (const Communicator* group : groups_.all()) {
       EXPECT_EQ(group->transport(), row.sockets ? "Gloo" : "shared memory") << group->name();

@@ -4,9 +4,11 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
@@ -60,10 +62,14 @@ struct MeshCommunicators {
   std::shared_ptr<Communicator> tied;       // the two ranks of pp with tied embeddings; null on the others
   std::shared_ptr<Communicator> model;      // pp × dp_shard × cp × tp: ranks that hold one copy of the model
   std::shared_ptr<Communicator> world;
+  /// Of weight groups that are sharded or replicated over other axes, by name (weight_communicators in plan/plan.h).
+  std::map<std::string, std::shared_ptr<Communicator>, std::less<>> of_weights;
   /// Collective over `tensor`: allocates peer memory of `capacity` bytes per rank. Empty where the device has none.
   std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> make_peer_memory;
 
   std::vector<Communicator*> all() const;
+  /// `gather`, `scatter`, `replicate` or one of `of_weights`; null: this rank is alone, or `name` is empty.
+  std::shared_ptr<Communicator> for_weights(std::string_view name) const;
   void set_timeout(std::chrono::milliseconds timeout);
   void reset_traffic();
   /// Shuts down each communicator, in the order of `all`.
@@ -72,9 +78,11 @@ struct MeshCommunicators {
 
 /// `groups_of_one`: also creates communicators of one rank, where every collective is a copy (to test a backend).
 /// `tied`: the two coordinates on axis pp with tied embeddings; none if embeddings are not tied or one rank has both.
+/// `of_weights`: further names, the same on all ranks.
 MeshCommunicators make_mesh_communicators(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
                                           const MakeCommunicator& make, bool groups_of_one = false,
-                                          const std::optional<std::pair<int64_t, int64_t>>& tied = std::nullopt);
+                                          const std::optional<std::pair<int64_t, int64_t>>& tied = std::nullopt,
+                                          const std::vector<std::string>& of_weights = {});
 
 struct TransportOptions {
   /// Between CPU ranks of one host. false: use sockets.

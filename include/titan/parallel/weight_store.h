@@ -55,7 +55,7 @@ class WeightStore {
   /// memory, units run on its device. `slots` null: weights are resident.
   WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
               std::shared_ptr<HostOffload> offload, std::shared_ptr<SlotPool> slots = nullptr,
-              MeshCommunicators groups = {}, Float8Casts casts = make_aten_float8_casts());
+              const MeshCommunicators& groups = {}, Float8Casts casts = make_aten_float8_casts());
 
   /// REFRESH: computes the compute copies of this rank's shard, unless the optimizer has written them
   /// (Parameter::compute_copy_written), and float8 scales: of resident weights, and those used to cast a float8 shard.
@@ -67,7 +67,7 @@ class WeightStore {
   /// SCALE: computes the float8 scales of the unsharded weights.
   void scale();
   /// SCALE without a group: computes the scales of all weights that are gathered in float8 from the shards of all
-  /// ranks, with one all-reduce. `stores` share their communicators.
+  /// ranks, with one all-reduce for all groups that are sharded over the same axes.
   static void scale_shards(const std::vector<WeightStore*>& stores);
   /// RESHARD: the slot may be overwritten; its content stays valid until the next UNSHARD into it.
   void reshard();
@@ -104,6 +104,8 @@ class WeightStore {
   void weights_changed();
 
  private:
+  /// The same for stores with the same communicators.
+  static void scale_shards_alike(const std::vector<WeightStore*>& stores);
   /// Sets the float8 scales from `largest`: each float8 weight's current amax, over all ranks. Scales stay at their
   /// addresses.
   void set_amaxes(const at::Tensor& largest);
@@ -128,7 +130,8 @@ class WeightStore {
   bool transient_gradients_;  // resident: gradient memory exists from OPEN_GRADIENT to ZERO_GRADIENT
   std::shared_ptr<HostOffload> offload_;
   std::shared_ptr<SlotPool> slots_;  // null: weights are resident
-  MeshCommunicators groups_;
+  // Null: this rank is alone in it.
+  std::shared_ptr<Communicator> gathering_, scattering_, replicating_, tensor_, tied_;
   Float8Casts casts_;
 
   // In the shards' memory: the host's with CPU offload.

@@ -15,6 +15,13 @@ namespace titan {
 
 enum class UnitRole { embedding, block, head };
 
+/// The parameters of a unit that are gathered, reduced and stepped together: a weight group.
+struct WeightGroupDescription {
+  std::string suffix = {};  // "experts": the group is called "layers.3.experts"; empty: like its unit
+  /// FSDP: the axes over which dimension 0 is sharded, and gathered before the unit runs. Of dp_shard and cp.
+  std::vector<MeshAxis> sharded_over = {MeshAxis::dp_shard, MeshAxis::cp};
+};
+
 struct UnitDescription {
   std::string name;
   UnitRole role = UnitRole::block;
@@ -27,6 +34,8 @@ struct UnitDescription {
   /// What it keeps for backward under `selection` with `tensor_ranks` tensor-parallel ranks: saving a communicated
   /// result may pay off even if its product alone does not. Empty: no checkpointing.
   std::function<RecomputePolicy(const RecomputeSelection& selection, int64_t tensor_ranks)> policy = {};
+  /// What ParameterSpec::group names. The split of a group's parameters over dp_replicate, dp_shard and cp is the same.
+  std::vector<WeightGroupDescription> groups = {{}};
 
   int64_t numel() const;
 };

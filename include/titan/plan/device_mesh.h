@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -31,7 +32,8 @@ inline constexpr const char* kWorld = "world";
 }  // namespace group_names
 
 /// The axes along which the members of a communicator differ. Of `tied`, only the two ranks with tied embeddings are
-/// members.
+/// members. Weight groups that are sharded or replicated over other axes than most have communicators of their own,
+/// whose names contain the axes: "fsdp_gather:dp_shard", "dp_replicate:dp_replicate+cp".
 std::vector<MeshAxis> axes_of(std::string_view group_name);
 
 /// Degrees as configured; `dp_shard` = -1 means "the rest of the world".
@@ -61,6 +63,9 @@ class DeviceMesh {
   /// Ranks that read different data: dp_replicate × dp_shard.
   int64_t data_parallel_degree() const { return size(MeshAxis::dp_replicate) * size(MeshAxis::dp_shard); }
   int64_t data_parallel_rank(int64_t rank) const;
+  /// The name of the communicator over `axes` that does what `base` does: `base` itself if its members are the same;
+  /// empty if this rank would be alone in it, but not in `base`.
+  std::string communicator_over(const char* base, std::span<const MeshAxis> axes) const;
   /// Ranks that share one copy of the model: cp × tp × pp.
   int64_t non_data_parallel_size() const { return world_ / data_parallel_degree(); }
 

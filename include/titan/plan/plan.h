@@ -83,12 +83,8 @@ struct PlanRequest {
   }
   /// Moments are on the host and copied to the device for the step. (With CPU offload the step is on the host, too.)
   bool offloads_optimizer() const { return optimizer.offload && !training.enable_cpu_offload; }
-  /// Ranks over which each parameter is sharded (FSDP).
+  /// Ranks over which most weight groups are sharded (FSDP); a group may say otherwise (GroupAxes).
   int64_t shards() const { return place.mesh.size(MeshAxis::dp_shard) * place.mesh.size(MeshAxis::cp); }
-  /// True if gradients are summed over replicas.
-  bool replicates() const { return place.mesh.size(MeshAxis::dp_replicate) > 1 || groups_of_one; }
-  /// True if gradients are summed with those of ranks that saw other tokens.
-  bool reduces_gradients() const { return shards() > 1 || place.mesh.size(MeshAxis::dp_replicate) > 1; }
   /// How a sequence is split over the context-parallel ranks.
   SequenceSplit split() const { return {place.mesh.size(MeshAxis::cp), parallelism.context_parallel_load_balancer}; }
   /// Microbatches of one pass: one, or those that pass through a pipeline together.
@@ -103,14 +99,28 @@ struct PlanRequest {
   int64_t tokens() const { return samples * local_length(); }
 };
 
+/// How a weight group lies over the mesh: which ranks hold parts of it, and which ranks' gradients are added. Ranks
+/// that differ along dp_replicate, dp_shard or cp see different tokens, so a gradient is summed over each of these axes
+/// unless the group is split over it: then each rank computes with a part of its own.
+struct GroupAxes {
+  std::vector<MeshAxis> sharded;     // FSDP: weights are gathered over these axes, gradients summed and scattered
+  std::vector<MeshAxis> replicated;  // gradients are summed
+  int64_t shards = 1;                // ranks along `sharded`
+  int64_t replicas = 1;              // along `replicated`
+  bool sums_replicas = false;        // there are several, or communicators of one rank are wanted
+  // Names of the communicators (axes_of): of all-gathers, of reduce-scatters, and of sums over replicas. Empty: none.
+  std::string gather, scatter, replicate;
+};
+
 /// The layout of one parameter over the ranks, and its part on this rank.
 struct ParameterPlan {
   ParameterSpec spec;
-  TensorLayout layout;     // tensor-parallel shards, each sharded by FSDP along dimension 0
+  TensorLayout layout;     // parts that ranks compute with, each sharded by FSDP along dimension 0
   Box unsharded;           // what operations see on this rank
   Box shard;               // what this rank owns
   int64_t chunk_rows;      // rows of dimension 0 that each rank contributes to a collective; the last ranks' are padded
   bool owns_shard = true;  // of the ranks with the same shard, this one reports and saves it
+  bool in_norm = true;     // of the ranks with the same shard that add up the norm of one replica, this one counts it
   bool copied_over_tensor = false;  // every tensor-parallel rank holds it whole; its gradients are partial sums
   bool in_float8 = false;           // its products are in float8
 
@@ -123,6 +133,8 @@ struct ParameterPlan {
 struct WeightGroupPlan {
   std::string name;
   std::vector<ParameterPlan> parameters;
+  GroupAxes axes;
+  bool gathers = false;     // weights are sharded, or on the host, and gathered before a unit runs; else resident
   int64_t numel = 0;        // unsharded elements on this rank
   int64_t shard_numel = 0;  // elements this rank owns
   ElementType compute = ElementType::float32;
@@ -226,8 +238,8 @@ struct Plan {
   int64_t activation_offload_bytes = 0;
   int64_t optimizer_offload_bytes = 0;
 
-  /// True if weights are sharded, or on the host, and gathered before a unit runs. False: they are resident.
-  bool gathers_weights() const { return request.shards() > 1 || request.training.enable_cpu_offload; }
+  /// True if a weight group is gathered before its unit runs.
+  bool gathers_weights() const;
   /// True if the weights that are gathered or multiplied are copies of the masters.
   bool copies_weights(const WeightGroupPlan& group) const {
     return group.gathers_float8 || group.compute != request.training.dtype;
@@ -252,14 +264,19 @@ struct Plan {
   const CommunicatorTraffic* traffic_of(std::string_view group) const;
 };
 
-/// Throws Error(bad_config) if a tensor-parallel degree does not divide a dimension that it shards, or if samples do
-/// not divide among the context-parallel ranks.
+/// Throws Error(bad_config) if an axis does not divide a dimension that is split over it, or if samples do not divide
+/// among the context-parallel ranks.
 Plan make_plan(const ModelDescription& model, const PlanRequest& request);
 
 /// True if float8 weights are cast once per microbatch and their transposed copies kept for backward. Needs tensorwise
 /// scales without casting again in backward, resident weights, no tensor parallelism, and microbatches one after the
 /// other.
 bool keeps_float8_weights(const PlanRequest& request);
+
+/// Names of the communicators that weight groups of other axes than most need beyond fsdp_gather, fsdp_scatter and
+/// dp_replicate, sorted: of these groups; of the whole model, so that all ranks make the same ones.
+std::vector<std::string> weight_communicators(const std::vector<WeightGroupPlan>& groups);
+std::vector<std::string> weight_communicators(const ModelDescription& model, const PlanRequest& request);
 
 /// The reason why blocks of this plan cannot be recorded as CUDA graphs, for users; none: they can.
 std::optional<std::string> why_no_graphs(const PlanRequest& request);
