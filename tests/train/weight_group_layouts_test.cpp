@@ -31,12 +31,12 @@ const WeightGroupPlan& group_named(const Plan& plan, const std::string& name) {
   throw InvariantError("no group " + name);
 }
 
-struct Layout {
+struct GroupsRow {
   LayoutRow row;
   int64_t shards, replicas;  // of the second group
 };
 
-std::vector<Layout> layouts() {
+std::vector<GroupsRow> groups_rows() {
   LayoutRow in_backward = two_groups("hsdp2x2_second_whole_in_backward", {.replicate = 2, .shard = 2}, {});
   in_backward.step_in_backward = true;
   in_backward.max_norm = 0;
@@ -63,7 +63,7 @@ std::vector<Layout> layouts() {
           {accumulated, 2, 2}};
 }
 
-class WeightGroups : public ::testing::TestWithParam<Layout> {};
+class WeightGroups : public ::testing::TestWithParam<GroupsRow> {};
 
 TEST_P(WeightGroups, OfOtherAxesTrainAsOneProcess) {
   LayoutRow row = GetParam().row;
@@ -86,7 +86,7 @@ TEST_P(WeightGroups, OfOtherAxesTrainAsOneProcess) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, WeightGroups, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, WeightGroups, ::testing::ValuesIn(groups_rows()),
                          [](const auto& info) { return info.param.row.layout; });
 
 TEST(WeightGroups, HaveCommunicatorsOfTheirOwnOnlyWhereTheirMembersDiffer) {
