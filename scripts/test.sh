@@ -79,7 +79,7 @@ run_script_checks() {
   # shellcheck disable=SC2016  # expanded by the inner shell
   printf '%s\0' "${checks[@]}" | xargs -0 -P "$(nproc)" -n 1 bash -c '
     log=$0/$(basename "$1" .sh).log
-    bash "$1" </dev/null >"$log" 2>&1
+    env --default-signal=INT bash "$1" </dev/null >"$log" 2>&1  # a shell cannot trap what its parent ignores
     echo $? >"$log.status"
     cat "$log"' "$results"
   for check in "${checks[@]}"; do

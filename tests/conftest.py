@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -12,6 +13,11 @@ import pytest
 
 TESTS = pathlib.Path(__file__).resolve().parent
 SKIPPED_EXIT = 77
+# Programs inherit ignored signals, but not handlers: the tests see the same program under nohup and in the background of a script.
+for ignored in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(ignored) == signal.SIG_IGN:
+        signal.signal(ignored, lambda number, frame: None)
+
 sys.path[:0] = [str(TESTS / "reference"), str(TESTS / "behaviour")]
 
 

@@ -18,7 +18,7 @@ class KeptCheckpoint(BehaviourTest):
     def test_it_is_resumed_as_the_run_that_saved_it_went_on(self):
         root = self.folder / "run" / "checkpoint"
         with tarfile.open(KEPT / "step-5.tar.xz") as packed:
-            packed.extractall(root, filter="data")
+            packed.extractall(root)  # Python 3.11.2, Debian 12's, has no filters yet
         run = self.titan(KEPT / "job.toml", f"--job.dump_folder={self.folder / 'run'}")
         self.expect(run, OK)
         self.assertIn("LOAD: step 5", run.output)

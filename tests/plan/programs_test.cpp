@@ -102,7 +102,7 @@ Touched touched_by(const Plan& plan, const Action& action) {
       each_trained_group([&](int g) {
         const WeightGroupPlan& group = plan.groups[static_cast<size_t>(g)];
         changes("gradient", g);
-        if (plan.gathers_weights()) changes("gradient slot", static_cast<int>(group.gradient_slot));
+        if (group.gathers) changes("gradient slot", static_cast<int>(group.gradient_slot));
         const bool reduces = action.kind == reduce_scatter || action.kind == all_reduce || action.kind == wait_reduce;
         if (reduces && group.narrows_gradient()) changes("message slot", static_cast<int>(group.message_slot));
       });

@@ -50,6 +50,18 @@ inline std::vector<LayoutRow> proved_rows() {
     }
   }
   for (const LayoutRow& row : frozen_rows()) all.push_back(row);
+  for (const std::vector<MeshAxis>& axes : {std::vector<MeshAxis>{}, {MeshAxis::dp_shard}, {MeshAxis::cp}}) {
+    for (const bool in_backward : {false, true}) {
+      all.push_back(row_with(fmt::format("two_groups_{}_{}", axes.empty() ? "whole" : name(axes[0]), in_backward),
+                             [&](LayoutRow& row) {
+                               row.replicate = row.shard = row.context = 2;
+                               row.second = "feed_forward";
+                               row.second_axes = axes;
+                               row.step_in_backward = in_backward;
+                               row.reduce = in_backward ? ElementType::float32 : ElementType::bfloat16;
+                             }));
+    }
+  }
   const auto narrow = [](LayoutRow& row) { row.compute = row.reduce = ElementType::bfloat16; };
   const auto float8 = [](LayoutRow& row, bool gathers, bool precomputes) {
     row.compute = ElementType::bfloat16;

@@ -89,30 +89,5 @@ TEST_P(WeightGroups, OfOtherAxesTrainAsOneProcess) {
 INSTANTIATE_TEST_SUITE_P(Layouts, WeightGroups, ::testing::ValuesIn(groups_rows()),
                          [](const auto& info) { return info.param.row.layout; });
 
-TEST(WeightGroups, HaveCommunicatorsOfTheirOwnOnlyWhereTheirMembersDiffer) {
-  const Plan plan = plan_of(two_groups("", {.replicate = 2, .shard = 2, .context = 2}, {dp_shard}), 5);
-  const GroupAxes& first = group_named(plan, "layers.0").axes;
-  const GroupAxes& second = group_named(plan, "layers.0.second").axes;
-  EXPECT_EQ(first.gather, "fsdp_gather");
-  EXPECT_EQ(first.replicate, "dp_replicate");
-  EXPECT_EQ(second.gather, "fsdp_gather:dp_shard");
-  EXPECT_EQ(second.scatter, "fsdp_scatter:dp_shard");
-  EXPECT_EQ(second.replicate, "dp_replicate:dp_replicate+cp");
-  EXPECT_EQ(members_of(plan, second.gather), (std::vector<int64_t>{5, 7}));
-  EXPECT_EQ(members_of(plan, second.replicate), (std::vector<int64_t>{0, 1, 4, 5}));
-  const Plan without = plan_of(two_groups("", {.replicate = 2, .shard = 2}, {dp_shard}), 3);
-  EXPECT_EQ(group_named(without, "layers.0.second").axes.gather, "fsdp_gather") << "its members are the same";
-}
-
-TEST(WeightGroups, OfOneUnitNeverShareASlot) {
-  const Plan plan = plan_of(two_groups("", {.shard = 2, .context = 2}, {cp}), 0);
-  for (const UnitPlan& unit : plan.units) {
-    if (unit.groups.size() < 2) continue;
-    const WeightGroupPlan &first = plan.groups[unit.groups[0]], &second = plan.groups[unit.groups[1]];
-    EXPECT_NE(first.weight_slot, second.weight_slot) << unit.name;
-    EXPECT_NE(first.gradient_slot, second.gradient_slot) << unit.name;
-  }
-}
-
 }  // namespace
 }  // namespace titan
