@@ -29,8 +29,8 @@ std::u32string characters_of(std::string_view text) {
 std::optional<bool> is_in_set(const std::u32string& pattern, size_t& at, char32_t c) {
   const bool negated = at < pattern.size() && pattern[at] == U'!';
   const size_t begin = at + (negated ? 1 : 0);
-  const size_t end =
-      pattern.find(U']', begin + 1);  // from the second character on: a "]" at the beginning is a member, as in fnmatch
+  // From the second character on: a "]" at the beginning is a member, as in fnmatch.
+  const size_t end = pattern.find(U']', begin + 1);
   if (begin >= pattern.size() || end == pattern.npos) return std::nullopt;
   bool found = false;
   for (size_t i = begin; i < end;) {

@@ -28,8 +28,8 @@ class CudaLibrary : public Cuda {
     const cudaError_t error = cudaGetDeviceCount(&count);
     state.error = error;
     state.says = cudaGetErrorString(error);
-    (void)
-        cudaGetLastError();  // the runtime keeps the error for the next call, which would fail for no reason of its own
+    // The runtime keeps the error for the next call, which would fail for no reason of its own.
+    (void)cudaGetLastError();
     if (cudaDriverGetVersion(&state.driver) != cudaSuccess) state.driver = 0;
     if (cudaRuntimeGetVersion(&state.runtime) != cudaSuccess) state.runtime = CUDART_VERSION;
     return state;

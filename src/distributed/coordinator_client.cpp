@@ -63,7 +63,7 @@ std::optional<StoreAnswer> CoordinatorClient::StoreCalls::ask(StoreCall call) {
 void CoordinatorClient::StoreCalls::take(StoreAnswer answer) {
   const std::lock_guard lock(mutex);
   const auto asked = answers.find(answer.id);
-  if (asked == answers.end()) return;  // timed out
+  if (asked == answers.end()) return;
   asked->second = std::move(answer);
   changed.notify_all();
 }

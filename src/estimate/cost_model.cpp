@@ -16,7 +16,7 @@ constexpr double kExposed = 0.5;
 
 // Seconds for one message to the next rank within a host, and to the next host.
 constexpr double kHop = 2e-6, kHostHop = 6e-6;
-constexpr double kLaunch = 6e-6;  // per collective or copy
+constexpr double kLaunch = 6e-6;  // seconds of each collective or copy, however small
 
 }  // namespace
 
@@ -72,7 +72,7 @@ const Seconds& CostModel::phase_seconds(const UnitPlan& unit, UnitTrace::Phase p
   if (!is_new) return found->second;
   Seconds& seconds = found->second;
   for (const UnitTrace::Part& part : unit.trace->parts(phase, unit.policy)) {
-    double hides = 0;  // time that can hide messages
+    double hides = 0;
     for (const TracedWork* work : part.work) {
       if (work->is_weight_gradient && plan_.request.splits_backward()) continue;
       const double each = work_seconds(*work);

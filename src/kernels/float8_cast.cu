@@ -97,7 +97,7 @@ uint8_t to_float8(float value) {
   const uint32_t sign = bits_of(value) >> 31 << 7;
   if (value != value) return static_cast<uint8_t>(sign | 0x7f);
   const float size = fminf(fabsf(value), kMost);
-  int exponent = 1 - kBias;  // of the smallest normal number and of all subnormals
+  int exponent = 1 - kBias;  // subnormals share the exponent of the smallest normal number
   if (size >= ldexpf(1, exponent)) exponent = ilogbf(size);
   const auto steps = static_cast<uint32_t>(rintf(ldexpf(size, kMantissa - exponent)));
   // `steps` includes a normal number's implicit leading one, which increments the exponent like a carry.

@@ -33,8 +33,9 @@ int64_t gathered_bytes(const WeightGroupPlan& group) {
   return total;
 }
 
-/// The amaxes of `scales` weights, over the ranks that share matrices, and over those that hold shards if scales are
-/// computed before weights are gathered: the members of `shards` (empty: not).
+/// Adds the exchanges that find the scales of `scales` weights: an all-reduce of their amaxes over the ranks that share
+/// matrices. If scales are found before weights are gathered, one over the communicator `shards` comes first; it is
+/// empty otherwise.
 void add_scales(std::vector<Exchange>& all, int64_t scales, std::string_view shards) {
   if (scales == 0) return;
   const Traffic traffic{1, scales * kFloat32};

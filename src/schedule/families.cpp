@@ -211,7 +211,8 @@ std::vector<Action> dual_pipe_v_order(const PipelineShape& shape, int rank) {
     order.forward(up);
   }
   for (int i = 0; i < shape.microbatches - 2 * shape.ranks + rank + 1; ++i) {
-    if (i == 0 && after == 0) {  // at the turn of the V, the first pair runs one after the other
+    // At the turn of the V, the first pair runs one after the other.
+    if (i == 0 && after == 0) {
       order.forward(down);
       order.backward(up);
     } else {

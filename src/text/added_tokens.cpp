@@ -128,8 +128,8 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at)
 
 void AddedTokenFinder::split(std::string_view text, std::vector<Part>& parts, bool special) const {
   size_t settled = 0;
-  size_t blank_end =
-      0;  // where whitespace was last read to: a token that strips it would read a long run once for each such token
+  // Where whitespace was last read to: many tokens may strip the same run, which would else be read once for each.
+  size_t blank_end = 0;
   for (size_t at = 0; at < text.size();) {
     const AddedToken* token = longest_at(text, at);
     if (!token) {

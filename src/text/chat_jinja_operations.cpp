@@ -280,10 +280,9 @@ Value made_of(Heap& heap, Kind kind, const Items& arguments, const Named& named)
   return made;
 }
 
-/// A fixed day, so that ids do not depend on the date.
+/// A fixed day, so that ids do not depend on the date of a run.
 Value date(Heap& heap, std::string_view format) {
-  std::tm day{};  // Friday, 26 July 2024, the fallback of Llama 3.1's and 3.2's templates: ids must not depend on the
-                  // day of a run
+  std::tm day{};  // Friday, 26 July 2024: the fallback of Llama 3.1's and 3.2's templates
   day.tm_year = 124, day.tm_mon = 6, day.tm_mday = 26, day.tm_wday = 5, day.tm_yday = 207;
   day.tm_isdst = -1;  // as of Python's datetime.now(), which has no zone: %Z and %z are empty
   const std::string pattern(format);

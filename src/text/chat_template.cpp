@@ -205,9 +205,8 @@ bool ChatTemplate::Form::writes_parts(const std::string& role) const {
     if (message.role == role) message.parts = {message.content};
   }
   try {
-    return run(messages, false).output.text.find("{'type': 'text'") ==
-           std::string::npos;  // the template printed the list of parts, which Python writes like this, instead of
-                               // reading it
+    // A template that knows no parts prints the list of them, as Python writes it.
+    return run(messages, false).output.text.find("{'type': 'text'") == std::string::npos;
   } catch (const jinja::TemplateError&) {
     return false;
   }

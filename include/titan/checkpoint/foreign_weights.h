@@ -119,8 +119,8 @@ struct TorchtitanForm {
   int64_t data_ranks = 0;       // data-parallel ranks; 0: the number that saved it
   bool decoupled_decay = true;  // AdamW's; used if the optimizer state does not have it (PyTorch before 2.7)
 };
-/// Converts a checkpoint of any program and release for a strict load by `form`; `tables` are added to the model's
-/// tensors.
+/// Writes a checkpoint of any program and release in `form`, so that this release of torchtitan loads it strictly. The
+/// tensors of `tables` are written beside those of the model.
 void write_for_torchtitan(Storage& storage, OpenCheckpoint& checkpoint, const TorchtitanForm& form,
                           const std::map<std::string, at::Tensor>& tables, const std::filesystem::path& folder);
 

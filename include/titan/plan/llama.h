@@ -74,7 +74,7 @@ ModelDescription describe_llama(const ModelRequest& request, const LlamaArgument
 /// torchtitan's rule: trunc(8·dim/3) times the multiplier, rounded up to a multiple of `multiple_of`.
 int64_t llama_hidden_size(int64_t dim, double multiplier, int64_t multiple_of);
 
-/// Parameters of one block in storage order; of the embedding; of the head.
+/// The parameters of one block, of the embedding and of the head, each in storage order.
 std::vector<ParameterSpec> llama_block_parameters(const LlamaArguments& arguments, int64_t layer);
 ParameterSpec llama_embedding_parameter(const LlamaArguments& arguments);
 std::vector<ParameterSpec> llama_head_parameters(const LlamaArguments& arguments);

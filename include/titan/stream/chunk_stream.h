@@ -19,13 +19,14 @@ namespace titan {
 /// A position in the global sequence, independent of ranks and batch sizes. Stores a reference to the packer's buffer,
 /// not its tokens: it starts `token_offset` tokens into `document`, which is read and encoded again on restore.
 struct StreamState {
-  int64_t chunk = 0;                 ///< chunks returned before this position
-  int64_t epoch = 0;                 ///< passes over the source completed before `document`
-  SourcePosition document;           ///< the document that the next token belongs to
-  int64_t token_offset = 0;          ///< its tokens (BOS included) already used; 1: a used conversation
-  uint64_t fingerprint = 0;          ///< of source and tokenizer; 0 matches any
+  int64_t chunk = 0;        ///< chunks returned before this position
+  int64_t epoch = 0;        ///< passes over the source completed before `document`
+  SourcePosition document;  ///< the document that the next token belongs to
+  /// Number of its tokens (BOS included) that earlier chunks used. For a conversation: 1 if it was used.
+  int64_t token_offset = 0;
+  uint64_t fingerprint = 0;          ///< of source and tokenizer; 0 fits every source and tokenizer
   std::vector<StreamState> sources;  ///< of a mixture: the state of each source; `document` is then unused
-  CorpusRecord corpus = {};          ///< no files: only the fingerprint is known
+  CorpusRecord corpus = {};          ///< without files if only the fingerprint is known
 
   bool operator==(const StreamState&) const = default;
 };
@@ -60,8 +61,8 @@ class ChunkSource {
  public:
   virtual ~ChunkSource() = default;
 
-  /// The next chunk; false at the end of a finite source (a partial last chunk is dropped; with conversations, padded).
-  /// Throws Error(bad_data) if a source is empty or too short.
+  /// Fills `chunk` with the next chunk. Returns false at the end of a finite source; a partial last chunk is dropped,
+  /// or padded if it holds conversations. Throws Error(bad_data) if a source is empty or too short.
   virtual bool next(Chunk& chunk) = 0;
 
   /// The position after the last chunk returned.
@@ -94,7 +95,7 @@ struct ChunkOptions {
   ChunkPacking packing = ChunkPacking::upstream;
   bool drops_long = false;           ///< drop conversations of more than T+1 tokens instead of truncating
   bool infinite = true;              ///< start over at the end of the source
-  int64_t chunks_needed = 1;         ///< error if a whole pass gives fewer
+  int64_t chunks_needed = 1;         ///< a pass over the whole source that gives fewer is an error
   std::string dataset = "text";      ///< for messages
   std::string section = "training";  ///< config section of the options in messages
   bool announces_passes = true;      ///< add a notice at the end of each pass

@@ -12,14 +12,14 @@
 
 namespace titan {
 
-/// Throws Error(storage) that says what to name instead if `folder` is no folder.
+/// Throws Error(storage) if `folder` is not a folder; the message says what to name instead.
 void expect_folder(const std::filesystem::path& folder);
 
 struct WeightConversion {
   std::filesystem::path from, to;  // `to` must not exist yet
   const JobConfig& config;         // names the model, training.dtype, the tokenizer
-  bool names_model = false;        // the user named it; else it is recognised or described by model.from_hf
-  bool names_tokenizer = false;    // the user named it; else that of the run that saved the checkpoint
+  bool names_model = false;        // the user named the model; else it is recognised, or model.from_hf describes it
+  bool names_tokenizer = false;    // the user named one; else it is that of the run that saved the checkpoint
   std::string dtype;               // to-hf: float32, bfloat16, float16; empty: as stored
   int64_t shard_bytes = 0;         // to-hf: maximum file size; 0: as in transformers
   int64_t data_ranks = 0;          // to-2024, to-2026: data-parallel ranks of the run that loads it; 0: as saved
