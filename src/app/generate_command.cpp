@@ -187,6 +187,7 @@ class Conversation {
 
 int run_chat(const Schema& schema, LoadedConfig& job, GenerateOptions& options,
              const std::shared_ptr<const Tokenizer>& tokenizer) {
+  // Models read up to 131,072 tokens, and the cache of keys and values is allocated for all of them.
   constexpr int64_t kUsualContext = 4096;
   if (!options.file.empty()) {
     throw Error(ExitCode::bad_config,

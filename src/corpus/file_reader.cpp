@@ -157,7 +157,7 @@ constexpr size_t kInput = size_t{128} << 10;
 class GzipReader : public ByteReader {
  public:
   explicit GzipReader(std::unique_ptr<FileReader> file) : file_(std::move(file)), input_(kInput) {
-    constexpr int kGzipOnly = 16 + MAX_WBITS;
+    constexpr int kGzipOnly = 16 + MAX_WBITS;  // zlib's flag for gzip; without it a gzip header is an error
     TITAN_CHECK(inflateInit2(&stream_, kGzipOnly) == Z_OK);
   }
   ~GzipReader() override { inflateEnd(&stream_); }

@@ -18,7 +18,7 @@
 namespace titan {
 namespace {
 
-constexpr int kBacklog = 4096;
+constexpr int kBacklog = 4096;  // all ranks connect at once; the kernel cuts it to its own limit (somaxconn)
 // A host that lost power sends nothing; it counts as lost after about a minute without an answer. A shorter limit would
 // end runs because of short network outages.
 constexpr int kQuietSeconds = 20;

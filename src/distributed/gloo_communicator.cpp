@@ -177,7 +177,7 @@ class GlooCommunicator : public Communicator {
 
  private:
   static int next_number(std::vector<int>& numbers, int64_t rank) {
-    constexpr int kWrap = 1 << 30;
+    constexpr int kWrap = 1 << 30;  // both ends of a pair count alike, and neither may overflow
     int& number = numbers[static_cast<size_t>(rank)];
     return number = (number + 1) % kWrap;
   }

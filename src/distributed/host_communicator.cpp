@@ -21,7 +21,7 @@
 namespace titan {
 namespace {
 
-constexpr size_t kBanks = 4;
+constexpr size_t kBanks = 4;  // calls in flight: a bank is written again when the call that used it is complete
 constexpr int64_t kSmallestBank = 4096;  // bytes
 
 /// One per rank, in shared memory.

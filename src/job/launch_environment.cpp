@@ -17,6 +17,7 @@
 namespace titan {
 namespace {
 
+// Above the ephemeral ports of Linux (32768 to 60999), which connections of other programs take.
 constexpr uint64_t kFirstDerivedPort = 61440;
 constexpr uint64_t kDerivedPorts = 4096;
 constexpr uint64_t kPortAttempts = 9;

@@ -53,7 +53,7 @@ TITAN_INLINE void multiply_words(T* y, const float* x, const T* w, const FewRows
 
 template <class S, int kRows, class T>
 TITAN_INLINE void multiply_rows(T* y, const float* x, const T* w, const FewRows& shape, int64_t begin, int64_t end) {
-  constexpr int kWords = kRows <= 2 ? 4 : kRows <= 4 ? 2 : 1;
+  constexpr int kWords = kRows <= 2 ? 4 : kRows <= 4 ? 2 : 1;  // kRows · kWords sums stay in registers
   int64_t word = begin;
   for (; word + kWords <= end; word += kWords) multiply_words<S, kRows, kWords>(y, x, w, shape, word);
   for (; word < end; ++word) multiply_words<S, kRows, 1>(y, x, w, shape, word);

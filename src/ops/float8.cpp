@@ -8,7 +8,7 @@
 namespace titan {
 namespace {
 
-constexpr double kLeastAmax = 1e-12;
+constexpr double kLeastAmax = 1e-12;           // torchao's: a matrix of zeros has a finite scale
 constexpr int32_t kExponentBits = 0x7F800000;  // fp32; without a mantissa: the power of two below
 
 at::Tensor amax(const at::Tensor& matrix, Float8Extent extent) {

@@ -10,7 +10,7 @@
 namespace titan {
 
 std::vector<int64_t> integer_weights(const std::vector<double>& weights) {
-  constexpr double kParts = 1e6;
+  constexpr double kParts = 1e6;  // fractions count in millionths, which is how far their sum may be from 1
   const bool whole = std::all_of(weights.begin(), weights.end(), [](double w) { return w == std::floor(w); });
   std::vector<int64_t> integers;
   for (const double weight : weights) {

@@ -17,6 +17,7 @@
 namespace titan {
 namespace {
 
+// A line is passed on in parts beyond this: a rank that never ends one must not fill the launcher's memory.
 constexpr size_t kLongestLine = size_t{1} << 16;
 
 /// Null-terminated array of pointers to the strings, as execve expects.
