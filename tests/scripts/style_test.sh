@@ -20,6 +20,14 @@ layouts_in_step() {
   python3 "$checkout/tests/train/make_layouts.py" --check
 }
 
+same_draw() {
+  local draw=$checkout/scripts/draw_comments.py
+  [ "$(python3 "$draw" --seed 7)" = "$(python3 "$draw" --seed 7)" ]
+  [ "$(python3 "$draw" --seed 7)" != "$(python3 "$draw" --seed 8)" ]
+  python3 "$draw" --count 3 src/base | grep -q '^3 of [0-9]* comments$'
+}
+
+check "draw_comments.py draws the same comments with the same seed" same_draw
 check "the layouts under test are those that make_layouts.py writes" layouts_in_step
 if command -v shellcheck >/dev/null; then
   check "shellcheck has nothing to say about the scripts" shell_scripts
