@@ -18,7 +18,7 @@ constexpr const char* kOptimizerStates = "optimizer.state.";
 /// The prefix of the model's names until July 2025.
 constexpr const char* kFormerPrefix = "model.";
 
-std::string state_key(const std::string& name, const char* what) {
+std::string state_key(const std::string& name, std::string_view what) {
   return fmt::format("{}{}.{}", kOptimizerStates, name, what);
 }
 
@@ -33,10 +33,20 @@ void add_steps(CheckpointState& state, const SavedParameter& parameter, int64_t 
   state.tensors.push_back({{state_key(parameter.name, "step"), at::kFloat, {}}, box_of, holds ? count : at::Tensor()});
 }
 
-/// The dtype of the first such tensor that this rank holds; fp32 if it holds none.
-at::ScalarType dtype_held(std::span<const SavedParameter> parameters, at::Tensor SavedParameter::*which) {
+// Of the first such tensor that this rank holds; fp32 if it holds none.
+
+at::ScalarType dtype_of_masters(std::span<const SavedParameter> parameters) {
   for (const SavedParameter& parameter : parameters) {
-    if ((parameter.*which).defined()) return (parameter.*which).scalar_type();
+    if (parameter.master.defined()) return parameter.master.scalar_type();
+  }
+  return at::kFloat;
+}
+
+at::ScalarType dtype_of_moments(std::span<const SavedParameter> parameters) {
+  for (const SavedParameter& parameter : parameters) {
+    for (const auto& [name, value] : parameter.moments) {
+      if (value.defined()) return value.scalar_type();
+    }
   }
   return at::kFloat;
 }
@@ -84,7 +94,7 @@ bool holds_moments(const CheckpointIndex& index) {
 
 CheckpointState describe_model(std::span<const SavedParameter> parameters) {
   CheckpointState state;
-  const at::ScalarType type = dtype_held(parameters, &SavedParameter::master);
+  const at::ScalarType type = dtype_of_masters(parameters);
   for (const SavedParameter& parameter : parameters) {
     state.tensors.push_back({{parameter.name, type, parameter.shape}, parameter.box_of, parameter.master});
   }
@@ -94,14 +104,13 @@ CheckpointState describe_model(std::span<const SavedParameter> parameters) {
 CheckpointState describe_run(std::span<const SavedParameter> parameters, const OptimizerSection& optimizer, double lr,
                              const SavedProgress& progress) {
   CheckpointState state = describe_model(parameters);
-  const at::ScalarType type = dtype_held(parameters, &SavedParameter::first_moment);
+  const at::ScalarType type = dtype_of_moments(parameters);
   double multiplier = 0;  // of the last parameter group: torch has one schedule for each
   for (const SavedParameter& parameter : parameters) {
     if (!parameter.trained) continue;
     multiplier = parameter.lr_multiplier;
-    for (const auto& [what, moment] :
-         {std::pair("exp_avg", parameter.first_moment), std::pair("exp_avg_sq", parameter.second_moment)}) {
-      state.tensors.push_back({{state_key(parameter.name, what), type, parameter.shape}, parameter.box_of, moment});
+    for (const auto& [moment, value] : parameter.moments) {
+      state.tensors.push_back({{state_key(parameter.name, moment), type, parameter.shape}, parameter.box_of, value});
     }
     add_steps(state, parameter, progress.step);
     add_settings(state, parameter, optimizer, lr);
@@ -202,23 +211,26 @@ class Restoration {
   }
 
   void add_model() {
-    const at::ScalarType type = dtype_held(parameters_, &SavedParameter::master);
+    const at::ScalarType type = dtype_of_masters(parameters_);
     for (const SavedParameter& parameter : parameters_) {
       add(prefix_ + parameter.name, type, parameter, parameter.master, "training.dtype");
     }
   }
 
   void add_moments() {
-    const at::ScalarType type = dtype_held(parameters_, &SavedParameter::first_moment);
+    const at::ScalarType type = dtype_of_moments(parameters_);
     for (const SavedParameter& parameter : parameters_) {
       if (!parameter.trained) continue;
-      const bool has_moments = index_.tensors.contains(state_key(parameter.name, "exp_avg"));
+      const bool has_moments = std::any_of(parameter.moments.begin(), parameter.moments.end(), [&](const auto& moment) {
+        return index_.tensors.contains(state_key(parameter.name, moment.first));
+      });
       if (!has_moments && checkpoint_.verified()) {  // it was frozen in the run that saved it
         without_moments_.push_back(parameter.name);
         continue;
       }
-      add(state_key(parameter.name, "exp_avg"), type, parameter, parameter.first_moment, "optimizer.state_dtype");
-      add(state_key(parameter.name, "exp_avg_sq"), type, parameter, parameter.second_moment, "optimizer.state_dtype");
+      for (const auto& [moment, value] : parameter.moments) {
+        add(state_key(parameter.name, moment), type, parameter, value, "optimizer.state_dtype");
+      }
       add_steps(parameter);
     }
   }
@@ -259,8 +271,8 @@ class Restoration {
     if (!leave_.empty() || !checkpoint_.verified()) return;
     std::set<std::string> needed;
     for (const SavedParameter& parameter : parameters_) {
-      needed.insert(
-          {prefix_ + parameter.name, state_key(parameter.name, "exp_avg"), state_key(parameter.name, "exp_avg_sq")});
+      needed.insert(prefix_ + parameter.name);
+      for (const auto& [moment, value] : parameter.moments) needed.insert(state_key(parameter.name, moment));
     }
     std::map<std::string, std::vector<LogicalTensor>> rest;  // by file
     for (const auto& [name, stored] : index_.tensors) {

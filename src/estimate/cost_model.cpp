@@ -42,6 +42,8 @@ double CostModel::stage_message_seconds() {
 
 double CostModel::host_copy_seconds(double bytes) const { return kLaunch + bytes / hardware_.host_link_rate; }
 
+double CostModel::product_seconds(double operations) const { return operations / hardware_.product_rate; }
+
 double CostModel::memory_seconds(double bytes) const { return bytes / hardware_.memory_rate; }
 
 double CostModel::exposed_seconds(double bytes) const { return kExposed * memory_seconds(bytes); }

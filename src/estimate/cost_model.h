@@ -28,6 +28,8 @@ class CostModel {
   double stage_message_seconds();
   /// Copying between host and device memory, in either direction.
   double host_copy_seconds(double bytes) const;
+  /// Matrix products in the compute dtype.
+  double product_seconds(double operations) const;
   /// Reading and writing device memory.
   double memory_seconds(double bytes) const;
   /// Of a product's time: what its result's traffic adds to it.

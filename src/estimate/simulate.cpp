@@ -114,6 +114,9 @@ class RankClock {
         return;
       case Work::squares:
         return move(4.0 * stepped(action), "gradient norm");
+      case Work::matrices:
+        return spend(costs_.product_seconds(matrix_bytes(plan_, plan_.groups[index(action)]).operations),
+                     "whole matrices");
       case Work::optimizer:
         return optimize(action);
       case Work::copies:
@@ -186,6 +189,13 @@ class RankClock {
     }
     return sum;
   }
+  double moment_bytes(const Action& action) const {
+    double sum = 0;
+    for (size_t g = 0; g < plan_.groups.size(); ++g) {
+      if (action.group < 0 || g == index(action)) sum += static_cast<double>(plan_.moment_bytes(plan_.groups[g]));
+    }
+    return sum;
+  }
   std::tuple<size_t, bool, int, int> key_of(const StageMessage& message) const {
     return {program_, message.backward, message.stage, message.microbatch};
   }
@@ -250,12 +260,12 @@ class RankClock {
   /// Runs where the weights are. Offloaded moments are copied to the device and back concurrently.
   void optimize(const Action& action) {
     const PlanRequest& request = plan_.request;
-    const double moments = static_cast<double>(request.optimizer_moments * size_of(request.optimizer.state_dtype));
-    const double each = 4 + 2 * (static_cast<double>(size_of(request.training.dtype)) + moments);
-    if (!request.offloads_optimizer()) return move_where_weights_are(each * stepped(action), "optimizer");
-    const Started in = copy(action, kToDevice, moments * stepped(action)),
-                  out = copy(action, kToHost, moments * stepped(action));
-    move(each * stepped(action), "optimizer");
+    const double moments = moment_bytes(action);
+    const double each = 4 + 2 * static_cast<double>(size_of(request.training.dtype));
+    const double all = each * stepped(action) + 2 * moments;
+    if (!request.offloads_optimizer()) return move_where_weights_are(all, "optimizer");
+    const Started in = copy(action, kToDevice, moments), out = copy(action, kToHost, moments);
+    move(all, "optimizer");
     wait_for(in);
     wait_for(out);
   }

@@ -8,8 +8,8 @@
 #include "titan/base/philox.h"
 #include "titan/gpu/cuda.h"
 #include "titan/kernels/kernels.h"
+#include "titan/optimize/adam.h"
 #include "titan/optimize/gradient_norm.h"
-#include "titan/optimize/optimizer.h"
 
 namespace titan {
 namespace {
@@ -37,7 +37,7 @@ constexpr int64_t kElementsOfAThread = 1 << 14;
 
 }  // namespace
 
-void Optimizer::step_bf16(const State& state, int64_t step, double lr, const StepControl& control) const {
+void AdamOptimizer::step_bf16(const State& state, int64_t step, double lr, const StepControl& control) const {
   Parameter& parameter = *state.parameter;
   const at::Tensor& master = parameter.master;
   const at::Tensor& gradient = parameter.gradient_shard;
@@ -71,8 +71,8 @@ void Optimizer::step_bf16(const State& state, int64_t step, double lr, const Ste
   });
 }
 
-void Optimizer::store(const State& state, int64_t step, KeptNumber number, const at::Tensor& fresh, at::Tensor kept,
-                      const StepControl& control) const {
+void AdamOptimizer::store(const State& state, int64_t step, KeptNumber number, const at::Tensor& fresh, at::Tensor kept,
+                          const StepControl& control) const {
   if (kept.scalar_type() == at::kFloat) {  // without a host sync on the skip flag
     kept.copy_(at::where(control.skip.to(at::kBool), kept, fresh));
     return;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "titan/optimize/optimizer.h"
+#include "titan/optimize/adam.h"
 
 /// Placed between the parameters and the body of a lambda in vectorised functions.
 #define TITAN_INLINE_LAMBDA __attribute__((always_inline))

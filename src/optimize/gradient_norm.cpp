@@ -13,7 +13,7 @@
 #include "titan/base/error.h"
 #include "titan/gpu/cuda.h"
 #include "titan/kernels/kernels.h"
-#include "titan/optimize/optimizer.h"
+#include "titan/optimize/neighbours.h"
 
 namespace titan {
 

@@ -53,7 +53,7 @@ std::string_view range_name(ActionKind kind) {
     case wait_forward: case wait_backward: case wait_sends: return "wait for a stage";
     case wait_host: return "gradients to the host";
     case squares: case norm: case control: return "gradient norm";
-    case step: return "optimizer";
+    case collect: case transform: case wait_transform: case step: return "optimizer";
     default: return is_transfer(kind) || kind == batch ? "send and receive" : "";
       // clang-format on
   }
@@ -217,6 +217,9 @@ void Executor::execute(const Action& action, const Run& run) {
     case norm: return run.work.sum_norm(action.group);
     case control: return run.work.control(action.group);
     case before_change: return run.work.before_change();
+    case collect: return run.work.collect(action.group);
+    case transform: return run.work.transform(action.group);
+    case wait_transform: return run.work.wait_transform(action.group);
     case step: {
       run.work.step(action.group);
       for (WeightStore* store : trained_stores(action.group)) store->weights_changed();

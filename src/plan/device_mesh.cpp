@@ -33,6 +33,7 @@ std::vector<MeshAxis> axes_of(std::string_view group_name) {
   }
   if (group_name == kGather || group_name == kScatter) return {dp_shard, cp};
   if (group_name == kReplicate) return {dp_replicate};
+  if (group_name == kMatrix) return {dp_shard, cp, tp};
   if (group_name == kTensor) return {tp};
   if (group_name == kContext) return {cp};
   if (group_name == kLoss) return {pp, dp_replicate, dp_shard, cp};

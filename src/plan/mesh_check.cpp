@@ -131,7 +131,10 @@ class Calls : public Mesh {
       const std::pair key{exchange.communicator, members_of(*rank.plan, exchange.communicator)};
       Communicator& communicator = communicators_[key];
       const size_t number = communicator.count[static_cast<int64_t>(r)]++;
-      std::string call = fmt::format("{} of {} bytes", name(exchange.kind), exchange.traffic.bytes);
+      // In a permute every rank sends as much as it has to.
+      std::string call = exchange.kind == Collective::permute
+                             ? std::string(name(exchange.kind))
+                             : fmt::format("{} of {} bytes", name(exchange.kind), exchange.traffic.bytes);
       if (action.group >= 0) {
         call += " for " + rank.plan->groups[static_cast<size_t>(action.group)].parameters[0].spec.name;
       }

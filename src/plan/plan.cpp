@@ -18,21 +18,6 @@ std::optional<size_t> group_with(const Plan& plan, const std::string& parameter)
   return std::nullopt;
 }
 
-WeightGroupPlan plan_group(const UnitDescription& unit, size_t index, const PlanRequest& request) {
-  WeightGroupPlan group;
-  const std::string& suffix = unit.groups[index].suffix;
-  group.name = suffix.empty() ? unit.name : unit.name + "." + suffix;
-  group.axes = group_axes(unit, index, request);
-  group.gathers = group.axes.shards > 1 || request.training.enable_cpu_offload;
-  for (const ParameterSpec& spec : unit.parameters) {
-    if (spec.group != index) continue;
-    group.parameters.push_back(plan_parameter(spec, group.axes, request));
-    group.numel += group.parameters.back().unsharded.numel();
-    group.shard_numel += group.parameters.back().shard.numel();
-  }
-  return group;
-}
-
 /// The stages of this rank; without a pipeline the whole chain.
 std::vector<StageSpan> spans_of(const PlanRequest& request, const ModelDescription& model) {
   return request.pipeline ? request.pipeline->stages : std::vector<StageSpan>{{0, 0, model.units.size()}};
@@ -252,6 +237,29 @@ PlanRequest::PlanRequest(const JobConfig& config)
       optimizer(config.optimizer),
       validation(config.validation) {}
 
+size_t update_of(const UnitDescription& unit, const ParameterSpec& spec, const PlanRequest& request) {
+  const size_t update = request.update_of ? request.update_of(unit, spec) : 0;
+  TITAN_CHECK(update < request.updates.size(), spec.name, update);
+  return update;
+}
+
+WeightGroupPlan plan_group(const UnitDescription& unit, size_t index, const PlanRequest& request) {
+  WeightGroupPlan group;
+  const std::string& suffix = unit.groups[index].suffix;
+  group.name = suffix.empty() ? unit.name : unit.name + "." + suffix;
+  group.axes = group_axes(unit, index, request);
+  group.gathers = group.axes.shards > 1 || request.training.enable_cpu_offload;
+  for (const ParameterSpec& spec : unit.parameters) {
+    if (spec.group != index) continue;
+    group.parameters.push_back(plan_parameter(spec, group.axes, request));
+    group.parameters.back().update = update_of(unit, spec, request);
+    group.numel += group.parameters.back().unsharded.numel();
+    group.shard_numel += group.parameters.back().shard.numel();
+  }
+  find_matrices(request, group);
+  return group;
+}
+
 bool keeps_float8_weights(const PlanRequest& request) {
   const bool wanted = request.float8 && recipe_of(*request.float8) == Float8Recipe::tensorwise &&
                       !request.float8->force_recompute_fp8_weight_in_bwd;
@@ -334,6 +342,19 @@ int64_t WeightGroupPlan::trained_shard_numel() const {
   return numel;
 }
 
+int64_t Plan::moment_bytes(const ParameterPlan& parameter) const {
+  if (!parameter.spec.trainable) return 0;
+  const UpdateDescription& update = request.updates[parameter.update];
+  return parameter.shard.numel() * std::ssize(update.moments) *
+         size_of(update.moment_type.value_or(request.optimizer.state_dtype));
+}
+
+int64_t Plan::moment_bytes(const WeightGroupPlan& group) const {
+  int64_t bytes = 0;
+  for (const ParameterPlan& parameter : group.parameters) bytes += moment_bytes(parameter);
+  return bytes;
+}
+
 bool Plan::gathers_weights() const {
   return std::any_of(groups.begin(), groups.end(), [](const WeightGroupPlan& group) { return group.gathers; });
 }
@@ -386,6 +407,7 @@ Plan make_plan(const ModelDescription& model, const PlanRequest& request) {
   choose_float8(plan, model);
   add_activations(plan, model);
   assign_slots(plan);
+  assign_matrices(plan);
   add_traffic(plan, step_programs(plan, settled_state(plan)));
   add_offload_traffic(plan);
   add_memory(plan, model, step_programs(plan, stale_state(plan)));  // the first step gathers the most

@@ -44,6 +44,9 @@ int64_t ParameterPlan::chunk_numel() const {
 
 namespace {
 
+/// The name of dp_shard and cp as one axis of a layout.
+constexpr const char* kShardAxes = "fsdp";
+
 /// The axes whose ranks see different tokens.
 constexpr std::array kDataAxes{MeshAxis::dp_replicate, MeshAxis::dp_shard, MeshAxis::cp};
 
@@ -82,7 +85,7 @@ struct PlacedSplits {
     if (axes.empty()) return;
     if (axes.size() == 1) return add(axes[0], 0);
     const DeviceMesh& mesh = request.place.mesh;
-    splits.push_back({"fsdp", mesh.size(axes), 0});
+    splits.push_back({kShardAxes, mesh.size(axes), 0});
     coordinates.push_back(request.place.coordinate(MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) +
                           request.place.coordinate(MeshAxis::cp));
   }
@@ -147,6 +150,22 @@ ParameterPlan plan_parameter(const ParameterSpec& spec, const GroupAxes& axes, c
   const int64_t rows = (unsharded.extent[0] + axes.shards - 1) / axes.shards;
   const bool owns_shard = layout.owns(placed.coordinates);
   return {spec, std::move(layout), unsharded, std::move(shard), rows, owns_shard, in_norm, copied};
+}
+
+Box shard_on(const TensorLayout& layout, const DeviceMesh& mesh, int64_t rank) {
+  std::vector<int64_t> coordinates;
+  for (const Split& split : layout.splits()) {
+    if (split.axis == kShardAxes) {
+      coordinates.push_back(mesh.coordinate(rank, MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) +
+                            mesh.coordinate(rank, MeshAxis::cp));
+      continue;
+    }
+    const auto axis =
+        std::find_if(kMeshAxes.begin(), kMeshAxes.end(), [&](MeshAxis known) { return name(known) == split.axis; });
+    TITAN_CHECK(axis != kMeshAxes.end(), split.axis);
+    coordinates.push_back(mesh.coordinate(rank, *axis));
+  }
+  return layout.box(coordinates);
 }
 
 namespace {
@@ -324,7 +343,9 @@ std::vector<ParameterPlace> place_parameters(const ModelDescription& model, cons
         if (unit == owner || uses(model.units[unit], spec.name)) stages.insert(request.pipeline->rank_of_unit[unit]);
       }
       const GroupAxes axes = group_axes(model.units[owner], spec.group, request);
-      places.push_back({spec, plan_parameter(spec, axes, request).layout, {stages.begin(), stages.end()}});
+      ParameterPlan planned = plan_parameter(spec, axes, request);
+      const size_t update = update_of(model.units[owner], spec, request);
+      places.push_back({spec, std::move(planned.layout), {stages.begin(), stages.end()}, update});
     }
   }
   return places;

@@ -82,6 +82,7 @@ class HeldBytes : public RankObserver {
   const Peak& peak() const { return peak_; }
   int64_t host_peak() const { return host_peak_; }
   int64_t padding_peak() const { return padding_peak_; }
+  int64_t matrix_peak() const { return matrix_peak_; }
   /// True if everything kept or sent has been used.
   bool is_balanced() const { return kept_ == 0 && on_host_ == 0; }
 
@@ -109,6 +110,13 @@ class HeldBytes : public RankObserver {
         return;
       case gather:
         return pad(sign * gather_padding(plan_.groups[token.of]));
+      case collected:
+      case transformed: {
+        const MatrixBytes bytes = matrix_bytes(plan_, plan_.groups[token.of]);
+        matrices_ += sign * (bytes.owned + bytes.shards);
+        matrix_peak_ = std::max(matrix_peak_, matrices_);
+        return;
+      }
       case scatter:
         return pad(sign * scatter_padding(plan_.groups[token.of]));
       default:
@@ -117,6 +125,12 @@ class HeldBytes : public RankObserver {
   }
 
   void works(const Action& action, Work work) override {
+    if (work == Work::matrices) {
+      const WeightGroupPlan& group = plan_.groups[static_cast<size_t>(action.group)];
+      const UpdateDescription& update = plan_.request.updates[group.parameters[group.matrices[0].parameter].update];
+      const int64_t working = update.working_matrices * matrix_bytes(plan_, group).largest;
+      matrix_peak_ = std::max(matrix_peak_, matrices_ + working);
+    }
     if (action.unit < 0) return;
     const UnitPlan& unit = plan_.units[static_cast<size_t>(action.unit)];
     // What backward reads is in kept_, unless it was fetched from the host.
@@ -141,6 +155,7 @@ class HeldBytes : public RankObserver {
 
   const Plan& plan_;
   int64_t kept_ = 0, on_host_ = 0, host_peak_ = 0, padding_ = 0, padding_peak_ = 0;
+  int64_t matrices_ = 0, matrix_peak_ = 0;
   Peak peak_;
 };
 
@@ -166,15 +181,13 @@ int64_t offloaded_activations(const Plan& plan) {
 
 /// Offloaded moments on the device: of the parameter being stepped, and of its neighbours, which are being copied.
 int64_t offloaded_moments(const Plan& plan) {
-  std::vector<int64_t> numels;
+  std::vector<int64_t> sizes;
   for (const WeightGroupPlan& group : plan.groups) {
-    for (const ParameterPlan& parameter : group.parameters) {
-      if (parameter.spec.trainable) numels.push_back(parameter.shard.numel());
-    }
+    for (const ParameterPlan& parameter : group.parameters) sizes.push_back(plan.moment_bytes(parameter));
   }
-  std::sort(numels.rbegin(), numels.rend());
-  numels.resize(std::min(numels.size(), size_t{3}));
-  return sum(numels) * plan.request.optimizer_moments * size_of(plan.request.optimizer.state_dtype);
+  std::sort(sizes.rbegin(), sizes.rend());
+  sizes.resize(std::min(sizes.size(), size_t{3}));
+  return sum(sizes);
 }
 
 void add(std::vector<MemoryPurpose>& table, const char* name, int64_t bytes, bool on_host = false) {
@@ -184,10 +197,10 @@ void add(std::vector<MemoryPurpose>& table, const char* name, int64_t bytes, boo
 /// Memory that is held all the time, and `gradients` (elements).
 std::vector<MemoryPurpose> persistent_memory(const Plan& plan, const HeldBytes& held, int64_t gradients) {
   const PlanRequest& request = plan.request;
-  int64_t owned = 0, trained = 0;
+  int64_t owned = 0, moments = 0;
   for (const WeightGroupPlan& group : plan.groups) {
     owned += group.shard_numel;
-    trained += group.trained_shard_numel();
+    moments += plan.moment_bytes(group);
   }
   std::vector<MemoryPurpose> table;
   add(table, "parameters", owned * size_of(request.training.dtype), request.training.enable_cpu_offload);
@@ -196,8 +209,7 @@ std::vector<MemoryPurpose> persistent_memory(const Plan& plan, const HeldBytes& 
   add(table, "gradients before reduction", sum(plan.gradient_slots));
   add(table, "gradients, narrowed", sum(plan.message_slots));
   add(table, "gradients", gradients * size_of(ElementType::float32), request.training.enable_cpu_offload);
-  add(table, "optimizer state", trained * request.optimizer_moments * size_of(request.optimizer.state_dtype),
-      request.training.enable_cpu_offload || request.offloads_optimizer());
+  add(table, "optimizer state", moments, request.training.enable_cpu_offload || request.offloads_optimizer());
   add(table, "padding of uneven shards", held.padding_peak());
   add(table, "peer memory, hidden states", plan.peer_bytes());
   return table;
@@ -243,9 +255,7 @@ void add_offload_traffic(Plan& plan) {
     if (unit.offloaded) plan.activation_offload_bytes += plan.request.accumulation * unit.saved_bytes;
   }
   if (!plan.request.offloads_optimizer()) return;
-  int64_t trained = 0;
-  for (const WeightGroupPlan& group : plan.groups) trained += group.trained_shard_numel();
-  plan.optimizer_offload_bytes = trained * plan.request.optimizer_moments * size_of(plan.request.optimizer.state_dtype);
+  for (const WeightGroupPlan& group : plan.groups) plan.optimizer_offload_bytes += plan.moment_bytes(group);
 }
 
 void add_memory(Plan& plan, const ModelDescription& model, std::span<const RepeatedProgram> step) {
@@ -255,6 +265,7 @@ void add_memory(Plan& plan, const ModelDescription& model, std::span<const Repea
   const std::vector<MemoryPurpose> microbatch = microbatch_memory(plan, held);
   plan.memory = persistent_memory(plan, held, kept + largest_passing_gradient(plan));
   if (plan.request.offloads_optimizer()) add(plan.memory, "optimizer state on the device", offloaded_moments(plan));
+  add(plan.memory, "matrices being updated", held.matrix_peak());
   append(plan.memory, microbatch);
   if (!plan.request.validation.enable) return;
   plan.validation_memory = persistent_memory(plan, held, kept);

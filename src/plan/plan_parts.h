@@ -12,6 +12,17 @@ GroupAxes group_axes(const UnitDescription& unit, size_t group, const PlanReques
 /// divide the dimension that is split over it.
 ParameterPlan plan_parameter(const ParameterSpec& spec, const GroupAxes& axes, const PlanRequest& request);
 
+/// The box of a tensor with this layout that `rank` of the mesh holds.
+Box shard_on(const TensorLayout& layout, const DeviceMesh& mesh, int64_t rank);
+/// Which of the request's updates steps the parameter.
+size_t update_of(const UnitDescription& unit, const ParameterSpec& spec, const PlanRequest& request);
+/// One of a unit's weight groups on the rank of `request`, without dtypes, slots and owners of matrices.
+WeightGroupPlan plan_group(const UnitDescription& unit, size_t index, const PlanRequest& request);
+/// The group's matrices that are updated as a whole, and their communicator. Throws Error(bad_config) if the job's
+/// options do not allow such updates.
+void find_matrices(const PlanRequest& request, WeightGroupPlan& group);
+/// Assigns each of these matrices to a rank: the most expensive first, to the rank with the least work so far.
+void assign_matrices(Plan& plan);
 /// Assigns a slot to each group's gathered weights and unreduced gradients.
 void assign_slots(Plan& plan);
 /// The stage of this rank with this number in the model's order.

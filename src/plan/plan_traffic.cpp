@@ -70,6 +70,12 @@ std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
     case ActionKind::reduce_partial:
       all.push_back({group_names::kTensor, Collective::all_reduce, {1, group.partial_numel() * kFloat32}});
       break;
+    case ActionKind::collect:
+      all.push_back({group.matrix_communicator, permute, {1, matrix_bytes(plan, group).collected}});
+      break;
+    case ActionKind::transform:
+      all.push_back({group.matrix_communicator, permute, {1, matrix_bytes(plan, group).returned}});
+      break;
     case ActionKind::add_tied:
       all.push_back({group_names::kTied, Collective::all_reduce, {1, group.trained_shard_numel() * kFloat32}});
       break;
@@ -158,7 +164,10 @@ void add_units(const Plan& plan, CommunicatorTraffic& traffic) {
 
 std::vector<std::string> weight_communicators(const std::vector<WeightGroupPlan>& groups) {
   std::set<std::string> names;
-  for (const WeightGroupPlan& group : groups) add_communicators(group.axes, names);
+  for (const WeightGroupPlan& group : groups) {
+    add_communicators(group.axes, names);
+    if (!group.matrices.empty()) names.insert(group.matrix_communicator);
+  }
   return {names.begin(), names.end()};
 }
 
@@ -166,7 +175,9 @@ std::vector<std::string> weight_communicators(const ModelDescription& model, con
   std::set<std::string> names;
   for (const UnitDescription& unit : model.units) {
     for (size_t group = 0; group < unit.groups.size(); ++group) {
-      add_communicators(group_axes(unit, group, request), names);
+      const WeightGroupPlan planned = plan_group(unit, group, request);
+      add_communicators(planned.axes, names);
+      if (!planned.matrices.empty()) names.insert(planned.matrix_communicator);
     }
   }
   return {names.begin(), names.end()};

@@ -89,6 +89,7 @@ class Expansion {
     if (!request.optimizer.early_step_in_backward) {
       add({.kind = before_change});  // overlaps with gradients that are being copied to the host
       if (request.training.enable_cpu_offload) add({.kind = wait_host});
+      update_matrices();
       add({.kind = step});
     }
     if (plan_.precomputes_scales()) add({.kind = scale});
@@ -312,6 +313,21 @@ class Expansion {
     if (host) add({.kind = wait_host, .group = static_cast<int>(g)});
     add_group(step, g);
     add_group(zero_gradient, g);
+  }
+
+  /// Matrices of one group travel while those of the group before it are updated.
+  void update_matrices() {
+    std::vector<size_t> groups;
+    for (size_t g = 0; g < plan_.groups.size(); ++g) {
+      if (!group(g).matrices.empty()) groups.push_back(g);
+    }
+    for (size_t i = 0; i < groups.size(); ++i) {
+      if (i == 0) add_group(collect, groups[0]);
+      if (i + 1 < groups.size()) add_group(collect, groups[i + 1]);
+      add_group(transform, groups[i]);
+      if (i > 0) add_group(wait_transform, groups[i - 1]);
+    }
+    if (!groups.empty()) add_group(wait_transform, groups.back());
   }
 
   const Plan& plan_;

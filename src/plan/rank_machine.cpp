@@ -35,7 +35,8 @@ GradientPath path_of(const Plan& plan, const WeightGroupPlan& group) {
           .partial = group.partial_numel() > 0,
           .tied = group.is_tied,
           .on_host = request.training.enable_cpu_offload,
-          .in_backward = request.optimizer.early_step_in_backward};
+          .in_backward = request.optimizer.early_step_in_backward,
+          .matrices = !group.matrices.empty()};
 }
 
 size_t to_index(int number) { return static_cast<size_t>(number); }

@@ -16,7 +16,7 @@ namespace {
 
 /// The first kTableWords are words of tables; the others occur only in programs.
 constexpr size_t kTableWords = 13;
-constexpr std::array<std::pair<ActionKind, std::string_view>, 42> kWords{{
+constexpr std::array<std::pair<ActionKind, std::string_view>, 45> kWords{{
     {ActionKind::forward, "F"},
     {ActionKind::backward, "B"},
     {ActionKind::input_gradient, "I"},
@@ -57,6 +57,9 @@ constexpr std::array<std::pair<ActionKind, std::string_view>, 42> kWords{{
     {ActionKind::norm, "NORM"},
     {ActionKind::control, "CONTROL"},
     {ActionKind::before_change, "BEFORE_CHANGE"},
+    {ActionKind::collect, "COLLECT"},
+    {ActionKind::transform, "TRANSFORM"},
+    {ActionKind::wait_transform, "WAIT_TRANSFORM"},
     {ActionKind::step, "STEP"},
     {ActionKind::zero_gradient, "ZERO_GRADIENT"},
 }};

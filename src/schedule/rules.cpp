@@ -162,29 +162,36 @@ RuleRows rules_of_gradients() {
 
 RuleRows rules_of_step() {
   constexpr Effect all_stepped{lacks, Thing::gradient, "a group has not been stepped", When::whole_step};
-  return {{loss_sum, {Work::none, with_call({{acquires, Thing::loss, "the loss has already been summed"}})}},
-          {squares, {Work::squares, {kNextOfGradient}}},
-          {norm, {Work::none, with_call({kNextOfGradient})}},
-          {control,
-           {Work::none,
-            {{needs, Thing::loss, "no LOSS_SUM comes before it"},
-             kNextOfGradient,
-             all_stepped,
-             {acquires, Thing::control, kDone, When::whole_step}}}},
-          {before_change, {Work::none, {kNextOfGradient, {acquires, Thing::changes, kDone, When::whole_step}}}},
-          {step,
-           {Work::optimizer,
-            {kNextOfGradient,
-             {needs, Thing::changes, "no BEFORE_CHANGE comes before it", When::steps_in_backward},
-             {lacks, Thing::weights, "a unit uses its weights"}},
-            {{drops, Thing::copies}, {drops, Thing::scales}, {drops, Thing::slot}}}},
-          {zero_gradient,
-           {Work::none,
-            {kNextOfGradient, all_stepped, {needs, Thing::control, "no CONTROL comes before it", When::whole_step}},
-            {{drops, Thing::gradient},
-             {drops, Thing::loss, nullptr, When::all_groups},
-             {drops, Thing::changes, nullptr, When::whole_step},
-             {drops, Thing::control, nullptr, When::whole_step}}}}};
+  return {
+      {loss_sum, {Work::none, with_call({{acquires, Thing::loss, "the loss has already been summed"}})}},
+      {squares, {Work::squares, {kNextOfGradient}}},
+      {norm, {Work::none, with_call({kNextOfGradient})}},
+      {control,
+       {Work::none,
+        {{needs, Thing::loss, "no LOSS_SUM comes before it"},
+         kNextOfGradient,
+         all_stepped,
+         {acquires, Thing::control, kDone, When::whole_step}}}},
+      {before_change, {Work::none, {kNextOfGradient, {acquires, Thing::changes, kDone, When::whole_step}}}},
+      {collect, {Work::none, {kNextOfGradient}, {{posts, Thing::collected, kUnderWay}}}},
+      {transform,
+       {Work::matrices,
+        {kNextOfGradient, {waits, Thing::collected, "no COLLECT comes before it"}},
+        {{posts, Thing::transformed, kUnderWay}}}},
+      {wait_transform, {Work::none, {kNextOfGradient, {waits, Thing::transformed, "no TRANSFORM comes before it"}}}},
+      {step,
+       {Work::optimizer,
+        {kNextOfGradient,
+         {needs, Thing::changes, "no BEFORE_CHANGE comes before it", When::steps_in_backward},
+         {lacks, Thing::weights, "a unit uses its weights"}},
+        {{drops, Thing::copies}, {drops, Thing::scales}, {drops, Thing::slot}}}},
+      {zero_gradient,
+       {Work::none,
+        {kNextOfGradient, all_stepped, {needs, Thing::control, "no CONTROL comes before it", When::whole_step}},
+        {{drops, Thing::gradient},
+         {drops, Thing::loss, nullptr, When::all_groups},
+         {drops, Thing::changes, nullptr, When::whole_step},
+         {drops, Thing::control, nullptr, When::whole_step}}}}};
 }
 
 }  // namespace
@@ -222,6 +229,7 @@ std::vector<ActionKind> gradient_order(const GradientPath& path) {
   if (path.on_host && path.in_backward) kinds.push_back(to_host);
   if (!path.in_backward) kinds.push_back(before_change);
   if (path.on_host) kinds.push_back(wait_host);
+  if (path.matrices) kinds.insert(kinds.end(), {collect, transform, wait_transform});
   kinds.insert(kinds.end(), {step, zero_gradient});
   return kinds;
 }

@@ -279,7 +279,7 @@ void build_optimizer(Run& run) {
   Assembly& assembly = model.assembly;
   run.memory->watch([] { return "building the optimizer"; },
                     [&] {
-                      model.optimizer = std::make_unique<Optimizer>(
+                      model.optimizer = make_optimizer(
                           assembly.parameters, groups_of(model.parameter_groups, model.parameters, assembly.parameters),
                           // A run without a seed must also round identically after a restart.
                           run.config.optimizer, static_cast<uint64_t>(run.config.debug.seed.value_or(0)),
@@ -287,7 +287,7 @@ void build_optimizer(Run& run) {
                     });
   model.step_runner =
       std::make_unique<StepRunner>(*assembly.executor, *model.optimizer, assembly.group_parameters, training.max_norm,
-                                   StepCommunicators{run.groups.loss, run.groups.model});
+                                   StepCommunicators{run.groups.loss, run.groups.model, run.groups.of_weights});
   if (training.spike_guard != "off") {
     model.guard = std::make_unique<SpikeGuard>(training.spike_window, training.spike_threshold,
                                                /*skips=*/training.spike_guard == "skip", run.device.device);

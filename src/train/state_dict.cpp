@@ -127,6 +127,7 @@ StateDict::StateDict(const Run& run) : run_(run) {
   const Run::Model& model = run.model;
   for (ParameterPlace& place : place_parameters(model.description, model.plan().request)) {
     boxes_[place.spec.name] = boxes_of(place.layout, run.place.mesh, std::move(place.stages));
+    moments_[place.spec.name] = model.plan().request.updates[place.update].moments;
   }
   for (size_t i = 0; i < model.assembly.parameters.size(); ++i) {
     optimizer_index_[model.assembly.parameters[i]->name()] = i;
@@ -137,13 +138,15 @@ std::vector<SavedParameter> StateDict::parameters() const {
   const Optimizer* optimizer = run_.model.optimizer.get();
   std::vector<SavedParameter> saved;
   for (const Parameter* parameter : run_.model.parameters) {
-    SavedParameter one{
-        parameter->name(), parameter->spec().shape, boxes_.at(parameter->name()), parameter->master, {}, {}};
+    SavedParameter one{parameter->name(), parameter->spec().shape, boxes_.at(parameter->name()), parameter->master, {}};
     one.trained = parameter->trainable();
     const auto mine = optimizer_index_.find(parameter->name());
+    if (one.trained) {
+      for (const std::string& name : moments_.at(parameter->name())) one.moments.emplace_back(name, at::Tensor());
+    }
     if (optimizer && mine != optimizer_index_.end()) {
-      one.first_moment = optimizer->first_moment(mine->second);
-      one.second_moment = optimizer->second_moment(mine->second);
+      const std::vector<at::Tensor> moments = optimizer->moments(mine->second);
+      for (size_t m = 0; m < one.moments.size(); ++m) one.moments[m].second = moments[m];
       one.steps = optimizer->applied_steps(mine->second);
     }
     saved.push_back(std::move(one));

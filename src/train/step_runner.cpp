@@ -38,7 +38,16 @@ StepRunner::StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std
       group_parameters_(std::move(group_parameters)),
       counted_(counted_parameters(executor.plan(), group_parameters_)),
       max_norm_(executor.plan().request.optimizer.early_step_in_backward ? 0 : max_norm),
-      communicators_(std::move(communicators)) {}
+      communicators_(std::move(communicators)) {
+  const Plan& plan = executor.plan();
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const WeightGroupPlan& group = plan.groups[g];
+    if (group.matrices.empty()) continue;
+    const auto found = communicators_.of_weights.find(group.matrix_communicator);
+    TITAN_CHECK(found != communicators_.of_weights.end(), group.name, group.matrix_communicator);
+    matrices_.emplace(static_cast<int>(g), MatrixExchange(plan, group, found->second));
+  }
+}
 
 StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t step, double rate, Requests requests,
                             DebugDump* dump, const Executor::Observer& observer) {
@@ -128,6 +137,36 @@ void StepRunner::control_step() {
   }
   progress_.applied = control;
   if (progress_.dump && steps_in_backward()) progress_.dump->add_gradients(progress_.loss, control.norm);
+}
+
+void StepRunner::collect(int group) {
+  MatrixExchange& exchange = matrices_.at(group);
+  std::vector<at::Tensor> parts;
+  for (const size_t index : exchange.parameters()) {
+    Parameter& parameter = *group_parameters_[static_cast<size_t>(group)][index];
+    parts.push_back(optimizer_.matrix_part(parameter, progress_.applied));
+  }
+  exchange.start_collect(std::move(parts));
+}
+
+void StepRunner::transform(int group) {
+  MatrixExchange& exchange = matrices_.at(group);
+  const std::vector<at::Tensor> matrices = exchange.wait_collect();
+  std::vector<at::Tensor> updates;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const size_t index = exchange.parameters()[exchange.owned()[i]];
+    updates.push_back(optimizer_.matrix_update(*group_parameters_[static_cast<size_t>(group)][index], matrices[i]));
+  }
+  exchange.start_return(std::move(updates));
+}
+
+void StepRunner::wait_transform(int group) {
+  MatrixExchange& exchange = matrices_.at(group);
+  const std::vector<at::Tensor> parts = exchange.wait_return();
+  for (size_t m = 0; m < parts.size(); ++m) {
+    Parameter& parameter = *group_parameters_[static_cast<size_t>(group)][exchange.parameters()[m]];
+    optimizer_.take_matrix_update(parameter, parts[m]);
+  }
 }
 
 void StepRunner::step(int group) {

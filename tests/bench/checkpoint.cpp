@@ -43,8 +43,9 @@ std::vector<SavedParameter> read_parameters(const Path& file) {
     parameter.box_of = whole_everywhere(parameter.shape);
     const int64_t count =
         std::accumulate(parameter.shape.begin(), parameter.shape.end(), int64_t{1}, std::multiplies<>());
+    parameter.moments = {{"exp_avg", {}}, {"exp_avg_sq", {}}};
     float step = 0.25F * static_cast<float>(parameters.size() + 1);  // so that no tensor equals another one
-    for (at::Tensor* tensor : {&parameter.master, &parameter.first_moment, &parameter.second_moment}) {
+    for (at::Tensor* tensor : {&parameter.master, &parameter.moments[0].second, &parameter.moments[1].second}) {
       *tensor = at::arange(count, at::kFloat).mul_(step).view(parameter.shape);
       step *= 3;
     }
@@ -57,7 +58,7 @@ std::vector<SavedParameter> read_parameters(const Path& file) {
 std::vector<at::Tensor> tensors_of(const std::vector<SavedParameter>& parameters) {
   std::vector<at::Tensor> tensors;
   for (const SavedParameter& parameter : parameters) {
-    tensors.insert(tensors.end(), {parameter.master, parameter.first_moment, parameter.second_moment});
+    tensors.insert(tensors.end(), {parameter.master, parameter.moments[0].second, parameter.moments[1].second});
   }
   return tensors;
 }

@@ -21,11 +21,10 @@ std::vector<SavedParameter> parameters(int64_t rank, uint64_t seed) {
            {4, 3},
            halves,
            rows(1),
-           rows(2),
-           rows(3),
+           {{"exp_avg", rows(2)}, {"exp_avg_sq", rows(3)}},
            /*trained=*/true,
            at::scalar_tensor(7, at::kFloat)},
-          {"b.weight", {4, 3}, halves, rows(4), at::Tensor(), at::Tensor(), /*trained=*/false}};
+          {"b.weight", {4, 3}, halves, rows(4), {}, /*trained=*/false}};
 }
 
 SavedProgress some_progress() { return {7, 12345, {{"chunk", 99}}, 2}; }
@@ -72,8 +71,8 @@ TEST_F(TrainingState, EveryRankGetsItsShardsTheStepAndTheDataPositionBack) {
     const std::vector<SavedParameter> expected = parameters(rank, 1), into = parameters(rank, 50);
     const Restored restored = restore(into, rank);
     EXPECT_TRUE(same_bits(into[0].master, expected[0].master));
-    EXPECT_TRUE(same_bits(into[0].first_moment, expected[0].first_moment));
-    EXPECT_TRUE(same_bits(into[0].second_moment, expected[0].second_moment));
+    EXPECT_TRUE(same_bits(into[0].moments[0].second, expected[0].moments[0].second));
+    EXPECT_TRUE(same_bits(into[0].moments[1].second, expected[0].moments[1].second));
     EXPECT_TRUE(same_bits(into[1].master, expected[1].master));
     ASSERT_TRUE(restored.progress);
     EXPECT_EQ(restored.progress->step, 7);
@@ -89,7 +88,8 @@ TEST_F(TrainingState, ADamagedFileIsFoundThoughNothingOfItIsNeeded) {
     std::vector<SavedParameter> all;
     for (const char* name : {"a.weight", "b.weight", "c.weight", "d.weight"}) {
       const auto tensor = [&] { return normal({4, 3}, ++seed); };
-      all.push_back({name, {4, 3}, whole_everywhere({4, 3}), tensor(), tensor(), tensor()});
+      all.push_back(
+          {name, {4, 3}, whole_everywhere({4, 3}), tensor(), {{"exp_avg", tensor()}, {"exp_avg_sq", tensor()}}});
     }
     return all;
   };
@@ -168,7 +168,7 @@ TEST_F(TrainingState, StatesThatAreLeftOutKeepWhatTheyHad) {
   const std::vector<SavedParameter> before = parameters(0, 50), into = parameters(0, 50);
   const Restored restored = restore(into, 0, {"optimizer", "dataloader"});
   EXPECT_TRUE(same_bits(into[0].master, parameters(0, 1)[0].master));
-  EXPECT_TRUE(same_bits(into[0].first_moment, before[0].first_moment));
+  EXPECT_TRUE(same_bits(into[0].moments[0].second, before[0].moments[0].second));
   EXPECT_TRUE(restored.progress->data_position.is_null());
   EXPECT_EQ(restored.progress->step, 7);
 }
@@ -176,7 +176,7 @@ TEST_F(TrainingState, StatesThatAreLeftOutKeepWhatTheyHad) {
 /// parameters(), both trained, whose moments have seen that many steps.
 std::vector<SavedParameter> both_trained(int64_t rank, uint64_t seed, float first, float second) {
   std::vector<SavedParameter> all = parameters(rank, seed);
-  for (at::Tensor* moment : {&all[1].first_moment, &all[1].second_moment}) *moment = all[0].first_moment.clone();
+  for (const auto& [name, moment] : all[0].moments) all[1].moments.emplace_back(name, all[0].moments[0].second.clone());
   all[1].trained = true;
   all[0].steps = at::scalar_tensor(first, at::kFloat);
   all[1].steps = at::scalar_tensor(second, at::kFloat);
@@ -215,11 +215,11 @@ TEST_F(TrainingState, ACountOfStepsThatIsNoneIsDamage) {
 TEST_F(TrainingState, MomentsOfAParameterThatWasFrozenBeginFromZero) {
   save([&](int64_t rank) { return run_state(parameters(rank, 1), some_progress()); });
   std::vector<SavedParameter> into = both_trained(0, 50, 0, 0);
-  into[1].first_moment.zero_();
+  into[1].moments[0].second.zero_();
   const Restored restored = restore(into, 0);
   EXPECT_EQ(into[0].steps.item<float>(), 7);
   EXPECT_EQ(into[1].steps.item<float>(), 0);
-  EXPECT_EQ(into[1].first_moment.abs().sum().item<float>(), 0);
+  EXPECT_EQ(into[1].moments[0].second.abs().sum().item<float>(), 0);
   ASSERT_EQ(restored.notes.size(), 1u);
   EXPECT_NE(restored.notes[0].find("no moments of b.weight"), std::string::npos) << restored.notes[0];
   write_index_of_python();

@@ -1,4 +1,4 @@
-#include "titan/optimize/optimizer.h"
+#include "titan/optimize/adam.h"
 
 #include <gtest/gtest.h>
 
@@ -100,7 +100,7 @@ class Adam : public ::testing::TestWithParam<std::tuple<OptimizerImplementation,
 TEST_P(Adam, SeveralStepsFollowTheFloat64FormulaWithMultipliersAndClipping) {
   Shards shards(kShapes, one_block());
   std::vector<ParameterGroup> groups{{"", 1.0, 1.0, {0, 2, 3}}, {"a", 0.25, 0.0, {1}}, {"b", 3.0, 2.0, {4}}};
-  Optimizer optimizer(shards.all, groups, options());
+  AdamOptimizer optimizer(shards.all, groups, options());
   std::vector<Float64Adam> expected;
   for (Parameter* parameter : shards.all) expected.emplace_back(parameter->master);
   for (int64_t t = 1; t <= 5; ++t) {
@@ -125,7 +125,7 @@ TEST_P(Adam, SeveralStepsFollowTheFloat64FormulaWithMultipliersAndClipping) {
 
 TEST_P(Adam, ASkippedStepLeavesEveryBitAlone) {
   Shards shards(kShapes, one_block());
-  Optimizer optimizer(shards.all, one_group(kShapes.size()), options());
+  AdamOptimizer optimizer(shards.all, one_group(kShapes.size()), options());
   shards.draw_gradients(1);
   optimizer.step(1, 0.01, control(shards));
   std::vector<at::Tensor> before;
@@ -147,7 +147,7 @@ TEST_P(Adam, ASkippedStepLeavesEveryBitAlone) {
 
 TEST_P(Adam, ASkippedStepIsNotCounted) {
   Shards shards(kShapes, one_block());
-  Optimizer optimizer(shards.all, one_group(kShapes.size()), options());
+  AdamOptimizer optimizer(shards.all, one_group(kShapes.size()), options());
   std::vector<Float64Adam> expected;
   for (Parameter* parameter : shards.all) expected.emplace_back(parameter->master);
   int64_t applied = 0;
@@ -170,7 +170,7 @@ TEST_P(Adam, ASkippedStepIsNotCounted) {
 
 TEST_P(Adam, EveryParameterIsCorrectedByTheNumberOfItsOwnSteps) {
   Shards shards(kShapes, one_block());
-  Optimizer optimizer(shards.all, one_group(kShapes.size()), options());
+  AdamOptimizer optimizer(shards.all, one_group(kShapes.size()), options());
   std::vector<Float64Adam> expected;
   for (size_t i = 0; i < kShapes.size(); ++i) {
     expected.emplace_back(shards.all[i]->master);
@@ -206,7 +206,7 @@ TEST_P(Adam, AFusedStepAlsoWritesTheBf16CopiesAndChangesNoBitOfTheMasters) {
   add_copies(with, one_block());
   const bool fused = options().implementation == OptimizerImplementation::fused;
   for (Shards* shards : {&with, &without}) {
-    Optimizer optimizer(shards->all, one_group(kShapes.size()), options());
+    AdamOptimizer optimizer(shards->all, one_group(kShapes.size()), options());
     for (int64_t t = 1; t <= 3; ++t) {
       shards->draw_gradients(t);
       optimizer.step(t, 0.01, control(*shards, 1.0));
@@ -225,7 +225,7 @@ TEST_P(Adam, AFusedStepAlsoWritesTheBf16CopiesAndChangesNoBitOfTheMasters) {
 TEST_P(Adam, ASkippedStepDoesNotClaimToHaveWrittenCopies) {
   Shards shards(kShapes, one_block());
   add_copies(shards, one_block());
-  Optimizer optimizer(shards.all, one_group(kShapes.size()), options());
+  AdamOptimizer optimizer(shards.all, one_group(kShapes.size()), options());
   shards.all[1]->gradient_shard.fill_(NAN);
   optimizer.step(1, 0.01, control(shards));
   for (const Parameter* parameter : shards.all) EXPECT_FALSE(parameter->compute_copy_written);
@@ -243,7 +243,7 @@ TEST(AdamWithCoupledDecay, KeepsWhatIsLeftWhereDecayAllButCancelsTheClippedGradi
   const StepControl now = control(shards, kClip * (norm + 1e-6));
   Float64Adam expected(shards.all[0]->master);
   expected.step(1, 0.01, kDecay, kClip, shards.all[0]->gradient_shard, options);
-  Optimizer optimizer(shards.all, one_group(1), options);
+  AdamOptimizer optimizer(shards.all, one_group(1), options);
   optimizer.step(1, 0.01, now);
   EXPECT_TRUE(near(optimizer.first_moment(0), expected.m, 1e-6));
 }
@@ -258,8 +258,8 @@ TEST(Optimizer, HowTheTensorsLieInMemoryChangesNoBitOfTheFusedStep) {
   const OptimizerSection fused = optimizer_options(OptimizerImplementation::fused);
   // The second and the fourth have settings of their own and cut the block into stretches.
   const std::vector<ParameterGroup> groups{{"", 1.0, 1.0, {0, 2, 4}}, {"x", 0.5, 1.0, {1}}, {"y", 1.0, 0.0, {3}}};
-  Optimizer first(block.all, groups, fused);
-  Optimizer second(apart.all, groups, fused);
+  AdamOptimizer first(block.all, groups, fused);
+  AdamOptimizer second(apart.all, groups, fused);
   for (int64_t t = 1; t <= 3; ++t) {
     block.draw_gradients(t);
     apart.draw_gradients(t);
@@ -274,8 +274,8 @@ TEST(Optimizer, ParametersGivenInAnotherOrderThanTheyLieInMemoryAreSteppedAlike)
     Shards straight(kShapes, true);
     Shards mixed(kShapes, true);
     std::vector<Parameter*> order{mixed.all[3], mixed.all[0], mixed.all[4], mixed.all[2], mixed.all[1]};
-    Optimizer first(straight.all, one_group(5), optimizer_options(implementation));
-    Optimizer second(order, one_group(5), optimizer_options(implementation));
+    AdamOptimizer first(straight.all, one_group(5), optimizer_options(implementation));
+    AdamOptimizer second(order, one_group(5), optimizer_options(implementation));
     straight.draw_gradients(1);
     mixed.draw_gradients(1);
     first.step(1, 0.01, control(straight));
@@ -289,8 +289,8 @@ TEST(Optimizer, ParametersGivenInAnotherOrderThanTheyLieInMemoryAreSteppedAlike)
 TEST(Optimizer, SteppingGroupByGroupGivesTheBitsOfOneStep) {
   Shards whole(kShapes, true);
   Shards parts(kShapes, true);
-  Optimizer first(whole.all, one_group(5), optimizer_options());
-  Optimizer second(parts.all, one_group(5), optimizer_options());
+  AdamOptimizer first(whole.all, one_group(5), optimizer_options());
+  AdamOptimizer second(parts.all, one_group(5), optimizer_options());
   whole.draw_gradients(1);
   parts.draw_gradients(1);
   first.step(1, 0.01, control(whole));
@@ -302,7 +302,7 @@ TEST(Optimizer, SteppingGroupByGroupGivesTheBitsOfOneStep) {
 
 TEST(Optimizer, GroupsThatAreSkippedApartAreCountedApart) {
   Shards shards(kShapes, true);
-  Optimizer optimizer(shards.all, one_group(5), optimizer_options());
+  AdamOptimizer optimizer(shards.all, one_group(5), optimizer_options());
   for (int64_t step = 1; step <= 3; ++step) {
     shards.draw_gradients(step);
     StepControl now = control(shards);
@@ -318,7 +318,7 @@ TEST(Optimizer, TheCopyOfAFrozenParameterStaysValid) {
   add_copies(shards, true);
   shards.all[1]->freeze();
   shards.draw_gradients(1);
-  Optimizer optimizer(shards.all, one_group(2), optimizer_options());
+  AdamOptimizer optimizer(shards.all, one_group(2), optimizer_options());
   optimizer.step(1, 0.1, control(shards));
   for (const Parameter* parameter : shards.all) EXPECT_TRUE(parameter->compute_copy_written) << parameter->name();
 }
@@ -335,7 +335,7 @@ TEST(Optimizer, AParameterWithoutGradientOrFrozenIsNotStepped) {
   const at::Tensor untouched = shards.all[0]->master.clone();
   const at::Tensor frozen_before = frozen.master.clone();
   const at::Tensor stepped = shards.all[1]->master.clone();
-  Optimizer optimizer({shards.all[0], shards.all[1], &frozen}, one_group(3), optimizer_options());
+  AdamOptimizer optimizer({shards.all[0], shards.all[1], &frozen}, one_group(3), optimizer_options());
   optimizer.step(1, 0.1, now);
   EXPECT_TRUE(same_bits(shards.all[0]->master, untouched));
   EXPECT_TRUE(same_bits(frozen.master, frozen_before));
@@ -347,7 +347,7 @@ TEST(Optimizer, TheFirstStepMovesEveryWeightByAboutTheLearningRate) {
   Shards shards({{100}}, true);
   const at::Tensor before = shards.masters.clone();
   shards.gradients.copy_(normal({100}, 3).sign());
-  Optimizer optimizer(shards.all, one_group(1), with_weight_decay(0));
+  AdamOptimizer optimizer(shards.all, one_group(1), with_weight_decay(0));
   optimizer.step(1, 0.01, control(shards));
   EXPECT_TRUE(near(before - shards.masters, 0.01 * shards.gradients, 1e-4));
 }

@@ -10,7 +10,7 @@
 #include "support/optimizer_options.h"
 #include "support/tensors.h"
 #include "titan/base/philox.h"
-#include "titan/optimize/optimizer.h"
+#include "titan/optimize/adam.h"
 
 namespace titan {
 namespace {
@@ -114,7 +114,7 @@ struct Rank {
     ParameterGroup group;
     for (size_t i = 0; i < shapes.size(); ++i) group.members.push_back(i);
     options.state_dtype = std::get<1>(dtypes) == at::kBFloat16 ? ElementType::bfloat16 : ElementType::float32;
-    optimizer = std::make_unique<Optimizer>(all, std::vector<ParameterGroup>{group}, options, rounding_seed);
+    optimizer = std::make_unique<AdamOptimizer>(all, std::vector<ParameterGroup>{group}, options, rounding_seed);
   }
 
   static at::Tensor part_of(at::Tensor whole, const Box& box) {
@@ -140,7 +140,7 @@ struct Rank {
 
   std::vector<std::unique_ptr<Parameter>> owned;
   std::vector<Parameter*> all;
-  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<AdamOptimizer> optimizer;
 };
 
 const std::vector<std::vector<int64_t>> kBf16Shapes{{5, 7}, {13}, {64, 33}, {1}, {130, 10}};
@@ -256,7 +256,7 @@ TEST(Bf16States, UpdatesFarBelowTheLastPlaceAddUpAllTheSame) {
   ParameterSpec spec{"w", {count}, {}};
   Parameter parameter(spec);
   parameter.master = at::ones({count}, at::kBFloat16);
-  Optimizer optimizer({&parameter}, {{"", 1, 1, {0}}}, with_weight_decay(0));
+  AdamOptimizer optimizer({&parameter}, {{"", 1, 1, {0}}}, with_weight_decay(0));
   const at::TensorOptions scalar(at::kDouble);
   for (int64_t t = 1; t <= 100; ++t) {
     parameter.gradient_shard = at::full({count}, -0.5);
@@ -276,7 +276,7 @@ TEST_P(Bf16Copies, OfFp32MastersAreWrittenInTheStep) {
   parameter.master = normal({rows}, 1);
   parameter.compute_copy = at::zeros({rows}, at::kBFloat16);
   parameter.gradient_shard = normal({rows}, 2);
-  Optimizer optimizer({&parameter}, {{"", 1, 1, {0}}}, with_states(ElementType::bfloat16));
+  AdamOptimizer optimizer({&parameter}, {{"", 1, 1, {0}}}, with_states(ElementType::bfloat16));
   const at::TensorOptions scalar(at::kDouble);
   optimizer.step(1, 0.01, {at::ones({}, scalar), at::ones({}, scalar), at::zeros({}, at::kFloat)});
   EXPECT_TRUE(parameter.compute_copy_written);

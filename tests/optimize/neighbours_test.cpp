@@ -1,4 +1,4 @@
-#include "titan/optimize/optimizer.h"
+#include "titan/optimize/neighbours.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 
 #include "support/optimizer_options.h"
 #include "support/tensors.h"
-#include "titan/optimize/optimizer.h"
+#include "titan/optimize/adam.h"
 
 namespace titan {
 namespace {
@@ -39,7 +39,7 @@ TEST_P(OffloadedMoments, ChangeNoBitAndCrossOnceEachWayInAStep) {
   const auto host_offload =
       std::make_shared<HostOffload>(std::make_shared<MemoryArena>(at::kCPU), std::make_shared<MemoryArena>(at::kCPU));
   Weights near, far;
-  Optimizer here(near.all, groups, options_in(GetParam())),
+  AdamOptimizer here(near.all, groups, options_in(GetParam())),
       away(far.all, groups, options_in(GetParam()), 0, host_offload);
   for (int64_t step = 1; step <= 3; ++step) {
     host_offload->reset();
@@ -64,7 +64,7 @@ TEST_P(OffloadedMoments, OfAGroupAloneCrossAlone) {
   const auto host_offload =
       std::make_shared<HostOffload>(std::make_shared<MemoryArena>(at::kCPU), std::make_shared<MemoryArena>(at::kCPU));
   Weights weights;
-  Optimizer optimizer(weights.all, {{"", 1, 1, {0, 1, 2, 3}}}, options_in(GetParam()), 0, host_offload);
+  AdamOptimizer optimizer(weights.all, {{"", 1, 1, {0, 1, 2, 3}}}, options_in(GetParam()), 0, host_offload);
   const StepControl control = weights.draw(1, false);
   optimizer.step_some(std::span(weights.all).subspan(1, 1), 1, 0.01, control);
   EXPECT_EQ(host_offload->to_device_bytes(), 7 * 2 * static_cast<int64_t>(c10::elementSize(GetParam())));

@@ -126,6 +126,12 @@ Touched touched_by(const Plan& plan, const Action& action) {
       reads("squares");
       changes("control");
       break;
+    case collect:
+    case transform:
+    case wait_transform:
+      each_trained_group([&](int g) { changes("gradient", g); });
+      reads("control");
+      break;
     case before_change:
       each_trained_group([&](int g) { reads("masters", g); });
       break;

@@ -50,6 +50,11 @@ inline std::vector<LayoutRow> proved_rows() {
     }
   }
   for (const LayoutRow& row : frozen_rows()) all.push_back(row);
+  all.push_back(row_with("whole_matrices_fsdp2xtp2",
+                         [](LayoutRow& row) { row.shard = row.tensor = 2, row.whole_matrices = true; }));
+  all.push_back(row_with("whole_matrices_hsdp2x2_pp2", [](LayoutRow& row) {
+    row.replicate = row.shard = row.pipeline = 2, row.global_batch = 32, row.whole_matrices = true;
+  }));
   for (const std::vector<MeshAxis>& axes : {std::vector<MeshAxis>{}, {MeshAxis::dp_shard}, {MeshAxis::cp}}) {
     for (const bool in_backward : {false, true}) {
       all.push_back(row_with(fmt::format("two_groups_{}_{}", axes.empty() ? "whole" : name(axes[0]), in_backward),

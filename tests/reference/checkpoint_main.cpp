@@ -83,9 +83,12 @@ std::vector<SavedParameter> small_run(bool fresh) {
     const auto tensor = [&](const std::string& of) {
       return fresh ? at::zeros(shape) : whole_tensor({of, at::kFloat, shape}, 7);
     };
-    parameters.push_back({name, shape, whole_everywhere(shape), tensor(name),
-                          tensor("optimizer.state." + name + ".exp_avg"),
-                          tensor("optimizer.state." + name + ".exp_avg_sq")});
+    parameters.push_back({name,
+                          shape,
+                          whole_everywhere(shape),
+                          tensor(name),
+                          {{"exp_avg", tensor("optimizer.state." + name + ".exp_avg")},
+                           {"exp_avg_sq", tensor("optimizer.state." + name + ".exp_avg_sq")}}});
   }
   return parameters;
 }
@@ -113,8 +116,8 @@ int restore(const std::string& folder) {
     said.update({{"step", restored.progress->step}, {"tokens", restored.progress->tokens.value_or(0)}});
   for (const SavedParameter& parameter : parameters) {
     for (const auto& [what, tensor] :
-         {std::pair("master", parameter.master), std::pair("exp_avg", parameter.first_moment),
-          std::pair("exp_avg_sq", parameter.second_moment)}) {
+         {std::pair("master", parameter.master), std::pair("exp_avg", parameter.moments[0].second),
+          std::pair("exp_avg_sq", parameter.moments[1].second)}) {
       const at::Tensor flat = tensor.flatten();
       const float* values = flat.const_data_ptr<float>();
       said[parameter.name][what] = std::vector<float>(values, values + flat.numel());

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <optional>
 #include <regex>
@@ -42,6 +43,7 @@ struct LayoutRow {
   std::vector<MeshAxis> second_axes;  // over which that group is sharded
   bool loss_parallel = true;
   double max_norm = 1.0;
+  bool whole_matrices = false;    // stepped by the optimizer of support/whole_matrices.h
   bool step_in_backward = false;  // gradients are gone when the step is over, and are not handed out
   bool graphs = false;            // blocks are recorded and replayed
   bool fused = false;             // the fused kernels, compiled for the host
@@ -91,8 +93,21 @@ inline RecomputeSelection recompute_of(const std::string& name) {
   return {};
 }
 
+/// Sets a plan's updates to those of the optimizer of support/whole_matrices.h: matrices of blocks are updated whole.
+inline void update_whole_matrices(PlanRequest& request) {
+  UpdateDescription matrices{.moments = {"momentum"}, .whole_matrices = true};
+  matrices.operations = [](int64_t rows, int64_t columns) {
+    return 4.0 * static_cast<double>(rows * columns * std::min(rows, columns));
+  };
+  request.updates = {UpdateDescription{.moments = {"momentum"}}, std::move(matrices)};
+  request.update_of = [](const UnitDescription& unit, const ParameterSpec& spec) -> size_t {
+    return unit.role == UnitRole::block && spec.shape.size() == 2 ? 1 : 0;
+  };
+}
+
 inline PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   PlanRequest request;
+  if (row.whole_matrices) update_whole_matrices(request);
   request.samples = row.global_batch / (row.replicate * row.shard * row.accumulation);
   request.sequence_length = row.length;
   request.accumulation = row.accumulation;

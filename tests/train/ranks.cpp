@@ -13,6 +13,7 @@
 #include "recorded_calls.h"
 #include "support/checkout.h"
 #include "support/optimizer_options.h"
+#include "support/whole_matrices.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/ops/fused_kernels.h"
@@ -148,10 +149,14 @@ class RankRun {
     }
     ParameterGroup all;
     for (size_t i = 0; i < assembly_.parameters.size(); ++i) all.members.push_back(i);
-    optimizer_ = std::make_unique<Optimizer>(assembly_.parameters, std::vector{all}, with_states(row.state),
-                                             row.rounding_seed, assembly_.optimizer_offload);
+    if (row.whole_matrices) {
+      optimizer_ = std::make_unique<WholeMatrixOptimizer>(assembly_.parameters, result_.plan);
+    } else {
+      optimizer_ = std::make_unique<AdamOptimizer>(assembly_.parameters, std::vector{all}, with_states(row.state),
+                                                   row.rounding_seed, assembly_.optimizer_offload);
+    }
     runner_ = std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters, row.max_norm,
-                                           StepCommunicators{groups_.loss, groups_.model});
+                                           StepCommunicators{groups_.loss, groups_.model, groups_.of_weights});
   }
 
   RankResult run(int64_t steps) {
@@ -187,6 +192,10 @@ class RankRun {
     if (row_.pipeline > 1) result_.most_live = assembly_.executor->most_live();
     result_.replays = *replays_;
     result_.gradient_bytes = assembly_.executor->gradient_bytes();
+    if (const auto* whole = dynamic_cast<const WholeMatrixOptimizer*>(optimizer_.get())) {
+      result_.updated_matrices = whole->updated();
+    }
+    result_.moment_bytes_held = optimizer_->state_bytes();
     for (const auto& parameter : assembly_.model->parameter_handles()) {
       Communicator* world = groups_.world.get();
       const at::Tensor none;

@@ -14,7 +14,7 @@
 #include "support/layout_row.h"
 #include "support/replayed_work.h"
 #include "support/tensors.h"
-#include "titan/optimize/optimizer.h"
+#include "titan/optimize/adam.h"
 #include "titan/parallel/assembly.h"
 #include "titan/stream/batch_stream.h"
 #include "titan/train/step_runner.h"
@@ -38,6 +38,8 @@ struct RankResult {
   int64_t most_live = 0;                           // of a pipeline
   int64_t gradient_bytes = 0;                      // after the last step
   ReplayCounts replays;                            // of recorded graphs
+  int64_t updated_matrices = 0;                    // by this rank, in all steps
+  int64_t moment_bytes_held = 0;
 };
 
 /// What happens in a run: ways to break it, for tests of the tests, and a request to stop.

@@ -8,6 +8,7 @@
 #include "support/model.h"
 #include "support/optimizer_options.h"
 #include "titan/base/error.h"
+#include "titan/optimize/adam.h"
 
 namespace titan {
 namespace {
@@ -26,7 +27,7 @@ struct Steps {
     for (const auto& parameter : small.model->parameter_handles()) parameters.push_back(parameter.get());
     ParameterGroup all;
     for (size_t i = 0; i < parameters.size(); ++i) all.members.push_back(i);
-    optimizer = std::make_unique<Optimizer>(parameters, std::vector{all}, optimizer_options());
+    optimizer = std::make_unique<AdamOptimizer>(parameters, std::vector{all}, optimizer_options());
     std::vector<std::vector<Parameter*>> groups;
     for (const WeightGroupPlan& group : small.plan.groups) {
       groups.emplace_back();
@@ -71,7 +72,7 @@ struct Steps {
 
   SmallModel small;
   std::vector<Parameter*> parameters;
-  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<AdamOptimizer> optimizer;
   std::unique_ptr<StepRunner> runner;
 };
 

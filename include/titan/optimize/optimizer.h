@@ -1,23 +1,16 @@
-// Adam and AdamW over parameter shards. Step t (1-based), gradient g after clipping:
-//   m = β1·m + (1−β1)·g;  v = β2·v + (1−β2)·g²;  p ← p·(1−lr·wd) − lr·(m/(1−β1^t)) / (√v/√(1−β2^t) + ε)
-// (Loshchilov & Hutter, "Decoupled weight decay regularization", 2019). Adam adds wd·p to g instead of shrinking p.
-// bf16 masters or moments are computed in fp32 and rounded stochastically (kernels/stochastic_rounding.h). Below the
-// class: the CPU loop of a step, and the joining of adjacent tensors.
+// What a step asks of an optimizer. The plan knows it as an UpdateDescription (plan/update.h): its moments, and whether
+// it computes updates of whole matrices.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "titan/config/job_config.h"
 #include "titan/job/parameter_groups.h"
-#include "titan/kernels/adam.h"
-#include "titan/kernels/cpu_values.h"
-#include "titan/kernels/stochastic_rounding.h"
 #include "titan/ops/parameter.h"
 #include "titan/optimize/gradient_norm.h"
 #include "titan/parallel/host_offload.h"
@@ -26,122 +19,43 @@ namespace titan {
 
 class Optimizer {
  public:
-  /// `parameters` in canonical order, masters allocated; `groups` index into them. `rounding_seed`: of stochastic
-  /// rounding, with step, parameter and global index. With `offload` the moments are on the host and are copied to the
-  /// device for the step, one parameter at a time.
-  Optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
-            const OptimizerSection& options, uint64_t rounding_seed = 0,
-            std::shared_ptr<HostOffload> offload = nullptr);
+  virtual ~Optimizer() = default;
 
   /// Steps the parameters that have a gradient shard. `step`: of the run, 1-based; it chooses the random bits of
   /// stochastic rounding. Bias correction counts only applied steps (applied_steps). `lr`: the scheduled rate, before
-  /// the groups' multipliers. The clip factor and the skip flag are read on the device. A fused step of fp32 masters
-  /// also writes the bf16 compute copies and marks them (Parameter::compute_copy_written).
-  void step(int64_t step, double lr, const StepControl& control);
+  /// the multipliers of parameter groups. The clip factor and the skip flag are read on the device; a skipped step
+  /// changes neither weights nor moments. Sets Parameter::compute_copy_written of every parameter whose copy matches.
+  virtual void step(int64_t step, double lr, const StepControl& control) = 0;
   /// The same for the parameters of one weight group (optimizer step in backward).
-  void step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control);
+  virtual void step_some(std::span<Parameter* const> parameters, int64_t step, double lr,
+                         const StepControl& control) = 0;
 
-  /// Moments of parameter `index`, shaped like its master; waits until they are on the host.
-  const at::Tensor& first_moment(size_t index) const;
-  const at::Tensor& second_moment(size_t index) const;
+  /// Moments of parameter `index`, in the order of UpdateDescription::moments, shaped like its master; undefined if it
+  /// is frozen. Waits until they are on the host.
+  virtual std::vector<at::Tensor> moments(size_t index) const = 0;
   /// Number of steps that were applied to the parameter, torch's state["step"]: fp32, 0-dimensional, on the device of
   /// its master. A checkpoint may be loaded into it before the first step.
-  const at::Tensor& applied_steps(size_t index) const { return states_[index].applied; }
-  int64_t state_bytes() const;
+  virtual const at::Tensor& applied_steps(size_t index) const = 0;
+  virtual int64_t state_bytes() const = 0;
 
- private:
-  struct State {
-    Parameter* parameter = nullptr;
-    double lr_multiplier = 1.0;
-    double weight_decay = 0.0;
-    at::Tensor first;
-    at::Tensor second;
-    at::Tensor applied;      // row of counts_
-    at::Tensor corrections;  // on a GPU: row of corrections_
-    float begun = 0;         // on a GPU: the count before the first step
-  };
-  /// Parameters adjacent in memory with equal settings, stepped together.
-  struct Stretch {
-    std::vector<const State*> states;
-    at::Tensor weight, gradient, first, second;
-    at::Tensor copy;  // the bf16 copies, if the step also writes them
-  };
-  /// Counts the step for these states and applies it, unless it is skipped.
-  void apply(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
-  /// Counts the step and computes the bias corrections. False if the step is known to be skipped.
-  bool count(const std::vector<const State*>& states, const StepControl& control);
-  void count_on_device(const std::vector<const State*>& states, const StepControl& control);
-  std::vector<Stretch> stretches(const std::vector<const State*>& states) const;
-  /// True if one pass can step both: same settings, same count, adjacent memory.
-  static bool joins(const State& before, const State& after);
-  /// True if a bf16 compute copy exists beside an fp32 master; a fused step writes both.
-  static bool writes_copy(const Parameter& parameter);
-  static bool copies_join(const Parameter& before, const Parameter& after);
-  /// step_states for offloaded moments.
-  void step_offloaded(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
-  void step_states(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
-  void step_fused_cpu(const Stretch& stretch, double lr, const StepControl& control) const;
-  void step_fused_cuda(const Stretch& stretch, double lr, const StepControl& control) const;
-  void step_bf16(const State& state, int64_t step, double lr, const StepControl& control) const;
-  /// Stores fp32 `fresh` in `kept`, converted to its dtype, unless the step is skipped.
-  void store(const State& state, int64_t step, KeptNumber number, const at::Tensor& fresh, at::Tensor kept,
-             const StepControl& control) const;
-  /// On a GPU without the bias corrections, which the kernel reads from State::corrections.
-  AdamConstants constants_of(const State& state, double lr) const;
-  /// 1 − β^t, fp64, 0-dimensional, on the state's device.
-  static at::Tensor bias_correction(const State& state, double beta);
-  void step_foreach(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control) const;
-  void step_one(const State& state, int64_t step, double lr, const StepControl& control) const;
+  // Updates of whole matrices whose parts are on several ranks: COLLECT sends what matrix_part returns to the owner,
+  // TRANSFORM calls matrix_update there, WAIT_TRANSFORM hands each rank its part of the update, and `step` applies it.
+  // Of a matrix that this rank has whole, `step` calls all three itself.
 
-  OptimizerSection options_;
-  bool decoupled_decay_;       // AdamW; false: Adam
-  at::ScalarType state_type_;  // dtype of the moments: fp32 or bf16
-  uint64_t rounding_seed_;
-  std::shared_ptr<HostOffload> offload_;
-  std::vector<State> states_;
-  at::Tensor counts_;              // fp32 [parameters], on the device of the masters, where skipped steps are known
-  at::Tensor corrections_;         // on a GPU: fp32 [parameters, 2], 1 / (1 − β1^t) and 1 / √(1 − β2^t)
-  bool counts_are_known_ = false;  // State::begun is set
-  std::map<const State*, at::Tensor> rows_;  // on a GPU: rows of counts_ of states that are stepped together, by first
-  mutable std::vector<AsyncCopy> returns_;   // the latest copies of moments to the host
+  /// This rank's part of what the update is computed from [rows, columns of the shard], in
+  /// UpdateDescription::matrix_type: advances the parameter's moment, unless the step is skipped.
+  virtual at::Tensor matrix_part(Parameter& parameter, const StepControl& control);
+  /// The update of the whole `matrix` [rows, columns], in the same dtype.
+  virtual at::Tensor matrix_update(const Parameter& parameter, const at::Tensor& matrix);
+  /// This rank's part of the update, for the next call of `step`.
+  virtual void take_matrix_update(Parameter& parameter, const at::Tensor& part);
 };
 
-// The loop of an Adam step over plain memory, for any dtypes of weight and moments. cpu_kernels.cpp instantiates it for
-// three instruction sets.
-
-/// `store(which, i, value, out)` stores a new value of element i; `keep(i, weight)` is called with every new weight
-/// before it is stored.
-template <class Weight, class Moment, class Store, class Keep>
-TITAN_INLINE void adam_loop(Weight* __restrict weight, const float* __restrict gradient, Moment* __restrict first,
-                            Moment* __restrict second, int64_t count, const AdamConstants& constants, double clip,
-                            const Store& store, const Keep& keep) {
-  const AdamConstants s = constants;
-  const double coupled = constants.coupled;
-  const float factor = static_cast<float>(clip);
-  for (int64_t i = 0; i < count; ++i) {
-    const float before = widen(weight[i]);
-    // Adam's two terms may nearly cancel, and the update normalises the remainder to a full step: add them in fp64.
-    const float g = coupled == 0 ? gradient[i] * factor : static_cast<float>(gradient[i] * clip + coupled * before);
-    const float m = s.beta1 * widen(first[i]) + (1 - s.beta1) * g;
-    const float v = s.beta2 * widen(second[i]) + (1 - s.beta2) * g * g;
-    const float w = before * s.decay - s.step_size * m / (__builtin_sqrtf(v) * s.root_scale + s.epsilon);
-    store(KeptNumber::first_moment, i, m, first[i]);
-    store(KeptNumber::second_moment, i, v, second[i]);
-    store(KeptNumber::weight, i, w, weight[i]);
-    keep(i, weight[i]);
-  }
-}
-
-// Treats tensors that are adjacent in memory as one, so that elementwise operations and order-independent sums take one
-// pass. Private to optimize.
-
-/// True if `after` starts where `before` ends, in the same storage.
-bool adjacent(const at::Tensor& before, const at::Tensor& after);
-
-/// `numel` elements starting at the first one of `first`.
-at::Tensor merged(const at::Tensor& first, int64_t numel);
-
-/// The same elements in fewer tensors, in memory order: one per run of adjacent tensors. Empty tensors are dropped.
-std::vector<at::Tensor> joined(std::vector<at::Tensor> tensors);
+/// The optimizer that `options` name. `parameters` in canonical order, masters allocated; `groups` index into them.
+/// `rounding_seed`: of stochastic rounding, with step, parameter and global index. With `offload` the moments are on
+/// the host and are copied to the device for the step.
+std::unique_ptr<Optimizer> make_optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
+                                          const OptimizerSection& options, uint64_t rounding_seed,
+                                          std::shared_ptr<HostOffload> offload);
 
 }  // namespace titan

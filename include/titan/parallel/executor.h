@@ -31,6 +31,9 @@ class StepWork {
   virtual void sum_norm(int /*group*/) {}
   virtual void control(int /*group*/) {}
   virtual void before_change() {}
+  virtual void collect(int /*group*/) {}
+  virtual void transform(int /*group*/) {}
+  virtual void wait_transform(int /*group*/) {}
   /// Device scalars that the optimizer reads. If it runs on the host, WAIT_HOST replaces them by host copies.
   virtual std::vector<at::Tensor*> applied_scalars() { return {}; }
   virtual void step(int /*group*/) {}

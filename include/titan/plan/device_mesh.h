@@ -21,6 +21,7 @@ namespace group_names {
 inline constexpr const char* kGather = "fsdp_gather";
 inline constexpr const char* kScatter = "fsdp_scatter";
 inline constexpr const char* kReplicate = "dp_replicate";
+inline constexpr const char* kMatrix = "matrix";
 inline constexpr const char* kTensor = "tp";
 inline constexpr const char* kContext = "cp";
 inline constexpr const char* kLoss = "loss";

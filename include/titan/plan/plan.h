@@ -20,6 +20,7 @@
 #include "titan/plan/recompute_policy.h"
 #include "titan/plan/sequence_split.h"
 #include "titan/plan/tensor_layout.h"
+#include "titan/plan/update.h"
 #include "titan/schedule/action.h"
 
 namespace titan {
@@ -69,13 +70,16 @@ struct PlanRequest {
   int64_t samples = 1;                   // of one microbatch
   int64_t sequence_length = 1;           // of whole samples
   int64_t accumulation = 1;              // microbatches per step
-  int64_t optimizer_moments = 2;         // Adam's running averages: of the gradient and of its square
-  bool offload_activations = false;      // of checkpointed units, from forward to backward
-  bool on_gpu = false;                   // from here to cuda_graphs: affects only memory and time
-  bool fused_kernels = false;            // this project's kernels, not plain ATen operations
-  bool fused_loss = false;               // losses and gradients of logits are computed in place of the logits
-  bool cuda_graphs = false;              // used where the plan allows; they keep a microbatch's memory allocated
-  bool groups_of_one = false;  // groups of one rank exist, and their collectives are called (debug.groups_of_one)
+  /// How optimizers step parameters, and which of these steps one; none: the first steps all. One that is computed of
+  /// whole matrices needs gradients on the device, and all of them before the first step.
+  std::vector<UpdateDescription> updates = {{}};
+  std::function<size_t(const UnitDescription&, const ParameterSpec&)> update_of = {};
+  bool offload_activations = false;  // of checkpointed units, from forward to backward
+  bool on_gpu = false;               // from here to cuda_graphs: affects only memory and time
+  bool fused_kernels = false;        // this project's kernels, not plain ATen operations
+  bool fused_loss = false;           // losses and gradients of logits are computed in place of the logits
+  bool cuda_graphs = false;          // used where the plan allows; they keep a microbatch's memory allocated
+  bool groups_of_one = false;        // groups of one rank exist, and their collectives are called (debug.groups_of_one)
 
   /// Hidden states are exchanged in chunks through peer memory, not by collectives.
   bool async_tensor_parallel() const {
@@ -123,10 +127,17 @@ struct ParameterPlan {
   bool in_norm = true;     // of the ranks with the same shard that add up the norm of one replica, this one counts it
   bool copied_over_tensor = false;  // every tensor-parallel rank holds it whole; its gradients are partial sums
   bool in_float8 = false;           // its products are in float8
+  size_t update = 0;                // of PlanRequest::updates
 
   bool even(int64_t shards) const { return chunk_rows * shards == unsharded.extent[0]; }
   /// Elements that one rank contributes to a collective.
   int64_t chunk_numel() const;
+};
+
+/// A matrix whose update is computed as a whole although several ranks hold parts of it.
+struct WholeMatrix {
+  size_t parameter = 0;  // of the group
+  int64_t owner = 0;     // the member of WeightGroupPlan::matrix_communicator that computes the update
 };
 
 /// Parameters that are gathered, reduced and stored together, in storage order.
@@ -148,6 +159,8 @@ struct WeightGroupPlan {
   bool is_tied = false;         // tied embeddings of two pipeline ranks, whose gradients are summed
   bool is_copy = false;         // the other rank owns it
   size_t message_slot = 0;      // of Plan::message_slots, if its gradient is narrowed
+  std::vector<WholeMatrix> matrices;
+  std::string matrix_communicator;  // the ranks that hold parts of these matrices
 
   /// True if its gradient is cast to a narrower dtype for the reduction.
   bool narrows_gradient() const { return reduce != ElementType::float32; }
@@ -240,6 +253,9 @@ struct Plan {
 
   /// True if a weight group is gathered before its unit runs.
   bool gathers_weights() const;
+  /// Of trained parameters, on this rank: bytes of the moments of one, of a group.
+  int64_t moment_bytes(const ParameterPlan& parameter) const;
+  int64_t moment_bytes(const WeightGroupPlan& group) const;
   /// True if the weights that are gathered or multiplied are copies of the masters.
   bool copies_weights(const WeightGroupPlan& group) const {
     return group.gathers_float8 || group.compute != request.training.dtype;
@@ -278,6 +294,25 @@ bool keeps_float8_weights(const PlanRequest& request);
 std::vector<std::string> weight_communicators(const std::vector<WeightGroupPlan>& groups);
 std::vector<std::string> weight_communicators(const ModelDescription& model, const PlanRequest& request);
 
+/// Where the parts of a whole matrix are, by member of its group's matrix_communicator.
+struct MatrixParts {
+  int64_t own = 0;          // this rank's number
+  std::vector<Box> boxes;   // what each holds
+  std::vector<bool> sends;  // the first of those that hold the same sends it to the owner, which may have it, too
+};
+MatrixParts matrix_parts(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& matrix);
+
+/// What this rank sends and holds to update the whole matrices of a group, in bytes.
+struct MatrixBytes {
+  int64_t collected = 0;  // sent to other owners
+  int64_t returned = 0;   // sent by this owner to the others
+  int64_t owned = 0;      // matrices that this rank updates
+  int64_t largest = 0;    // of these
+  int64_t shards = 0;     // this rank's parts of the others
+  double operations = 0;  // of the updates that this rank computes
+};
+MatrixBytes matrix_bytes(const Plan& plan, const WeightGroupPlan& group);
+
 /// The reason why blocks of this plan cannot be recorded as CUDA graphs, for users; none: they can.
 std::optional<std::string> why_no_graphs(const PlanRequest& request);
 
@@ -301,6 +336,7 @@ struct ParameterPlace {
   ParameterSpec spec;
   TensorLayout layout;
   std::vector<int64_t> stages;  // coordinates along pp that hold it, ascending; none: all of them
+  size_t update = 0;            // of PlanRequest::updates
 };
 
 /// Every parameter once, in the chain's order, independent of the rank of `request`. Weights that stages share (tied

@@ -62,8 +62,11 @@ enum class ActionKind : uint8_t {
   norm,           ///< the sum of these squares over all ranks
   control,        ///< clip factor, skip flag and spike guard, on the device
   before_change,  ///< copies the weights and moments that an asynchronous save has not read yet
-  step,           ///< the optimizer; compute copies and unsharded weights are stale from here on
-  zero_gradient,  ///< the optimizer has read the gradients: they are released; nothing is set to zero
+  collect,        ///< starts to send the parts of a group's matrices that are updated as a whole, each to one rank
+  transform,      ///< waits for that, computes the updates of this rank's matrices, and starts to send their parts back
+  wait_transform,  ///< waits for this rank's parts of the updates, which are then in the place of its gradients
+  step,            ///< the optimizer; compute copies and unsharded weights are stale from here on
+  zero_gradient,   ///< the optimizer has read the gradients: they are released; nothing is set to zero
 };
 
 /// Fields that do not apply are -1. `parts` is empty except for merged actions: overlap, batch and graph.

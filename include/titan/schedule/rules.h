@@ -38,6 +38,8 @@ enum class Thing : uint8_t {
   order,        ///< the place in gradient_order that the gradient has reached
   scatter,      ///< the sum over shards
   replica_sum,  ///< the sum over replicas
+  collected,    ///< matrices on their way to the ranks that compute their updates
+  transformed,  ///< updates of matrices on their way back
   host_copy,    ///< the copy to the optimizer on the host
   // Of a group's slots of memory, which it shares with other groups:
   slot,         ///< unsharded weights are in it
@@ -90,7 +92,17 @@ struct Effect {
 };
 
 /// What an action computes, for costs.
-enum class Work : uint8_t { none, forward, backward, weight_gradients, narrowing, squares, optimizer, copies };
+enum class Work : uint8_t {
+  none,
+  forward,
+  backward,
+  weight_gradients,
+  narrowing,
+  squares,
+  matrices,
+  optimizer,
+  copies
+};
 
 /// Effects before and after its work, in order. Merged actions have those of their parts.
 struct Rule {
@@ -116,6 +128,7 @@ struct GradientPath {
   bool tied = false;        ///< has partial sums of two pipeline ranks
   bool on_host = false;     ///< the optimizer is on the host
   bool in_backward = false;
+  bool matrices = false;  ///< updates of matrices are computed on one rank each
 };
 /// The instructions about a group's gradient in a step, in order.
 std::vector<ActionKind> gradient_order(const GradientPath& path);

@@ -91,8 +91,9 @@ class StateDict {
   nlohmann::ordered_json facts(const RunPosition& now) const;
 
   const Run& run_;
-  std::map<std::string, BoxOfRank> boxes_;         // by name
-  std::map<std::string, size_t> optimizer_index_;  // of this rank's
+  std::map<std::string, BoxOfRank> boxes_;                   // by name
+  std::map<std::string, std::vector<std::string>> moments_;  // names in torch's state, by name
+  std::map<std::string, size_t> optimizer_index_;            // of this rank's
 };
 
 // Options that determine the sequence of batches, saved with a checkpoint's data position: a run that is resumed with

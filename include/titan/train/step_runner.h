@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "titan/optimize/optimizer.h"
 #include "titan/optimize/spike_guard.h"
 #include "titan/parallel/executor.h"
+#include "titan/parallel/matrix_exchange.h"
 #include "titan/train/debug_dump.h"
 
 namespace titan {
@@ -22,6 +25,7 @@ namespace titan {
 struct StepCommunicators {
   std::shared_ptr<Communicator> loss;   // ranks that read different tokens
   std::shared_ptr<Communicator> model;  // ranks that together hold every gradient once
+  std::map<std::string, std::shared_ptr<Communicator>, std::less<>> of_weights = {};  // of whole matrices, by name
 };
 
 /// Requests of a rank to all ranks after a step, sent with the step's sums.
@@ -92,6 +96,9 @@ class StepRunner : private StepWork {
   void control(int group) override;
   void before_change() override { before_change_(); }
   std::vector<at::Tensor*> applied_scalars() override { return {&progress_.applied.clip, &progress_.applied.skip}; }
+  void collect(int group) override;
+  void transform(int group) override;
+  void wait_transform(int group) override;
   void step(int group) override;
 
   bool steps_in_backward() const { return executor_.plan().request.optimizer.early_step_in_backward; }
@@ -105,6 +112,7 @@ class StepRunner : private StepWork {
   std::vector<std::vector<Parameter*>> counted_;  // by group: what this rank counts in the norm
   double max_norm_;
   StepCommunicators communicators_;
+  std::map<int, MatrixExchange> matrices_;  // by weight group
   SpikeGuard* guard_ = nullptr;
   std::function<void()> before_change_ = [] {};
   at::Device device_{at::kCPU};

@@ -1,0 +1,134 @@
+#include "titan/parallel/matrix_exchange.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <utility>
+
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+at::Tensor part_of(at::Tensor matrix, const Box& box) {
+  for (size_t d = 0; d < box.extent.size(); ++d) {
+    matrix = matrix.narrow(static_cast<int64_t>(d), box.offset[d], box.extent[d]);
+  }
+  return matrix;
+}
+
+}  // namespace
+
+MatrixExchange::MatrixExchange(const Plan& plan, const WeightGroupPlan& group,
+                               std::shared_ptr<Communicator> communicator)
+    : communicator_(std::move(communicator)) {
+  TITAN_CHECK(communicator_ && communicator_->size() == ranks_of(plan, group.matrix_communicator), group.name);
+  for (const WholeMatrix& matrix : group.matrices) {
+    matrices_.push_back(
+        {matrix.owner, matrix_parts(plan, group, matrix), group.parameters[matrix.parameter].spec.shape});
+    if (matrices_.back().is_owned()) owned_.push_back(parameters_.size());
+    parameters_.push_back(matrix.parameter);
+  }
+  own_parts_.resize(matrices_.size());
+  updates_.resize(matrices_.size());
+}
+
+void MatrixExchange::start(const std::vector<std::pair<int64_t, Arrival>>& receives,
+                           const std::vector<std::pair<int64_t, at::Tensor>>& sends) {
+  TITAN_CHECK(!pending_ && arriving_.empty());
+  std::map<int64_t, Message> from, to;
+  for (const auto& [peer, arrival] : receives) {
+    Message& message = from.try_emplace(peer, Message{peer, {}}).first->second;
+    message.tensors.push_back(arrival.part);
+    arriving_.push_back(arrival);
+  }
+  for (const auto& [peer, part] : sends) {
+    Message& message = to.try_emplace(peer, Message{peer, {}}).first->second;
+    message.tensors.push_back(part.contiguous());
+    sent_.push_back(message.tensors.back());
+  }
+  const auto messages = [](const std::map<int64_t, Message>& by_peer) {
+    std::vector<Message> all;
+    for (const auto& [peer, message] : by_peer) all.push_back(message);
+    return all;
+  };
+  pending_ = communicator_->transfer(messages(from), messages(to));
+}
+
+void MatrixExchange::start_collect(std::vector<at::Tensor> parts) {
+  TITAN_CHECK(parts.size() == matrices_.size(), parts.size(), matrices_.size());
+  own_parts_ = std::move(parts);
+  std::vector<std::pair<int64_t, Arrival>> receives;
+  std::vector<std::pair<int64_t, at::Tensor>> sends;
+  for (size_t m = 0; m < matrices_.size(); ++m) {
+    const Matrix& matrix = matrices_[m];
+    TITAN_CHECK(own_parts_[m].sizes() == at::IntArrayRef(matrix.own().extent), m, own_parts_[m].sizes().vec());
+    if (!matrix.is_owned()) {
+      if (matrix.parts.sends[static_cast<size_t>(matrix.parts.own)]) sends.emplace_back(matrix.owner, own_parts_[m]);
+      continue;
+    }
+    for (size_t member = 0; member < matrix.parts.boxes.size(); ++member) {
+      if (!matrix.parts.sends[member]) continue;
+      const Box& box = matrix.parts.boxes[member];
+      receives.emplace_back(member, Arrival{m, box, at::empty(box.extent, own_parts_[m].options())});
+    }
+  }
+  start(receives, sends);
+}
+
+std::vector<at::Tensor> MatrixExchange::wait_collect() {
+  pending_->wait();
+  pending_.reset();
+  std::map<size_t, at::Tensor> wholes;
+  for (const size_t m : owned_) {
+    wholes[m] = at::empty(matrices_[m].shape, own_parts_[m].options());
+    part_of(wholes[m], matrices_[m].own()).copy_(own_parts_[m]);
+  }
+  for (const Arrival& arrival : arriving_) part_of(wholes.at(arrival.matrix), arrival.box).copy_(arrival.part);
+  arriving_.clear();
+  sent_.clear();
+  std::vector<at::Tensor> matrices;
+  for (const size_t m : owned_) matrices.push_back(wholes[m]);
+  return matrices;
+}
+
+void MatrixExchange::start_return(std::vector<at::Tensor> updates) {
+  TITAN_CHECK(updates.size() == owned_.size(), updates.size(), owned_.size());
+  std::vector<std::pair<int64_t, Arrival>> receives;
+  std::vector<std::pair<int64_t, at::Tensor>> sends;
+  for (size_t m = 0, next = 0; m < matrices_.size(); ++m) {
+    const Matrix& matrix = matrices_[m];
+    const at::TensorOptions options = own_parts_[m].options();
+    own_parts_[m].reset();
+    if (!matrix.is_owned()) {
+      updates_[m] = at::empty(matrix.own().extent, options);
+      if (matrix.own().numel() > 0) receives.emplace_back(matrix.owner, Arrival{m, matrix.own(), updates_[m]});
+      continue;
+    }
+    const at::Tensor& update = updates[next++];
+    TITAN_CHECK(update.sizes() == at::IntArrayRef(matrix.shape) &&
+                    update.scalar_type() == c10::typeMetaToScalarType(options.dtype()),
+                m, update.sizes().vec(), c10::toString(update.scalar_type()));
+    updates_[m] = part_of(update, matrix.own()).contiguous();
+    for (size_t member = 0; member < matrix.parts.boxes.size(); ++member) {
+      const Box& box = matrix.parts.boxes[member];
+      if (static_cast<int64_t>(member) != matrix.parts.own && box.numel() > 0) {
+        sends.emplace_back(member, part_of(update, box));
+      }
+    }
+  }
+  start(receives, sends);
+}
+
+std::vector<at::Tensor> MatrixExchange::wait_return() {
+  pending_->wait();
+  pending_.reset();
+  arriving_.clear();
+  sent_.clear();
+  std::vector<at::Tensor> parts(matrices_.size());
+  std::swap(parts, updates_);
+  return parts;
+}
+
+}  // namespace titan

@@ -1,0 +1,138 @@
+// Matrices whose updates are computed as a whole: who computes each, and what is sent for it.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "plan_parts.h"
+#include "titan/base/error.h"
+
+namespace titan {
+namespace {
+
+/// The axes whose ranks hold different parts of the parameter.
+std::vector<MeshAxis> axes_of_parts(const WeightGroupPlan& group, const ParameterPlan& parameter) {
+  std::vector<MeshAxis> axes = group.axes.sharded;
+  for (const AxisSplit& split : parameter.spec.splits) axes.push_back(split.axis);
+  return axes;
+}
+
+void check_composition(const PlanRequest& request) {
+  const auto refuse = [](const char* option) {
+    throw Error(ExitCode::bad_config,
+                fmt::format("an optimizer that updates whole matrices does not work with {}: set it to false", option));
+  };
+  if (request.training.enable_cpu_offload) refuse("training.enable_cpu_offload");
+  if (request.optimizer.early_step_in_backward) refuse("optimizer.early_step_in_backward");
+}
+
+double cost_of(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& matrix) {
+  const ParameterPlan& parameter = group.parameters[matrix.parameter];
+  const auto& operations = plan.request.updates[parameter.update].operations;
+  const std::vector<int64_t>& shape = parameter.spec.shape;
+  return operations ? operations(shape[0], shape[1]) : static_cast<double>(parameter.spec.numel());
+}
+
+int64_t own_member(const Plan& plan, const WeightGroupPlan& group) {
+  const std::vector<int64_t> members = members_of(plan, group.matrix_communicator);
+  return std::find(members.begin(), members.end(), plan.request.place.rank) - members.begin();
+}
+
+Box part_on(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& matrix, int64_t rank) {
+  return shard_on(group.parameters[matrix.parameter].layout, plan.request.place.mesh, rank);
+}
+
+/// Of the ranks that hold the same part, the first sends it, unless the owner has it.
+bool sends_part(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& matrix, int64_t rank) {
+  const std::vector<MeshAxis> parts = axes_of_parts(group, group.parameters[matrix.parameter]);
+  for (const MeshAxis axis : axes_of(group.matrix_communicator)) {
+    const bool copies = std::find(parts.begin(), parts.end(), axis) == parts.end();
+    if (copies && plan.request.place.mesh.coordinate(rank, axis) != 0) return false;
+  }
+  const int64_t owner = members_of(plan, group.matrix_communicator)[static_cast<size_t>(matrix.owner)];
+  const Box part = part_on(plan, group, matrix, rank);
+  return part.numel() > 0 && !(part == part_on(plan, group, matrix, owner));
+}
+
+int64_t element_size(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& matrix) {
+  return size_of(plan.request.updates[group.parameters[matrix.parameter].update].matrix_type);
+}
+
+}  // namespace
+
+void find_matrices(const PlanRequest& request, WeightGroupPlan& group) {
+  std::vector<MeshAxis> axes;
+  std::vector<WholeMatrix> matrices;
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    const ParameterPlan& parameter = group.parameters[i];
+    if (!parameter.spec.trainable || !request.updates[parameter.update].whole_matrices) continue;
+    check_composition(request);
+    TITAN_CHECK(parameter.spec.shape.size() == 2 && "a whole matrix has two dimensions", parameter.spec.name,
+                parameter.spec.shape.size());
+    matrices.push_back({i});
+    for (const MeshAxis axis : axes_of_parts(group, parameter)) axes.push_back(axis);
+  }
+  std::sort(axes.begin(), axes.end());
+  axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
+  const DeviceMesh& mesh = request.place.mesh;
+  if (mesh.size(axes) == 1) return;  // each rank has them whole
+  group.matrices = std::move(matrices);
+  group.matrix_communicator = mesh.communicator_over(group_names::kMatrix, axes);
+}
+
+void assign_matrices(Plan& plan) {
+  struct Entry {
+    double cost;
+    WeightGroupPlan* group;
+    WholeMatrix* matrix;
+  };
+  std::vector<Entry> all;
+  for (WeightGroupPlan& group : plan.groups) {
+    for (WholeMatrix& matrix : group.matrices) all.push_back({cost_of(plan, group, matrix), &group, &matrix});
+  }
+  // The dearest first, each to the member with the least work so far.
+  std::stable_sort(all.begin(), all.end(), [](const Entry& a, const Entry& b) { return a.cost > b.cost; });
+  std::map<std::string, std::vector<double>> work;  // by communicator and member
+  for (const Entry& entry : all) {
+    const std::string& communicator = entry.group->matrix_communicator;
+    std::vector<double>& loads = work[communicator];
+    if (loads.empty()) loads.resize(static_cast<size_t>(ranks_of(plan, communicator)));
+    const auto least = std::min_element(loads.begin(), loads.end());
+    *least += entry.cost;
+    entry.matrix->owner = least - loads.begin();
+  }
+}
+
+MatrixParts matrix_parts(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& matrix) {
+  MatrixParts parts;
+  parts.own = own_member(plan, group);
+  const std::vector<int64_t> members = members_of(plan, group.matrix_communicator);
+  for (const int64_t rank : members) parts.boxes.push_back(part_on(plan, group, matrix, rank));
+  for (size_t member = 0; member < members.size(); ++member) {
+    parts.sends.push_back(sends_part(plan, group, matrix, members[member]));
+  }
+  return parts;
+}
+
+MatrixBytes matrix_bytes(const Plan& plan, const WeightGroupPlan& group) {
+  MatrixBytes bytes;
+  const int64_t own = group.matrices.empty() ? 0 : own_member(plan, group);
+  for (const WholeMatrix& matrix : group.matrices) {
+    const ParameterPlan& parameter = group.parameters[matrix.parameter];
+    const int64_t size = element_size(plan, group, matrix);
+    if (matrix.owner != own) {
+      if (sends_part(plan, group, matrix, plan.request.place.rank)) bytes.collected += parameter.shard.numel() * size;
+      bytes.shards += parameter.shard.numel() * size;
+      continue;
+    }
+    const int64_t whole = parameter.spec.numel() * size;
+    bytes.owned += whole;
+    bytes.largest = std::max(bytes.largest, whole);
+    for (const int64_t rank : members_of(plan, group.matrix_communicator)) {
+      if (rank != plan.request.place.rank) bytes.returned += part_on(plan, group, matrix, rank).numel() * size;
+    }
+    bytes.operations += cost_of(plan, group, matrix);
+  }
+  return bytes;
+}
+
+}  // namespace titan
