@@ -12,7 +12,7 @@
 namespace titan {
 namespace {
 
-constexpr int kNoShell = 127;
+constexpr int kNoShell = 127;  // as a shell answers to a command that it does not find
 
 /// `value` escaped for the shell, where the quote `open` precedes it ('\0': no quote).
 std::string for_shell(std::string_view value, char open) {

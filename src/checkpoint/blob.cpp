@@ -128,7 +128,7 @@ StoredElements elements_of(const PickleValue& tensor, const std::vector<ZipEntry
   if (found.strides.size() != found.shape.size()) throw DamageError("a tensor has more sizes than strides");
   const auto element = static_cast<int64_t>(c10::elementSize(found.type));
   const int64_t begin = arguments[1]->integer;
-  int64_t last = begin;  // the highest element that the tensor reaches
+  int64_t last = begin;  // strides of a damaged file may reach beyond its data
   for (size_t d = 0; d < found.shape.size(); ++d) {
     int64_t reach = 0;
     if (found.shape[d] == 0 || __builtin_mul_overflow(found.shape[d] - 1, found.strides[d], &reach) ||
@@ -265,7 +265,7 @@ void read_runs(CheckedReader& file, int64_t first_byte, at::IntArrayRef strides,
     }
     file.read(first_byte + source * element, {memory + target * element, static_cast<size_t>(run * element)});
     int64_t d = outer - 1;
-    for (; d >= 0; --d) {  // the next index, last dimension fastest
+    for (; d >= 0; --d) {  // last dimension fastest, so that the file is read from front to back
       const auto place = static_cast<size_t>(d);
       if (++index[place] < into.size(d)) break;
       index[place] = 0;

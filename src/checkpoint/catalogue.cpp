@@ -236,6 +236,7 @@ std::vector<std::string> delete_old(Storage& storage, const std::filesystem::pat
     for (const FoundCheckpoint& found : find_checkpoints(storage, root)) {
       if (found.step > newest || found.is_export) continue;
       if (found.has_manifest && holds_model_alone(storage, root / step_folder(found.step))) continue;
+      // Newer ones without a manifest cannot be verified, so the newest that can is kept beside them.
       const bool newest_verified = found.has_manifest && !seen_verified;
       seen_verified = seen_verified || found.has_manifest;
       const bool special = retention.keep_every > 0 && found.step % retention.keep_every == 0;

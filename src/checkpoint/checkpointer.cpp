@@ -53,7 +53,7 @@ void Checkpointer::plan_for(const std::vector<StateTensor>& tensors) {
 void Checkpointer::save(int64_t step, const CheckpointState& state, bool now) {
   finish();
   start_save(step, state, now);
-  if (now && failed_) start_save(step, state, now);
+  if (now && failed_) start_save(step, state, now);  // again: no later save of this run mends it
 }
 
 void Checkpointer::start_save(int64_t step, const CheckpointState& state, bool now) {
@@ -65,7 +65,8 @@ void Checkpointer::start_save(int64_t step, const CheckpointState& state, bool n
   }
   snapshot_->begin(state, plan_[static_cast<size_t>(barrier_.rank())]);
   CheckpointState described = state;
-  for (StateTensor& tensor : described.tensors) tensor.local.reset();  // they are read from the snapshot
+  // The writer reads the snapshot, never the tensors that steps change.
+  for (StateTensor& tensor : described.tensors) tensor.local.reset();
   writer_ = std::thread(on_own_device([this, place, described = std::move(described)] { write(place, described); }));
 }
 
@@ -96,7 +97,7 @@ void Checkpointer::after_save(const SaveOutcome& outcome) {
 
 void Checkpointer::save_by(const std::function<SaveOutcome()>& save) {
   finish();
-  for (int attempt = 0; attempt < 2; ++attempt) {
+  for (int attempt = 0; attempt < 2; ++attempt) {  // twice: no later save of this run mends a failure
     const SaveOutcome outcome = save();
     options_.saved(outcome);
     if (outcome.committed) return;

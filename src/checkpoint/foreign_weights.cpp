@@ -13,7 +13,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kPieceBytes = int64_t{32} << 20;
+constexpr int64_t kPieceBytes = int64_t{32} << 20;  // a conversion holds no more of a tensor, however large that is
 constexpr size_t kNamesShown = 3;
 
 int64_t numel_of(const std::vector<int64_t>& shape) {
@@ -186,7 +186,8 @@ void read_parameter(TensorSource& theirs, const ForeignTensor& tensor, const Box
     const int64_t row = box.offset[0] + done;
     Box piece = box;
     piece.offset[0] = row;
-    piece.extent[0] = std::min(box.extent[0] - done, (row / step + 1) * step - row);  // ends at the end of a head
+    // A piece ends with a head, because rotary pairs are turned within one.
+    piece.extent[0] = std::min(box.extent[0] - done, (row / step + 1) * step - row);
     const at::Tensor target = into.narrow(0, done, piece.extent[0]);
     if (tensor.rotary_heads > 0) {
       read_turned(theirs, tensor, piece, target);
@@ -216,10 +217,10 @@ at::Tensor halves_from_pairs(const at::Tensor& rows, int64_t head_dim) { return 
 
 namespace {
 
-/// No dimension: the tensor is replicated.
 constexpr size_t kUncut = std::numeric_limits<size_t>::max();
 
-/// The only dimension in which `whole` is `parts` times as long as `part`; kUncut if there is none.
+/// The only dimension in which `whole` is `parts` times as long as `part`; kUncut if there is none: each file
+/// has all of the tensor.
 size_t cut_dimension(const std::vector<int64_t>& part, const std::vector<int64_t>& whole, int64_t parts) {
   if (part.size() != whole.size()) return kUncut;
   size_t cut = kUncut;
@@ -252,7 +253,7 @@ MetaWeights::MetaWeights(Storage& storage, std::filesystem::path folder, const F
 }
 
 void MetaWeights::open_files() {
-  for (const StorageEntry& entry : storage_.list(folder_)) {  // sorted, so by number
+  for (const StorageEntry& entry : storage_.list(folder_)) {  // list() sorts, so part N of a tensor is in the Nth file
     if (!entry.name.starts_with("consolidated.") || !entry.name.ends_with(".pth")) continue;
     const std::filesystem::path path = folder_ / entry.name;
     OpenFile file{std::make_unique<CheckedReader>(storage_, path, std::nullopt), {}};
@@ -310,8 +311,9 @@ void MetaWeights::read(const std::string& name, const Box& box, const at::Tensor
 
 namespace {
 
+/// An import reads and writes a tensor in parts of at most this size, so that no tensor has to fit into memory.
 constexpr int64_t kImportedPieceBytes = int64_t{128} << 20;
-/// Smaller tensors are not split.
+/// Smaller tensors are not split: each part is a torch.save file of its own, with headers.
 constexpr int64_t kSmallBytes = int64_t{1} << 20;
 
 /// Throws StorageError if `path` exists.

@@ -15,6 +15,7 @@
 namespace titan {
 namespace {
 
+/// Space for headers, manifest and file-system rounding in addition to the files: this much and 1/64.
 constexpr int64_t kSpareBytes = int64_t{1} << 20;
 
 /// `rows` in another dtype; values outside its range are an error.
@@ -281,7 +282,7 @@ HuggingFaceWeights read_hugging_face(Storage& storage, const std::filesystem::pa
   if (quantised) scaled.emplace(stored, *quantised);
   TensorSource& weights = scaled ? static_cast<TensorSource&>(*scaled) : stored;
   const ForeignModel model = named_as_in(wanted, weights);
-  // One rank compares the second copies of tied weights.
+  // One rank is enough to compare the second copies of tied weights, which reads both.
   const Fit fit = rank == 0 ? check_fit(model, weights) : fit_of(model, weights);
   if (fit.complete()) read_boxes(weights, model, parameters, rank);
   const std::optional<Manifest>& manifest = stored.manifest();

@@ -15,7 +15,7 @@
 namespace titan {
 namespace {
 
-constexpr size_t kReaders = 4;  // files that are read in parallel
+constexpr size_t kReaders = 4;  // a rank saves up to four files, since one thread copies about 2 GB/s
 
 }  // namespace
 
@@ -82,7 +82,8 @@ void OpenCheckpoint::load(std::span<const LoadTarget> targets) {
       throw MismatchError(fmt::format("its {} is {}, this run's is {}", target.tensor.name, python_name(stored),
                                       python_name(target.tensor.type)));
     }
-    if (stored != target.tensor.type && !target.tensor.shape.empty()) {  // scalars are converted silently
+    // A scalar is a step count, whose type no user chooses: its conversion is no news.
+    if (stored != target.tensor.type && !target.tensor.shape.empty()) {
       conversion_ = fmt::format("{} read as {}", python_name(stored), python_name(target.tensor.type));
     }
   }
@@ -218,7 +219,7 @@ Verdict try_checkpoint(const std::function<void()>& act) {
   } catch (const StorageError& error) {
     const bool is_forbidden = error.reason() == EACCES || error.reason() == EPERM;
     return failed(is_forbidden ? Fate::forbidden : Fate::unreadable, error);
-  } catch (const InvariantError&) {
+  } catch (const InvariantError&) {  // a fault of this program says nothing about the checkpoint
     throw;
   } catch (const Error& error) {  // another model, a newer format, another corpus: an older one would not fit either
     return failed(Fate::unfit, error);

@@ -19,7 +19,8 @@ using Kind = PickleValue::Kind;
 constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata ";
 constexpr std::string_view kStorageInfo = "torch.distributed.checkpoint.filesystem _StorageInfo";
 constexpr std::string_view kVersion = "1.0.0";
-constexpr std::string_view kWriter = "titan, with manifest.json";  // the save's identifier, which Python generates
+// In the place of the random identifier that Python gives a save: readers know by it that a missing manifest is damage.
+constexpr std::string_view kWriter = "titan, with manifest.json";
 
 std::string type_in_metadata(std::string_view name) { return std::string(kModule) + std::string(name); }
 
@@ -211,7 +212,7 @@ class Placement {
     if (tensor == index_.tensors.end()) fail(fmt::format("{} has a place and no description", name));
     const std::vector<int64_t> offset = counts_of(field(key, type, "offset"));
     std::vector<StoredChunk>& chunks = tensor->second.chunks;
-    // The key's index is a hint to the chunk.
+    // The key's index is a hint that saves a search; other writers may leave it out or give a wrong one.
     const PickleValue* hint = key.items[1]->find("index");
     const bool is_hint = hint && hint->is(Kind::integer) && hint->integer >= 0 && hint->integer < std::ssize(chunks);
     StoredChunk* found = is_hint ? &chunks[static_cast<size_t>(hint->integer)] : nullptr;
@@ -349,7 +350,8 @@ std::string write_manifest(const Manifest& manifest) {
   const nlohmann::ordered_json json{{"format", kFormat},       {"step", manifest.step},     {"run", manifest.run},
                                     {"facts", manifest.facts}, {"block_bytes", kHashBlock}, {"files", files}};
   std::string text = json.dump(1);
-  text.resize(text.size() - 2);  // the closing brace and the line before it
+  // The last line has the hash of all text before it, so the closing brace and its line break follow by hand.
+  text.resize(text.size() - 2);
   text += ",\n";
   return text + closing_of(text);
 }

@@ -8,7 +8,8 @@
 namespace titan {
 namespace {
 
-/// Names that a checkpoint's pickles may contain, besides torch's dtypes and storages.
+/// Names that a checkpoint's pickles may contain, besides torch's dtypes and storages. Python would import and call any
+/// name; what the reader does not know, it refuses.
 constexpr std::array<std::string_view, 17> kKnownNames{
     "torch.distributed.checkpoint.metadata Metadata",
     "torch.distributed.checkpoint.metadata TensorStorageMetadata",

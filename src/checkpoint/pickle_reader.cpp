@@ -14,8 +14,8 @@ namespace {
 using Kind = PickleValue::Kind;
 using Node = std::shared_ptr<PickleValue>;
 
-constexpr int kMaximumDepth = 100;
-constexpr size_t kMostDimensions = 64;  // of a torch.Size: those of a tensor
+constexpr int kMaximumDepth = 100;      // whoever walks or frees a value calls itself for each level
+constexpr size_t kMostDimensions = 64;  // a tensor of torch has no more
 
 /// The bytes that latin-1 text encodes: protocol 2's form of bytes.
 std::string latin1_bytes(std::string_view utf8) {
@@ -260,7 +260,7 @@ std::array<Machine::Instruction, 256> Machine::make_instructions() {
   table['u'] = [](Machine& m) { m.set_items(m.pop_to_mark()); };
 
   table[0x80] = [](Machine& m) { m.take(1); };  // the protocol version, which the instructions make redundant
-  table[0x95] = [](Machine& m) { m.take(8); };  // the length of the frame
+  table[0x95] = [](Machine& m) { m.take(8); };  // a frame's length, which helps those who read a stream
   table['q'] = [](Machine& m) { m.remember(m.number<uint8_t>()); };
   table['r'] = [](Machine& m) { m.remember(m.number<uint32_t>()); };
   table[0x94] = [](Machine& m) { m.remember(m.memo_.size()); };

@@ -20,12 +20,12 @@ namespace {
 
 constexpr const char* kStepKey = "train_state.step";
 constexpr const char* kTokensKey = "train_state.ntokens_seen";
-constexpr const char* kAllTokensKey = "train_state.titan_ntokens_seen";  // of all ranks
+constexpr const char* kAllTokensKey = "train_state.titan_ntokens_seen";  // of all ranks; kTokensKey has one rank's
 constexpr const char* kDataRanksKey = "dataloader.world_size";
 constexpr const char* kFormerPosition = "titan_stream";  // in the pickled dictionary of a rank, until November 2026
 constexpr std::array<const char*, 3> kLossLists{"train_state.global_avg_losses", "train_state.global_max_losses",
                                                 "train_state.log_steps"};
-constexpr int64_t kMostCount = 1'000'000'000'000'000;
+constexpr int64_t kMostCount = 1'000'000'000'000'000;  // below 2^53: a double has every such count exactly
 
 /// A list as torch.save writes it.
 PickleRef empty_list_in_a_file() {
@@ -271,7 +271,7 @@ nlohmann::json our_position(OpenCheckpoint& checkpoint) {
   try {
     return words_of(read_titan_position(checkpoint));
   } catch (const PickleError&) {
-    return nullptr;  // another program's: unchanged
+    return nullptr;  // another program wrote it, and progress_of passes it on
   }
 }
 

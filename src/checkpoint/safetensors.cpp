@@ -202,7 +202,7 @@ std::string safetensors_name(at::ScalarType type) {
 
 std::string safetensors_header(std::span<const LogicalTensor> tensors,
                                const std::map<std::string, std::string>& metadata) {
-  Json header = Json::object();  // an object even without tensors
+  Json header = Json::object();  // without tensors, Json() would be written as null
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
   for (const LogicalTensor& tensor : tensors) {
@@ -212,7 +212,7 @@ std::string safetensors_header(std::span<const LogicalTensor> tensors,
     offset = end;
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // the data begins on a multiple of 8
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // as the library pads it: data that are mapped have aligned elements
   const uint64_t length = text.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
 }

@@ -47,7 +47,7 @@ std::vector<HeldBox> held_boxes(std::span<const StateTensor> tensors, size_t ind
 }
 
 int64_t coordinate_along(const DeviceMesh& mesh, int64_t rank, const std::string& axis) {
-  if (axis == "fsdp") {  // over dp_shard and cp together
+  if (axis == "fsdp") {  // dp_shard and cp are one axis of a layout
     return mesh.coordinate(rank, MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) + mesh.coordinate(rank, MeshAxis::cp);
   }
   for (MeshAxis known : kMeshAxes) {
@@ -109,6 +109,7 @@ SavePlan plan_save(std::span<const StateTensor> tensors, int64_t ranks, int64_t 
       }
     }
   }
+  // Boxes with a choice of ranks come after those without, and the largest first: the small ones even out the bytes.
   std::stable_sort(shared.begin(), shared.end(),
                    [&](const HeldBox& a, const HeldBox& b) { return bytes_of(a.write) > bytes_of(b.write); });
   for (const HeldBox& held : shared) {
@@ -297,7 +298,7 @@ void side_by_side(size_t count, const std::function<void(size_t)>& act) {
   for (size_t i = 1; i < count; ++i) {
     try {
       threads.emplace_back(attempt, i);
-    } catch (const std::system_error&) {
+    } catch (const std::system_error&) {  // at the limit of threads this one does their work
       here.push_back(i);
     }
   }

@@ -222,7 +222,7 @@ std::unique_ptr<Storage> make_posix_storage() { return std::make_unique<PosixSto
 namespace {
 
 constexpr size_t kPiece = size_t{1} << 20;  // hashed, then written, while it is in the cache
-constexpr size_t kSmall = kPiece / 16;      // collected before it is hashed and written
+constexpr size_t kSmall = kPiece / 16;      // smaller writes are collected: each would be a system call
 constexpr size_t kCachedBlocks = 3;
 
 std::string hex(XXH128_hash_t hash) { return fmt::format("{:016x}{:016x}", hash.high64, hash.low64); }
@@ -348,7 +348,7 @@ void CheckedReader::read(int64_t offset, std::span<char> into) {
     const auto part = std::min(into.size(), static_cast<size_t>(block_bytes(index) - inside));
     if (!record_ && part > kPiece) {
       file_->read(offset, into.first(part));
-    } else if (static_cast<int64_t>(part) == block_bytes(index)) {  // a whole block is read directly
+    } else if (static_cast<int64_t>(part) == block_bytes(index)) {  // a whole block is checked where it was read to
       file_->read(offset, into.first(part));
       check(index, {into.data(), part});
     } else {

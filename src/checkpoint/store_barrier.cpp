@@ -72,7 +72,7 @@ class StoreBarrier : public RankBarrier {
   /// Waits for the response timeout; throws at the timeout and if the store is lost.
   bool comes_in_time(const std::string& key, Clock::time_point begin) {
     const Clock::time_point now = Clock::now();
-    constexpr std::chrono::milliseconds kLeast{1};
+    constexpr std::chrono::milliseconds kLeast{1};  // LibTorch's store takes zero for no timeout
     const auto left = std::max(kLeast, std::chrono::ceil<std::chrono::milliseconds>(begin + options_.timeout - now));
     const std::chrono::milliseconds slice = std::clamp(options_.response_timeout, kLeast, left);
     try {

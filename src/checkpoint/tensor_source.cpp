@@ -47,12 +47,12 @@ void CheckpointSource::read(const std::string& name, const Box& box, const at::T
 
 namespace {
 
-constexpr size_t kLine = 64;  // bytes of a cache line
+constexpr size_t kLine = 64;  // a cache line: streaming stores that fill one do not read it first
 
 /// `to`: aligned to a cache line.
 void stream_lines(char* to, const char* from, size_t lines) {
 #if defined(__x86_64__)
-  constexpr size_t kStore = 16;
+  constexpr size_t kStore = 16;  // SSE2, which every x86-64 processor has
   for (size_t i = 0; i < lines * kLine; i += kLine) {
     __m128i line[kLine / kStore];
     for (size_t k = 0; k < kLine / kStore; ++k) {

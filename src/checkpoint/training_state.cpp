@@ -274,7 +274,7 @@ class Restoration {
       needed.insert(prefix_ + parameter.name);
       for (const auto& [moment, value] : parameter.moments) needed.insert(state_key(parameter.name, moment));
     }
-    std::map<std::string, std::vector<LogicalTensor>> rest;  // by file
+    std::map<std::string, std::vector<LogicalTensor>> rest;  // by file, so that one rank reads its blocks
     for (const auto& [name, stored] : index_.tensors) {
       if (!needed.contains(name)) rest[stored.chunks.at(0).place.file].push_back(stored.tensor);
     }

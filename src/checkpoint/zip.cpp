@@ -14,6 +14,7 @@ namespace {
 constexpr uint32_t kLocalHeader = 0x04034b50, kDirectoryLine = 0x02014b50, kEnd = 0x06054b50;
 constexpr uint32_t kEnd64 = 0x06064b50, kEnd64Locator = 0x07064b50, kChecksumBehind = 0x08074b50;
 constexpr uint32_t kIn64Bits = 0xFFFFFFFF;  // marks a size or an offset that is in the 64-bit field
+// Version 4.5 of the format is the first with 64-bit sizes.
 constexpr uint16_t kVersion = 45, kUtf8Names = 0x800, kChecksumFollows = 0x8, kFirstOf1980 = 0x21, kExtra64 = 1;
 constexpr size_t kEndBytes = 22, kLocatorBytes = 20, kEnd64Bytes = 56, kLineBytes = 46, kHeaderBytes = 30;
 constexpr size_t kLongestComment = 0xFFFF;
@@ -69,7 +70,7 @@ std::string ZipWriter::end_entry(uint32_t checksum) {
 
 std::string ZipWriter::directory_line(const Entry& entry) {
   const uint16_t flags = kUtf8Names | (entry.checksum_behind ? kChecksumFollows : 0);
-  const bool far = entry.header_offset >= kIn64Bits;  // only then; everywhere else the offset fits into 32 bits
+  const bool far = entry.header_offset >= kIn64Bits;  // the format has the 64-bit field only where the other is full
   const uint16_t extra = far ? 24 : 16;
   std::string line = packed(kDirectoryLine, kVersion, kVersion, flags, uint16_t{0}, uint16_t{0}, kFirstOf1980,
                             entry.checksum, kIn64Bits, kIn64Bits, static_cast<uint16_t>(entry.name.size()),

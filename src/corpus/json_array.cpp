@@ -62,7 +62,7 @@ std::optional<size_t> JsonValueEnd::find(std::string_view more) {
 }
 
 bool begins_with_array(BufferedFile& file) {
-  constexpr size_t kMostBlank = size_t{1} << 16;
+  constexpr size_t kMostBlank = size_t{1} << 16;  // a file of blanks is not read into memory for this
   size_t wanted = 1;
   while (true) {
     const std::string_view bytes = file.peek(wanted);

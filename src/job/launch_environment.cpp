@@ -19,7 +19,7 @@ namespace {
 
 // Above the ephemeral ports of Linux (32768 to 60999), which connections of other programs take.
 constexpr uint64_t kFirstDerivedPort = 61440;
-constexpr uint64_t kDerivedPorts = 4096;
+constexpr uint64_t kDerivedPorts = 4096;  // up to 65535, the last port
 constexpr uint64_t kPortAttempts = 9;
 constexpr const char* kLoopback = "127.0.0.1";
 /// Slurm numbers its shells and daemons from here on; they are not steps that srun was asked to run.

@@ -9,7 +9,7 @@ namespace titan {
 inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 512;  // four blocks a multiprocessor; docs/kernels.md says what one of 1,024 would change
 
 // One block per row, two passes: the first computes maximum and sum, the second writes the gradient. A thread rereads
 // only what it read itself, so no other thread can have overwritten it.

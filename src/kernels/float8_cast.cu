@@ -13,7 +13,7 @@ inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPacksEach = 8;
+constexpr int kPacksEach = 8;  // packs per thread, so that few blocks contend for the amax slot
 
 // ---- amax
 

@@ -98,7 +98,7 @@ void AdamOptimizer::step(int64_t step, double lr, const StepControl& control) {
   for (const State& state : states_) {
     Parameter& parameter = *state.parameter;
     if (!parameter.trainable()) {
-      parameter.compute_copy_written = writes_copy(parameter);  // it stays valid
+      parameter.compute_copy_written = writes_copy(parameter);  // the copy of a frozen weight stays valid
     } else if (parameter.gradient_shard.defined()) {
       ready.push_back(&state);
     }
@@ -252,6 +252,7 @@ AdamConstants AdamOptimizer::constants_of(const State& state, double lr) const {
   constants.beta1 = static_cast<float>(options_.beta1);
   constants.beta2 = static_cast<float>(options_.beta2);
   constants.epsilon = static_cast<float>(options_.eps);
+  // On a GPU the host does not know the count: kernels read the corrections from `corrections`.
   const bool on_host = state.applied.is_cpu();
   const double correction1 = on_host ? 1 - std::pow(options_.beta1, look_at(state.applied)) : 1;
   const double correction2 = on_host ? 1 - std::pow(options_.beta2, look_at(state.applied)) : 1;
@@ -307,7 +308,7 @@ void AdamOptimizer::step_foreach(const std::vector<const State*>& states, int64_
     corrections.push_back(bias_correction(*state, options_.beta1));
     roots.push_back(bias_correction(*state, options_.beta2).sqrt_());
   }
-  // `store` discards the results of a skipped step.
+  // A skipped step is computed too, and `store` discards it: to look at the flag, the host would wait for the device.
   std::vector<at::Tensor> g = at::_foreach_mul(gradients, control.clip);
   if (!decoupled_decay_) at::_foreach_add_(g, at::_foreach_mul(weights, couplings));
   std::vector<at::Tensor> m = at::_foreach_mul(first, options_.beta1);

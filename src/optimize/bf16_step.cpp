@@ -14,7 +14,7 @@
 namespace titan {
 namespace {
 
-constexpr uint64_t kRoundingStream = 0x526F756E64696E67;  // used by no other stream of the seed
+constexpr uint64_t kRoundingStream = 0x526F756E64696E67;  // "Rounding": no other stream of the seed has this number
 
 RoundingKey rounding_key(uint64_t seed, int64_t step, const std::string& name) {
   const PhiloxBlock block = philox_at(seed, kRoundingStream, static_cast<uint64_t>(step));

@@ -23,7 +23,7 @@ at::Tensor local_squares(std::span<Parameter* const> parameters, const at::Devic
     TITAN_CHECK(parameter->gradient_shard.defined(), parameter->name());
     gradients.push_back(parameter->gradient_shard);
   }
-  return exact_squares(joined(std::move(gradients)), device);  // exact for any sharding and order
+  return exact_squares(joined(std::move(gradients)), device);  // joining neighbours changes no bit of an exact sum
 }
 
 namespace {
@@ -45,6 +45,7 @@ StepControl control_from(const at::Tensor& squares, double max_norm, const at::T
   const at::ScalarType factor_type = control.norm.is_cpu() ? at::kDouble : at::kFloat;
   control.clip = at::ones({}, control.norm.options().dtype(factor_type));
   if (max_norm > 0) {
+    // The 1e-6 is that of torch.nn.utils.clip_grad_norm_: clipped gradients agree with PyTorch's.
     control.clip = (max_norm / (control.norm + 1e-6)).clamp_max_(1.0).to(factor_type);
   }
   control.skip = at::isfinite(control.norm + loss).logical_not_().to(at::kFloat);
@@ -57,7 +58,7 @@ StepControl control_step(std::span<Parameter* const> parameters, double max_norm
 
 namespace {
 
-constexpr int64_t kGrain = 1 << 15;
+constexpr int64_t kGrain = 1 << 15;  // elements: each part ends with a carry and a lock
 
 void add_on_cpu(const at::Tensor& tensor, int64_t* slots) {
   const float* values = tensor.const_data_ptr<float>();

@@ -109,7 +109,7 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   options.pipeline = groups.pipeline;
   WeightStores weights = weights_of(plan, assembly, groups, device, casts);
   for (const auto& parameter : assembly.model->parameter_handles()) {
-    if (!parameter->master.defined()) continue;  // of another stage
+    if (!parameter->master.defined()) continue;  // another stage has it
     if (seed) initialise(*parameter, parameter->shard_box(), *seed);
     assembly.parameters.push_back(parameter.get());
   }

@@ -95,6 +95,7 @@ void StageMessages::transfer(const Action& action, const BatchContext& batch) {
   const std::shared_ptr<PendingCollective> pending = pipeline_->transfer(std::move(receives), std::move(sends));
   for (Entry* entry : received) entry->receiving = pending;
   if (!sent.empty()) sends_.emplace_back(pending, std::move(sent));
+  // A send reads its tensors until it completes; those of completed ones are released without a wait.
   while (!sends_.empty() && sends_.front().first->inputs_free()) sends_.pop_front();
 }
 
@@ -131,7 +132,7 @@ Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chai
       messages_(plan_, options_.pipeline) {
   for (const UnitPlan& unit : plan_.units) chain_.push_back(chain[unit.chain_index]);
   TITAN_CHECK(weights_.size() == plan_.groups.size(), weights_.size(), plan_.groups.size());
-  // Kernels compute the amax of what they write if tensorwise float8 products need it.
+  // Where tensorwise float8 products need an amax, the kernel that writes the tensor computes it: no pass more.
   scales_.wanted =
       options_.kernels && plan_.request.float8 && recipe_of(*plan_.request.float8) == Float8Recipe::tensorwise;
   if (!plan_.request.offload_activations) return;
@@ -226,7 +227,7 @@ void Executor::execute(const Action& action, const Run& run) {
       return;
     }
 
-    case input_gradient: case reduce_grad: case overlap: break;  // only in tables: expand() replaces them
+    case input_gradient: case reduce_grad: case overlap: break;
       // clang-format on
   }
   throw InvariantError(
@@ -250,7 +251,7 @@ void Executor::run_forward(const Action& action, const BatchContext& batch) {
 
 void Executor::run_backward(const Action& action, const BatchContext& batch) {
   const UnitPlan& unit = plan_of(action);
-  // The gradient of the loss is one, in fp64 whatever the unit's compute dtype.
+  // The loss is fp64 whatever the unit's compute dtype, and so is its gradient, which is one.
   HiddenStates gradients = unit.is_models_last
                                ? HiddenStates{at::ones({}, loss_options(batch))}
                                : as_computed_in(unit, messages_.take(key_of(action, /*backward=*/true)));
@@ -380,8 +381,8 @@ int64_t Executor::saved_bytes(size_t unit, int64_t microbatch) const {
 
 std::string Executor::position() const {
   if (!position_) return {};
-  const std::string_view range =
-      position_->kind == ActionKind::evaluate ? "forward" : range_name(position_->kind);  // shown to users
+  // To users, the evaluation of a unit is a forward.
+  const std::string_view range = position_->kind == ActionKind::evaluate ? "forward" : range_name(position_->kind);
   return fmt::format(
       "{} of {}", range.empty() ? word_of(position_->kind) : range,
       position_->unit < 0 ? plan_.groups[static_cast<size_t>(position_->group)].name : plan_of(*position_).name);

@@ -37,6 +37,7 @@ MatrixExchange::MatrixExchange(const Plan& plan, const WeightGroupPlan& group,
 void MatrixExchange::start(const std::vector<std::pair<int64_t, Arrival>>& receives,
                            const std::vector<std::pair<int64_t, at::Tensor>>& sends) {
   TITAN_CHECK(!pending_ && arriving_.empty());
+  // One message for each peer. Both sides list its tensors in the order of the matrices, so they match.
   std::map<int64_t, Message> from, to;
   for (const auto& [peer, arrival] : receives) {
     Message& message = from.try_emplace(peer, Message{peer, {}}).first->second;

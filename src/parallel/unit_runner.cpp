@@ -14,7 +14,6 @@
 namespace titan {
 namespace {
 
-// When both kinds of graphs are recorded, and which passes are the same work.
 constexpr int64_t kEagerPasses = 2;        // libraries initialise in the first runs, which cannot be recorded
 constexpr size_t kMostRecordedPasses = 4;  // first and later microbatches, for two shapes
 
@@ -49,7 +48,8 @@ class GradientMarks {
   void restore() const {
     for (size_t i = 0; i < parameters_.size(); ++i) {
       Parameter& parameter = *parameters_[i];
-      if (parameter.gradient_written() && !written_[i]) parameter.set_gradient(parameter.gradient());  // unmarks it
+      // A gradient that is set counts as not written.
+      if (parameter.gradient_written() && !written_[i]) parameter.set_gradient(parameter.gradient());
     }
   }
 
@@ -199,6 +199,7 @@ void GraphRunner::begin_pass(const HiddenStates& input, const BatchContext& batc
 HiddenStates GraphRunner::place_for(const HiddenStates& given) {
   HiddenStates place;
   for (size_t i = 0; i < given.size(); ++i) {
+    // The output of the graph before is read where it is: a replay copies nothing.
     const bool stays = i < last_.size() && last_[i].const_data_ptr() == given[i].const_data_ptr();
     place.push_back(stays ? recorder_->unowned(given[i]) : at::empty_like(given[i]));
   }
@@ -370,7 +371,7 @@ at::Tensor MicrobatchGraphs::record_or_compute(Entry& entry, const BatchContext&
     marks.restore();
     recorder_->given_up(reason.what());
   }
-  entries_.clear();  // `entry` too
+  entries_.clear();  // frees the memory of all graphs; `entry` is one of them
   recorder_.reset();
   return compute(batch);
 }

@@ -180,13 +180,14 @@ void WeightStore::refresh() {
 }
 
 void WeightStore::scale_shards(const std::vector<WeightStore*>& stores) {
-  std::map<std::string, std::vector<WeightStore*>> alike;  // by communicator, in an order that all ranks share
+  // By communicator; the map's order is the same on all ranks, which must call collectives in one order.
+  std::map<std::string, std::vector<WeightStore*>> alike;
   for (WeightStore* store : stores) alike[store->plan_.axes.gather].push_back(store);
   for (const auto& [communicator, members] : alike) scale_shards_alike(members);
 }
 
 void WeightStore::scale_shards_alike(const std::vector<WeightStore*>& stores) {
-  std::vector<std::pair<WeightStore*, int64_t>> owners;  // with their numbers of float8 weights
+  std::vector<std::pair<WeightStore*, int64_t>> owners;
   std::vector<at::Tensor> amaxes;
   for (WeightStore* store : stores) {
     std::vector<at::Tensor> shards;
@@ -213,7 +214,7 @@ void WeightStore::set_amaxes(const at::Tensor& largest) {
   scaled_ = true;
   Float8Scales scales = casts_.scales(largest.unbind(), Float8Format::e4m3, /*power_of_two=*/false);
   if (scales_.block.defined()) {
-    scales_.block.copy_(scales.block);
+    scales_.block.copy_(scales.block);  // in place: recorded graphs read these addresses
     return;
   }
   scales_ = std::move(scales);
@@ -304,6 +305,7 @@ void WeightStore::open_gradient() {
     Slot& slot = slots_->gradients.at(plan_.gradient_slot);
     TITAN_CHECK(!slot.in_use && "a slot's last gradients are reduced before others are written", plan_.name);
     slot.in_use = true;
+    // A copy to the host may still read the sums at the slot's end; gradients that end before them need not wait.
     if (slot.to_host_begin < trained_numel_ * size_of(ElementType::float32)) slot.wait_to_host();
     memory = slot.memory;
   } else {
@@ -327,6 +329,7 @@ void WeightStore::set_gradient_shards(const at::Tensor& memory) {
 void WeightStore::close_gradient() {
   for (const size_t i : trained_) {
     Parameter& parameter = *parameters_[i];
+    // No backward wrote this one, so its memory has what was left there.
     if (!parameter.gradient_written()) parameter.gradient().zero_();
   }
   if (shards_ == 1 && !replicating_) complete_gradients();
@@ -394,7 +397,7 @@ void WeightStore::wait_reduce() {
   }
   TITAN_CHECK(reduction_.started, plan_.name);
   reduction_.finish();
-  // The sums are no longer in the slot.
+  // The reduction wrote the sums elsewhere, so another group can use the slot.
   if (!plan_.narrows_gradient() && !offload_->enabled()) free_gradient_slot();
   if (!replicating_) complete_gradients();
 }

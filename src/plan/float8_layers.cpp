@@ -11,7 +11,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kTile = 16;  // float8 products on this hardware need multiples of this
+constexpr int64_t kTile = 16;  // cuBLAS refuses float8 products of other dimensions than its multiples
 constexpr std::string_view kWeight = ".weight";
 
 /// A linear layer and its weight; a tied output layer uses another layer's weight.

@@ -78,14 +78,15 @@ class TracedLinear {
 
   void add_scratch(TracedOperation& operation) const {
     const int64_t size = shape_.element_size;
-    const int64_t hidden = rows_ * (is_input_side_ ? inputs_ : most_outputs_);  // of all tokens
+    // Tensor parallelism gathers the input, or has partial sums for all tokens before they are scattered.
+    const int64_t hidden = rows_ * (is_input_side_ ? inputs_ : most_outputs_);
     int64_t forward = shares() ? hidden * size : 0, backward = forward;
     if (shape_.on_gpu && converted_ > 0) {
       forward += rows_ * inputs_ + (shape_.gathers_float8 ? 0 : most_outputs_ * inputs_);
       const int64_t shares_of_input = outputs_.size() > 1 ? rows_ * inputs_ * size : 0;
       backward += 2 * rows_ * all_outputs_ + most_outputs_ * inputs_ + shares_of_input;
     } else if (!shape_.on_gpu && size < 4 && trained_ > 0) {
-      // Weight gradients are fp32 products of operands in fp32, copied to their place.
+      // CPUs cannot multiply bf16 into fp32: both operands are widened, and the product is copied to its place.
       const int64_t outputs = joins_backward_ ? all_outputs_ : most_trained_;
       backward = std::max(backward, 4 * (rows_ * (inputs_ + outputs) + outputs * inputs_));
     }
@@ -156,7 +157,8 @@ class TracedLinear {
       weights += output.in_float8 ? static_cast<double>(inputs_ * output.count) : 0;
     }
     const bool tensorwise = is_tensorwise_;
-    const double passes = tensorwise ? (shape_.fused_kernels && reads_alone_ ? 0 : 1) : 1;  // over x for its amaxes
+    // The scales of x take a pass over it, unless the fused kernel that wrote x has found the tensor's amax.
+    const double passes = tensorwise ? (shape_.fused_kernels && reads_alone_ ? 0 : 1) : 1;
     const double of_weights = shape_.gathers_float8 ? 0 : weights;
     operation.forward.push_back(
         {.bytes = x * (size * (1 + passes) + (tensorwise ? 2 : 1)) + of_weights * (2 * size + 2)});
@@ -182,7 +184,7 @@ class TracedLinear {
     }
     operation.forward_messages.push_back(is_input_side_ ? gather : scatter);
     if (is_input_side_) operation.backward_messages.push_back(scatter);
-    // On the residual side the input is gathered again, for the weight gradients alone.
+    // The gathered input is not kept: backward gathers it again, which the weight gradients alone need.
     if (!is_input_side_ || trained_ > 0) operation.backward_messages.push_back(gather);
   }
 

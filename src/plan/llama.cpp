@@ -8,7 +8,7 @@
 namespace titan {
 namespace {
 
-constexpr double kInitialDeviation = 0.02;
+constexpr double kInitialDeviation = 0.02;  // torchtitan's, like all distributions here
 
 Initialiser truncated(double deviation, double bound = 2.0) {
   return {Initialiser::Kind::truncated_normal, deviation, -bound, bound};

@@ -131,7 +131,7 @@ class Calls : public Mesh {
       const std::pair key{exchange.communicator, members_of(*rank.plan, exchange.communicator)};
       Communicator& communicator = communicators_[key];
       const size_t number = communicator.count[static_cast<int64_t>(r)]++;
-      // In a permute every rank sends as much as it has to.
+      // The ranks of a permute may send different amounts, so their bytes are not compared.
       std::string call = exchange.kind == Collective::permute
                              ? std::string(name(exchange.kind))
                              : fmt::format("{} of {} bytes", name(exchange.kind), exchange.traffic.bytes);

@@ -33,7 +33,7 @@ TracedNorm trace_norm(UnitTrace& trace, NormType type, TracedTensor residual, Tr
   const TracedTensor statistics = trace.tensor(4 * rows * (rms ? 1 : 2), ResultKind::norm, ordinal);
   operation.results = {result.residual, result.normed, statistics};
   operation.saved = {result.residual, statistics};
-  const int64_t wide = 4 * numel, copy = shape.element_size == 4 ? 0 : wide;  // bytes of a tensor in fp32
+  const int64_t wide = 4 * numel, copy = shape.element_size == 4 ? 0 : wide;  // an fp32 tensor needs no fp32 copy
   const bool on_cpu_kernel = !shape.on_gpu && rms;
   if (on_cpu_kernel) {
     operation.backward_scratch = 4 * width * ((rows + kNormBlockRows - 1) / kNormBlockRows + 1);
@@ -109,7 +109,8 @@ void add_merges(const TraceShape& shape, TracedOperation& operation, double quer
   constexpr double kWide = 4;
   const double size = static_cast<double>(shape.element_size), ranks = static_cast<double>(shape.context_ranks);
   const double steps = 1 + 0.75 * (ranks - 1), added = steps * (size + 2 * kWide), rounded = kWide + size;
-  // A part is converted to fp32, the sum subtracted from it, the difference weighted and added to the sum.
+  // A part is converted to fp32 (which writes one value an element), the sum is subtracted from it (three values move),
+  // the difference is weighted (two) and added to the sum (three).
   operation.forward.push_back({.bytes = query_numel * (steps * (size + 9 * kWide) + kWide + rounded)});
   // Gradients are added to zeros; those of keys and values also to the sum received from the previous rank.
   operation.backward.push_back({.bytes = query_numel * (added + kWide + rounded) +
@@ -136,7 +137,7 @@ TracedTensor trace_attention(UnitTrace& trace, TracedTensor query, TracedTensor 
     // FlashAttention's backward sums the queries' gradient in fp32, and computes keys' and values' per query head.
     operation.backward_scratch = 4 * numel + (key_numel < numel ? 2 * size * numel : 0);
   }
-  // Two products of each query with the keys it sees, and five in backward.
+  // Two products of each query with the keys it sees, and five in backward, which computes the scores again.
   const double pairs =
       static_cast<double>(numel) * static_cast<double>(shape.length * shape.context_ranks) * shape.causal_share;
   const double moved = static_cast<double>(2 * trace.bytes(query) + 2 * trace.bytes(key));
@@ -224,7 +225,8 @@ void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, i
   const int64_t local_vocab = (vocabulary + ranks - 1) / ranks;
   const int64_t all = tokens * width * size;
   TracedOperation operation{.name = "output and loss", .inputs = {hidden}, .passes_gradient = true};
-  operation.saved = {trace.tensor(trace.bytes(hidden))};  // its gradient
+  // Forward computes the gradient of the hidden states chunk by chunk, so it is saved, and the logits are not.
+  operation.saved = {trace.tensor(trace.bytes(hidden))};
   operation.forward_scratch = (ranks > 1 ? all : 0) + logits_bytes(shape, rows, vocabulary, local_vocab);
   operation.training_scratch = ranks > 1 ? all : 0;
   const double products = 2.0 * static_cast<double>(tokens * width * local_vocab);

@@ -125,6 +125,7 @@ void choose_dtypes(Plan& plan, const ModelDescription& model) {
     const bool is_wide = wide.contains(group.parameters[0].spec.name);
     group.compute = is_wide ? ElementType::float32 : plan.request.training.mixed_precision_param;
     const bool is_reduced = group.axes.shards > 1 || group.axes.replicas > 1;
+    // Rounding makes messages smaller; gradients that are not sent keep their bits.
     group.reduce = is_wide || !is_reduced ? ElementType::float32 : plan.request.training.mixed_precision_reduce;
   }
   for (UnitPlan& unit : plan.units) {

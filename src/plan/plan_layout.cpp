@@ -44,10 +44,10 @@ int64_t ParameterPlan::chunk_numel() const {
 
 namespace {
 
-/// The name of dp_shard and cp as one axis of a layout.
+/// dp_shard and cp shard weights together: a layout has them as one axis.
 constexpr const char* kShardAxes = "fsdp";
 
-/// The axes whose ranks see different tokens.
+/// The ranks along these axes see different tokens, so a weight that they all have gets gradients from all of them.
 constexpr std::array kDataAxes{MeshAxis::dp_replicate, MeshAxis::dp_shard, MeshAxis::cp};
 
 bool contains(std::span<const MeshAxis> axes, MeshAxis axis) {
@@ -189,7 +189,7 @@ using GroupsByUnit = std::vector<std::vector<WeightGroupPlan*>>;
 /// use. A set has a slot for each group of a unit.
 void take_turns(std::vector<int64_t>& slots, const GroupsByUnit& units, size_t WeightGroupPlan::*slot,
                 const BytesOf& bytes) {
-  std::map<std::pair<size_t, size_t>, size_t> turns;  // by set and place in the unit
+  std::map<std::pair<size_t, size_t>, size_t> turns;
   for (size_t u = 0; u < units.size(); ++u) {
     for (size_t i = 0; i < units[u].size(); ++i) {
       const auto [mine, is_new] = turns.try_emplace({u % 2, i}, slots.size());

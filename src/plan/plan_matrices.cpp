@@ -74,7 +74,7 @@ void find_matrices(const PlanRequest& request, WeightGroupPlan& group) {
   std::sort(axes.begin(), axes.end());
   axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
   const DeviceMesh& mesh = request.place.mesh;
-  if (mesh.size(axes) == 1) return;  // each rank has them whole
+  if (mesh.size(axes) == 1) return;  // each rank has them whole, so none is exchanged
   group.matrices = std::move(matrices);
   group.matrix_communicator = mesh.communicator_over(group_names::kMatrix, axes);
 }
@@ -89,9 +89,10 @@ void assign_matrices(Plan& plan) {
   for (WeightGroupPlan& group : plan.groups) {
     for (WholeMatrix& matrix : group.matrices) all.push_back({cost_of(plan, group, matrix), &group, &matrix});
   }
-  // The dearest first, each to the member with the least work so far.
+  // The costliest first, each to the member with the least work so far: the cheap ones that come last even out the
+  // work. The sort is stable, because all ranks must find the same owners.
   std::stable_sort(all.begin(), all.end(), [](const Entry& a, const Entry& b) { return a.cost > b.cost; });
-  std::map<std::string, std::vector<double>> work;  // by communicator and member
+  std::map<std::string, std::vector<double>> work;
   for (const Entry& entry : all) {
     const std::string& communicator = entry.group->matrix_communicator;
     std::vector<double>& loads = work[communicator];

@@ -90,7 +90,8 @@ std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
   if (action.kind == ActionKind::loss_sum) {
     all.push_back({group_names::kLoss, Collective::all_reduce, {1, kLossMessageBytes}});
   } else if (action.kind == ActionKind::scale) {
-    std::map<std::string_view, int64_t> scales;  // by communicator
+    // Groups with the same shards send their amaxes in one message, as WeightStore::scale_shards does.
+    std::map<std::string_view, int64_t> scales;
     for (const WeightGroupPlan& group : plan.groups) {
       if (group.gathers_float8 && group.is_trained()) scales[group.axes.gather] += group.scaled_weights();
     }
@@ -184,7 +185,8 @@ std::vector<std::string> weight_communicators(const ModelDescription& model, con
 }
 
 std::vector<Exchange> exchanges_of(const Plan& plan, const Action& action) {
-  if (action.kind == ActionKind::norm) {  // of one group, or of all
+  // Checked first: the norm of one group names the group, and is summed over the same ranks as that of all.
+  if (action.kind == ActionKind::norm) {
     return {{group_names::kModel, Collective::all_reduce, {1, kNormMessageBytes}}};
   }
   return action.group >= 0 ? group_exchanges(plan, action) : step_exchanges(plan, action);

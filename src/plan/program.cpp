@@ -83,6 +83,7 @@ class Expansion {
 
   void update() {
     const PlanRequest& request = plan_.request;
+    // Otherwise use_gradient() has added each group's squares, before its gradient went to the host or was stepped.
     if (!request.training.enable_cpu_offload && !request.optimizer.early_step_in_backward) add({.kind = squares});
     if (!request.optimizer.early_step_in_backward) add({.kind = norm});
     add({.kind = control});
@@ -152,7 +153,7 @@ class Expansion {
         reduce_units(span.first, span.last);
         return finish_reductions();
       }
-      default:  // transfers and weight gradients are copied from the table
+      default:  // transfers and weight gradients are the same in a table and in a program
         return add(action);
     }
   }
@@ -294,6 +295,7 @@ class Expansion {
     if (!group(g).is_tied) use_gradient(g);
   }
 
+  // Twice: the newest reduction may have its all-reduce ahead.
   void finish_reductions() {
     advance_reductions();
     advance_reductions();
@@ -383,6 +385,7 @@ std::vector<RepeatedProgram> step_programs(const Plan& plan, const WeightState& 
   };
   for (int64_t left = plan.request.accumulation / together - 1; left > 0; left -= programs.back().times) {
     next(ProgramKind::pass);
+    // A pass that ends in the state in which it began is the same for all passes that are left.
     if (state == programs.back().program.entry) programs.back().times = left;
   }
   next(ProgramKind::last_pass);

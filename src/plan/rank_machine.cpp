@@ -196,7 +196,7 @@ void RankMachine::find(const Effect& effect, const Action& action) {
     case Per::stage:
       return is_hidden(effect.thing) ? find_hidden(effect.thing, action) : find_of_units(effect.thing, action);
     case Per::message:
-      if (action.stage < 0) {  // every message that was sent
+      if (action.stage < 0) {  // wait_sends has no stage: it is about every message that was sent
         for (size_t i = 0; i < size_of_thing(effect.thing); ++i) found(effect.thing, i);
       } else {
         const StageMessage message = carried_by(action);
@@ -204,7 +204,7 @@ void RankMachine::find(const Effect& effect, const Action& action) {
       }
       return;
     case Per::rank:
-      // Of the units, only the one that makes the loss is about it.
+      // All units have the same actions, and only the last one of the model makes the loss.
       if (effect.thing == Thing::loss && action.unit >= 0 && !plan_.units[to_index(action.unit)].is_models_last) return;
       return found(effect.thing, 0);
     default:

@@ -148,7 +148,8 @@ int64_t UnitTrace::backward_peak(const RecomputePolicy& policy) const {
   int64_t most = 0;
   if (policy.checkpointed()) {
     Live replay(*this);
-    replay.add(saved_bytes(policy) - bytes(input_) + bytes(output_));  // saved tensors, and the output's gradient
+    // A replay runs beside what forward saved and the output's gradient; the input is held below.
+    replay.add(saved_bytes(policy) - bytes(input_) + bytes(output_));
     replay.hold(input_);
     for (const TracedOperation& operation : operations_) {
       for (const TracedTensor result : operation.results) {

@@ -25,6 +25,7 @@ constexpr std::string_view kSpace =
 constexpr std::string_view kLatinWord = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 constexpr std::string_view kWord =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
+// PCRE2's own stack for its JIT has 32 KiB, and long matches overflow it; this one grows.
 constexpr size_t kJitStackStart = size_t{32} << 10;
 constexpr size_t kJitStackMost = size_t{8} << 20;
 // A search without a match looks at every place, and from each to the end of the text: see Pattern::find.

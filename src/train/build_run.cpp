@@ -38,6 +38,7 @@ namespace {
 
 void set_determinism(const JobConfig& config) {
   if (!config.debug.deterministic) return;
+  // With several streams, cuBLAS gives the same bits in each run only with a workspace of a fixed size.
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/1);
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(true, config.debug.deterministic_warn_only);
@@ -74,7 +75,7 @@ uint64_t choose_seed(const JobConfig& config, const World& world, const Log& log
   uint64_t seed = 0;
   if (world.rank == 0 || !world.store) {
     std::random_device source;
-    seed = (uint64_t{source()} << 32 | source()) >> 1;
+    seed = (uint64_t{source()} << 32 | source()) >> 1;  // debug.seed, which repeats the run, is signed
   }
   if (world.store) {
     const std::string key = "seed";
@@ -85,7 +86,8 @@ uint64_t choose_seed(const JobConfig& config, const World& world, const Log& log
   return seed;
 }
 
-/// Up to this number of ranks, rank 0 verifies the programs of all ranks together; this requires the plan of each rank.
+/// Up to this number of ranks, rank 0 verifies the programs of all ranks together. It makes the plan of each for that,
+/// so the time before the first step grows with the ranks.
 constexpr int64_t kRanksProvedTogether = 64;
 
 /// Throws InvariantError unless the programs of `plan`, and in a small job those of all ranks, are valid: no value is

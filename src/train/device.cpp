@@ -32,7 +32,7 @@ std::vector<std::string> visible_gpus(const std::string& wanted) {
 }
 
 std::string gpu_obstacle(const CudaState& state) {
-  constexpr int kNoDevice = 100, kOldDriver = 35;  // cudaErrorNoDevice, cudaErrorInsufficientDriver
+  constexpr int kNoDevice = 100, kOldDriver = 35;  // cudaError_t, whose header builds without CUDA lack
   if (state.error == 0 || state.error == kNoDevice || state.driver == 0) return {};
   const auto dotted = [](int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); };
   if (state.error == kOldDriver) {

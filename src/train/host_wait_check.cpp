@@ -13,7 +13,7 @@
 namespace titan {
 namespace {
 
-/// Operations that copy device values to the host.
+/// These operations copy a value to the host, which waits for the device.
 constexpr std::array<std::string_view, 10> kWaiting{
     "aten::item",     "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal",
     "aten::allclose", "aten::masked_select",       "aten::_unique2",   "aten::unique_consecutive",

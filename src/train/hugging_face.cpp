@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kGenerationConfig = "generation_config.json";
-/// Names of tokenizer files and of files that belong to a tokenizer.
+/// What transformers reads for a tokenizer and its generation: an export copies those that are there.
 constexpr std::array<const char*, 10> kTokenizerFiles{"tokenizer.json",     "tokenizer_config.json",
                                                       "tokenizer.model",    "special_tokens_map.json",
                                                       "added_tokens.json",  "vocab.json",
@@ -113,7 +113,7 @@ std::vector<CompanionFile> make_companions(const JobConfig& config, const ModelR
   std::vector<CompanionFile> files;
   if (!ids_alone || fs::is_directory(where, unknown)) files = tokenizer_files(where);
   if (files.empty()) notes.push_back(fmt::format("no tokenizer is exported: there is none at {}", where.string()));
-  std::vector<int32_t> ends;  // of a text, and of a model's turn
+  std::vector<int32_t> ends;  // generation stops at the end of a text, and at that of a model's turn
   if (tokenizer && tokenizer->eos_id() != Tokenizer::kNoId) ends.push_back(tokenizer->eos_id());
   if (tokenizer && !ids_alone) add_chat_template(config, tokenizer, files, ends, notes);
   const Json ids = token_ids(tokenizer.get());

@@ -17,7 +17,7 @@
 namespace titan {
 namespace {
 
-/// All states of a run except its weights.
+/// The states beside the weights; not lr_scheduler, since the rate follows from the step and the config.
 const std::set<std::string> kBesidesModel{"optimizer", "dataloader", "train_state"};
 
 bool leaves_model_alone(const std::set<std::string>& left_out) {

@@ -114,6 +114,7 @@ std::optional<std::string> vague_words(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const std::exception& failure) {
     const std::string message = failure.what();
+    // oneDNN says this and no more, also where memory is short.
     for (const char* vague : {"could not execute a primitive", "could not create a primitive"}) {
       if (message.find(vague) != std::string::npos) return vague;
     }

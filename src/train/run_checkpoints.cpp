@@ -20,10 +20,11 @@
 namespace titan {
 namespace {
 
-/// Maximum time that the other ranks wait for a rank that is alive and writes much.
+/// For a rank that is alive and writes much; the watcher reports one that hangs long before.
 constexpr std::chrono::hours kBarrierTimeout{2};
 
-/// At the end of a run: interval of messages about a running command, and how long it waits for it after a signal.
+/// The end of a run waits for a command as long as it takes, and says so at this interval. After a signal it waits only
+/// this long, since launchers kill a process that does not end soon.
 constexpr std::chrono::seconds kCommandNotice{10}, kCommandTimeAtStop{10};
 
 SaveMode mode_of(const std::string& word) {

@@ -139,6 +139,7 @@ Requests RunReporter::add(EnqueuedStep step) {
     enqueued_.push_back(std::move(step));
   }
   Requests requests;
+  // On a GPU a step is read when the next one has been enqueued, so that the device is not idle while the host reads.
   const size_t late = run_.device.device.is_cpu() ? 0 : 1;
   while (enqueued_.size() > late) requests |= read_next();
   return requests;
@@ -166,7 +167,7 @@ void RunReporter::add(const SampleReport& report) {
 Requests RunReporter::read_next() {
   EnqueuedStep& read = enqueued_.front();
   const StepValues values = read.readback.wait();
-  flush();  // the ranks' comparison was enqueued before this step's work
+  flush();  // waits for nothing: the ranks' comparison was enqueued before this step's work, which has ended
   const bool is_first = read.step == first_step_;
   if (is_first) use_training_timeouts(run_);
   {

@@ -24,7 +24,8 @@ std::vector<Window> windows_of(std::span<const ScoredText> texts, int64_t most) 
     TITAN_CHECK(texts[text].first >= 1, texts[text].first);
     for (int64_t begin = 0; begin < inputs; begin += most) {
       const int64_t length = std::min(most, inputs - begin);
-      if (begin + length >= texts[text].first) windows.push_back({text, begin, length});  // else nothing is scored
+      // No result needs a window that ends before the first scored token.
+      if (begin + length >= texts[text].first) windows.push_back({text, begin, length});
     }
   }
   return windows;
@@ -60,6 +61,7 @@ std::vector<double> negative_log_likelihoods(const Run& run, std::span<const Sco
   at::Tensor sums =
       at::zeros({std::max<int64_t>(1, std::ssize(windows))}, at::TensorOptions(run.device.device).dtype(at::kDouble));
   for (int64_t first = 0; first < std::ssize(windows); first += ranks) {
+    // A rank without a window in the last round repeats the last one: all ranks must make the same calls.
     const int64_t index = std::min(first + mine, static_cast<int64_t>(std::ssize(windows)) - 1);
     const Window& one = windows[static_cast<size_t>(index)];
     const int64_t length = (one.length + unit - 1) / unit * unit;
@@ -67,7 +69,7 @@ std::vector<double> negative_log_likelihoods(const Run& run, std::span<const Sco
     const bool block_causal = run.model.description.block_causal;
     const at::Tensor loss =
         infer(run, to_device(batch, 1.0, block_causal, run.device.device, run.share), UnitMode::evaluate);
-    if (first + mine < std::ssize(windows)) sums[index] += loss;  // the last round may use fewer ranks
+    if (first + mine < std::ssize(windows)) sums[index] += loss;
   }
   if (run.groups.loss) run.groups.loss->all_reduce({sums})->wait();
   sums = sums.cpu();

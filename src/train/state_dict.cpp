@@ -19,7 +19,7 @@
 namespace titan {
 namespace {
 
-// Members of a manifest's facts.
+// Members of a manifest's facts: checkpoints of earlier runs have these names.
 constexpr const char* kConfig = "config";
 constexpr const char* kGlobalBatch = "global_batch";
 

@@ -37,6 +37,7 @@ StepRunner::StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std
       optimizer_(optimizer),
       group_parameters_(std::move(group_parameters)),
       counted_(counted_parameters(executor.plan(), group_parameters_)),
+      // In backward the first group is stepped before the whole norm is known, so nothing is clipped.
       max_norm_(executor.plan().request.optimizer.early_step_in_backward ? 0 : max_norm),
       communicators_(std::move(communicators)) {
   const Plan& plan = executor.plan();
@@ -92,6 +93,7 @@ void StepRunner::sum_loss(const at::Tensor& loss) {
   if (loss.defined()) progress_.loss = progress_.loss + loss;
   progress_.own_loss = progress_.loss;
   if (!communicators_.loss) return;
+  // Requests travel with the loss and with the norm: they need no collective of their own.
   at::Tensor message = at::cat({progress_.loss.view({1}), progress_.requests});
   communicators_.loss->all_reduce({message})->wait();
   progress_.loss = message[0];

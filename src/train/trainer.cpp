@@ -20,7 +20,7 @@
 namespace titan {
 namespace {
 
-/// After a failure, steps whose results arrive within this time are still reported.
+/// After a failure, steps whose results arrive within this time are still reported: a device that hangs has none.
 constexpr std::chrono::milliseconds kLastLinesLimit{1000};
 
 class Trainer {

@@ -19,7 +19,7 @@ Validator::Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> t
       place_(place),
       loss_(std::move(loss)),
       log_(log) {
-  open()->next();
+  open()->next();  // what is wrong with the data is reported at the start
 }
 
 std::unique_ptr<BatchStream> Validator::open() const {
@@ -69,7 +69,8 @@ std::optional<ValidationReport> Validator::run(int64_t step,
   ValidationReport report;
   report.step = step;
   report.loss = loss.item<double>() / static_cast<double>(std::max<int64_t>(1, valid_tokens));
-  const auto ranks = static_cast<double>(place_.mesh.non_data_parallel_size());  // ranks that share these tokens
+  // The rate is that of one rank, and these ranks share the tokens.
+  const auto ranks = static_cast<double>(place_.mesh.non_data_parallel_size());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report.tokens_per_second = static_cast<double>(tokens) / ranks / std::max(seconds, 1e-9);
   const MemoryUse memory = memory_use(device.device);

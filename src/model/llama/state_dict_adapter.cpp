@@ -36,7 +36,7 @@ constexpr std::array<Renaming, 3> kOuterNames{{{"tok_embeddings.weight", "model.
 
 /// Context length in the files of models without rotary scaling; it limits nothing here.
 constexpr int64_t kUnscaledContext = 8192;
-constexpr int64_t kScaledContext = 131072;
+constexpr int64_t kScaledContext = 131072;  // as in Llama 3.1's files
 
 std::vector<ParameterSpec> all_parameters(const ModelRequest& request) {
   std::vector<ParameterSpec> all;
