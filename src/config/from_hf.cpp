@@ -281,6 +281,15 @@ class HuggingFaceConfig {
           "checkpoint.initial_load_path"));
       return;
     }
+    if (const std::string method = unreadable_quantisation(json_); !method.empty()) {
+      problems_.push_back(settings_.origins().problem(
+          kKey,
+          fmt::format(
+              "model.from_hf: the weights of {} are quantised by {}, and fp8 (e4m3) with a weight_block_size is read",
+              folder_.string(), method),
+          "take the weights that were not quantised"));
+      return;
+    }
     if (settings_.is_set("checkpoint.enable") && !settings_.get<bool>("checkpoint.enable")) {
       problems_.push_back(settings_.origins().problem(
           "checkpoint.enable",

@@ -125,4 +125,21 @@ Json sliding_window(const Json& config) {
   return config.value("sliding_window", Json(4096));
 }
 
+std::string unreadable_quantisation(const nlohmann::json& config) {
+  const auto found = config.find("quantization_config");
+  if (found == config.end() || !found->is_object()) return {};
+  const auto text = [&](const char* key, const char* otherwise) {
+    const auto value = found->find(key);
+    return value != found->end() && value->is_string() ? value->get<std::string>() : std::string(otherwise);
+  };
+  const auto sizes = found->find("weight_block_size");
+  const auto is_size = [](const nlohmann::json& size) {
+    return size.is_number_unsigned() && size.get<uint64_t>() > 0 && size.get<uint64_t>() <= (uint64_t{1} << 31);
+  };
+  const bool in_blocks = sizes != found->end() && sizes->is_array() && sizes->size() == 2 &&
+                         std::all_of(sizes->begin(), sizes->end(), is_size);
+  const std::string method = text("quant_method", "an unnamed method");
+  return method == "fp8" && text("fmt", "e4m3") == "e4m3" && in_blocks ? std::string() : method;
+}
+
 }  // namespace titan

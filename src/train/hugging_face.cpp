@@ -10,6 +10,7 @@
 #include "titan/base/json.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
+#include "titan/config/hugging_face_settings.h"
 #include "titan/corpus/vocabulary.h"
 #include "titan/job/job.h"
 #include "titan/text/chat.h"
@@ -187,24 +188,15 @@ std::string check_settings(const fs::path& folder, const ModelRequest& request, 
 std::optional<ScaleBlock> quantisation_of(const nlohmann::json& settings, const std::string& shown) {
   const auto found = settings.find("quantization_config");
   if (found == settings.end() || !found->is_object()) return std::nullopt;
-  const auto text = [&](const char* key, const char* otherwise) {
-    const auto value = found->find(key);
-    return value != found->end() && value->is_string() ? value->get<std::string>() : std::string(otherwise);
-  };
-  const auto sizes = found->find("weight_block_size");
-  const auto is_size = [](const nlohmann::json& size) {
-    return size.is_number_unsigned() && size.get<uint64_t>() > 0 && size.get<uint64_t>() <= (uint64_t{1} << 31);
-  };
-  const bool in_blocks = sizes != found->end() && sizes->is_array() && sizes->size() == 2 &&
-                         std::all_of(sizes->begin(), sizes->end(), is_size);
-  const std::string method = text("quant_method", "an unnamed method");
-  if (method == "fp8" && text("fmt", "e4m3") == "e4m3" && in_blocks) {
-    return ScaleBlock{sizes->at(0).get<int64_t>(), sizes->at(1).get<int64_t>()};
+  if (const std::string method = unreadable_quantisation(settings); !method.empty()) {
+    throw Error(
+        ExitCode::storage,
+        fmt::format("{} says that its weights are quantised by {}, of which this program reads fp8 (e4m3) with a "
+                    "weight_block_size alone; take the weights that were not quantised",
+                    shown, method));
   }
-  throw Error(ExitCode::storage,
-              fmt::format("{} says that its weights are quantised by {}, of which this program reads fp8 (e4m3) with a "
-                          "weight_block_size alone; take the weights that were not quantised",
-                          shown, method));
+  const nlohmann::json& sizes = found->at("weight_block_size");
+  return ScaleBlock{sizes[0].get<int64_t>(), sizes[1].get<int64_t>()};
 }
 
 std::optional<ScaleBlock> expected_quantisation(const fs::path& folder, bool is_expected) {

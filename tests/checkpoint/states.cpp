@@ -1,5 +1,7 @@
 #include "states.h"
 
+#include "titan/plan/plan.h"
+
 namespace titan {
 namespace {
 
@@ -32,11 +34,23 @@ const std::vector<TestParameter>& parameters() {
 
 DeviceMesh mesh_of(const TestLayout& layout) { return {layout.degrees, layout.ranks}; }
 
-/// As the trainer's plan cuts it: copies, then tensor parallelism, then FSDP.
-TensorLayout cut(const TestParameter& parameter, const DeviceMesh& mesh) {
-  return TensorLayout(parameter.shape, {{"dp_replicate", mesh.size(MeshAxis::dp_replicate), std::nullopt},
-                                        {"tp", mesh.size(MeshAxis::tp), parameter.tensor_dimension},
-                                        {"fsdp", mesh.size(MeshAxis::dp_shard) * mesh.size(MeshAxis::cp), 0}});
+/// The plan's layout of each parameter.
+std::vector<TensorLayout> tensor_layouts(const TestLayout& layout) {
+  UnitDescription unit;
+  unit.groups = {{}, {"feed_forward", layout.second_over}};
+  for (const TestParameter& parameter : parameters()) {
+    ParameterSpec spec{parameter.name, parameter.shape, {}};
+    if (parameter.tensor_dimension) spec.splits = {{MeshAxis::tp, *parameter.tensor_dimension}};
+    spec.group = spec.name.find("feed_forward") == std::string::npos ? 0 : 1;
+    unit.parameters.push_back(std::move(spec));
+  }
+  ModelDescription model;
+  model.units.push_back(std::move(unit));
+  PlanRequest request;
+  request.place = {mesh_of(layout), 0};
+  std::vector<TensorLayout> layouts;
+  for (const ParameterPlace& place : place_parameters(model, request)) layouts.push_back(place.layout);
+  return layouts;
 }
 
 at::Tensor part(at::Tensor whole, const Box& box) {
@@ -53,24 +67,37 @@ std::vector<TestLayout> test_layouts() {
                          int64_t tp) {
     return TestLayout{name, {pp, replicate, shard, cp, tp}, ranks};
   };
-  return {layout("single", 1, 1, 1, 1, 1, 1),       layout("ddp2", 2, 1, 2, 1, 1, 1),
-          layout("fsdp2", 2, 1, 1, 2, 1, 1),        layout("fsdp3", 3, 1, 1, 3, 1, 1),
-          layout("fsdp4", 4, 1, 1, 4, 1, 1),        layout("fsdp7", 7, 1, 1, 7, 1, 1),
-          layout("hsdp2x2", 4, 1, 2, 2, 1, 1),      layout("tp2", 2, 1, 1, 1, 1, 2),
-          layout("tp4", 4, 1, 1, 1, 1, 4),          layout("fsdp2xtp2", 4, 1, 1, 2, 1, 2),
-          layout("fsdp3xtp2", 6, 1, 1, 3, 1, 2),    layout("cp2xfsdp2", 4, 1, 1, 2, 2, 1),
-          layout("pp2", 2, 2, 1, 1, 1, 1),          layout("pp2xfsdp2", 4, 2, 1, 2, 1, 1),
-          layout("pp2xddp2xtp2", 8, 2, 2, 1, 1, 2), layout("pp2xcp3", 6, 2, 1, 1, 3, 1),
-          layout("pp3xtp2", 6, 3, 1, 1, 1, 2)};  // nothing on the stage between
+  return {layout("single", 1, 1, 1, 1, 1, 1),
+          layout("ddp2", 2, 1, 2, 1, 1, 1),
+          layout("fsdp2", 2, 1, 1, 2, 1, 1),
+          layout("fsdp3", 3, 1, 1, 3, 1, 1),
+          layout("fsdp4", 4, 1, 1, 4, 1, 1),
+          layout("fsdp7", 7, 1, 1, 7, 1, 1),
+          layout("hsdp2x2", 4, 1, 2, 2, 1, 1),
+          layout("tp2", 2, 1, 1, 1, 1, 2),
+          layout("tp4", 4, 1, 1, 1, 1, 4),
+          layout("fsdp2xtp2", 4, 1, 1, 2, 1, 2),
+          layout("fsdp3xtp2", 6, 1, 1, 3, 1, 2),
+          layout("cp2xfsdp2", 4, 1, 1, 2, 2, 1),
+          layout("pp2", 2, 2, 1, 1, 1, 1),
+          layout("pp2xfsdp2", 4, 2, 1, 2, 1, 1),
+          layout("pp2xddp2xtp2", 8, 2, 2, 1, 1, 2),
+          layout("pp2xcp3", 6, 2, 1, 1, 3, 1),
+          layout("pp3xtp2", 6, 3, 1, 1, 1, 2),  // nothing on the stage between
+          TestLayout{"cp2xfsdp2_second_over_dp_shard", {1, 1, 2, 2, 1}, 4, {MeshAxis::dp_shard}},
+          TestLayout{"cp2xfsdp3_second_over_cp", {1, 1, 3, 2, 1}, 6, {MeshAxis::cp}},
+          TestLayout{"hsdp2x2xtp2_second_whole", {1, 2, 2, 1, 2}, 8, {}}};
 }
 
 std::vector<StateTensor> test_tensors(const TestLayout& layout) {
   const DeviceMesh mesh = mesh_of(layout);
   const int64_t stages = mesh.size(MeshAxis::pp);
+  const std::vector<TensorLayout> layouts = tensor_layouts(layout);
   std::vector<StateTensor> tensors;
-  for (const TestParameter& parameter : parameters()) {
+  for (size_t i = 0; i < parameters().size(); ++i) {
+    const TestParameter& parameter = parameters()[i];
     const BoxOfRank boxes =
-        boxes_of(cut(parameter, mesh), mesh, stages > 1 ? parameter.stages_of(stages) : std::vector<int64_t>{});
+        boxes_of(layouts[i], mesh, stages > 1 ? parameter.stages_of(stages) : std::vector<int64_t>{});
     const std::string name = parameter.name;
     tensors.push_back({{name, at::kBFloat16, parameter.shape}, boxes});
     tensors.push_back({{"optimizer.state." + name + ".exp_avg", at::kFloat, parameter.shape}, boxes});

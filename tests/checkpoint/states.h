@@ -19,9 +19,12 @@ struct TestLayout {
   std::string name;
   ParallelDegrees degrees;
   int64_t ranks = 1;
+  /// The axes over which the feed-forward weights are sharded, a second weight group.
+  std::vector<MeshAxis> second_over = {MeshAxis::dp_shard, MeshAxis::cp};
 };
 
-/// single, ddp, fsdp, hsdp, tp, pp and mixtures, with shards that do not divide and ranks that hold nothing.
+/// single, ddp, fsdp, hsdp, tp, pp and mixtures, with shards that do not divide and ranks that hold nothing, and with a
+/// second weight group on other axes.
 std::vector<TestLayout> test_layouts();
 
 /// The small model without its shards: parameters, their moments, a counter. Under pipelines each stage has some of the

@@ -62,6 +62,21 @@ TEST_F(HuggingFaceSettings, SizesOfHeadsFollowTheOthers) {
       contains(refusal({{"model_type", "mistral"}, {"num_key_value_heads", nullptr}}), "no num_key_value_heads"));
 }
 
+TEST_F(HuggingFaceSettings, WeightsOfAQuantisationThatIsNotReadAreRefusedByItsName) {
+  write("model/model.safetensors", "");
+  const auto refused = [&](const Json& quantisation) {
+    return refusal({{"model_type", "llama"}, {"quantization_config", quantisation}});
+  };
+  const std::string method = refused({{"quant_method", "gptq"}, {"bits", 4}});
+  EXPECT_TRUE(contains(method, "are quantised by gptq, and fp8 (e4m3) with a weight_block_size is read")) << method;
+  EXPECT_TRUE(contains(method, "take the weights that were not quantised")) << method;
+  EXPECT_TRUE(contains(refused({{"bits", 4}}), "are quantised by an unnamed method"));
+  EXPECT_TRUE(contains(refused({{"quant_method", "fp8"}}), "are quantised by fp8"));
+  EXPECT_TRUE(contains(refused({{"quant_method", "fp8"}, {"weight_block_size", {0, 32}}}), "are quantised by fp8"));
+  EXPECT_EQ(refused({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}), "");
+  EXPECT_EQ(refused(nullptr), "");
+}
+
 TEST_F(HuggingFaceSettings, WhatTransformersReadsOtherwiseIsRefused) {
   const Json one{{"rope_type", "linear"}, {"factor", 2}};
   const auto refused = [&](const char* type, const Json& more) {

@@ -115,6 +115,9 @@ void RecordedCalls::listen_to(MeshCommunicators& groups) {
                            &MeshCommunicators::pipeline, &MeshCommunicators::tied, &MeshCommunicators::model}) {
     if (groups.*group) groups.*group = std::make_shared<RecordingCommunicator>(groups.*group, lines_);
   }
+  for (auto& [name, group] : groups.of_weights) {
+    if (group) group = std::make_shared<RecordingCommunicator>(group, lines_);
+  }
 }
 
 void RecordedCalls::write(const LayoutRow& row, int64_t rank, const RankResult& result) const {

@@ -31,6 +31,13 @@ const WeightGroupPlan& group_named(const Plan& plan, const std::string& name) {
   throw InvariantError("no group " + name);
 }
 
+int64_t planned_gradients(const Plan& plan) {
+  for (const MemoryPurpose& purpose : plan.memory) {
+    if (purpose.name == "gradients") return purpose.bytes;
+  }
+  return 0;
+}
+
 struct GroupsRow {
   LayoutRow row;
   int64_t shards, replicas;  // of the second group
@@ -78,6 +85,9 @@ TEST_P(WeightGroups, OfOtherAxesTrainAsOneProcess) {
     EXPECT_EQ(second.shards, GetParam().shards);
     EXPECT_EQ(second.replicas, GetParam().replicas);
     EXPECT_EQ(traffic_difference(rank), "");
+    if (!row.offload && !row.step_in_backward) {
+      EXPECT_EQ(rank.gradient_bytes, planned_gradients(rank.plan));
+    }
     if (!row.step_in_backward) continue;
     const RankResult& alone = reference_of(row);
     for (const auto& [name, weight] : alone.weights) {

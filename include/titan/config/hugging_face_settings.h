@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string>
 
 namespace titan {
 
@@ -35,5 +36,9 @@ nlohmann::json rotary_settings(const nlohmann::json& config);
 
 /// The sliding window: how many preceding tokens a token sees, in any layer; null: all.
 nlohmann::json sliding_window(const nlohmann::json& config);
+
+/// The method by which the config says that its weights are quantised, if it is not read; empty: they are not
+/// quantised, or by fp8 (e4m3) with a weight_block_size.
+std::string unreadable_quantisation(const nlohmann::json& config);
 
 }  // namespace titan
