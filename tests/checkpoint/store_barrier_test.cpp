@@ -113,7 +113,7 @@ TEST(StoreBarrier, ARankThatIsLateButLivesIsWaitedForAndALineSaysSoAsOftenAsTheR
     EXPECT_TRUE(waits->health_check_due(WaitForGraph::Clock::now() + std::chrono::seconds(1))) << "the watcher asks on";
     if (lines.size() == 3) told.set_value();
   };
-  // The watcher's part; it hears of life, and nobody need be asked.
+  // What the watcher thread does. It receives signs of life, so it asks no rank for one.
   waits->note_alive(WaitForGraph::Clock::now() + std::chrono::hours(1));
   const BarrierOptions options{std::chrono::minutes(5), std::chrono::milliseconds(20), waits, tell};
   std::thread late([&] {

@@ -1,6 +1,6 @@
-// Attention over a cache is that over the whole sequence. The plain twin computes every token anew; the cache reads a
-// single token without merging, several tokens by merging their block with the earlier keys, and samples of equal
-// length together.
+// Attention with a key-value cache gives the result of attention over the whole sequence. The reference recomputes all
+// tokens. The cache has three cases: a single new token, several new tokens, whose block is merged with the earlier
+// keys, and samples of equal length, which are computed together.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
