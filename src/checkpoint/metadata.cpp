@@ -106,7 +106,7 @@ PickleRef storage_meta_of(const CheckpointIndex& index) {
 // A pickle may hold one value in many places, so a small file may stand for much work: what follows bounds it.
 
 /// More fields than any of these objects has, more dimensions than a tensor has (64 in torch), a longer name than any.
-constexpr size_t kMostItems = 256, kMostDimensions = 64, kLongestName = 4096;
+constexpr size_t kMostItems = 256, kLongestName = 4096;
 
 /// A field of an object of Python's `type`, whose state is a dictionary of its fields.
 const PickleValue& field(const PickleValue& object, std::string_view type, std::string_view name) {

@@ -14,8 +14,7 @@ namespace {
 using Kind = PickleValue::Kind;
 using Node = std::shared_ptr<PickleValue>;
 
-constexpr int kMaximumDepth = 100;      // whoever walks or frees a value calls itself for each level
-constexpr size_t kMostDimensions = 64;  // a tensor of torch has no more
+constexpr int kMaximumDepth = 100;  // whoever walks or frees a value calls itself for each level
 
 /// The bytes that latin-1 text encodes: protocol 2's form of bytes.
 std::string latin1_bytes(std::string_view utf8) {

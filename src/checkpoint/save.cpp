@@ -11,6 +11,7 @@
 #include "titan/base/error.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
+#include "titan/plan/plan.h"
 
 namespace titan {
 namespace {
@@ -46,16 +47,6 @@ std::vector<HeldBox> held_boxes(std::span<const StateTensor> tensors, size_t ind
   return held;
 }
 
-int64_t coordinate_along(const DeviceMesh& mesh, int64_t rank, const std::string& axis) {
-  if (axis == "fsdp") {  // dp_shard and cp are one axis of a layout
-    return mesh.coordinate(rank, MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) + mesh.coordinate(rank, MeshAxis::cp);
-  }
-  for (MeshAxis known : kMeshAxes) {
-    if (axis == name(known)) return mesh.coordinate(rank, known);
-  }
-  throw InvariantError(fmt::format("internal error: a layout is cut along {}, which is not an axis of the mesh", axis));
-}
-
 /// Files of about equal size: a write belongs to the file that contains its middle.
 void cut_into_files(std::vector<PlannedWrite>& writes, std::span<const StateTensor> tensors, int64_t most_files,
                     int64_t least_file_bytes) {
@@ -81,9 +72,7 @@ BoxOfRank boxes_of(const TensorLayout& layout, const DeviceMesh& mesh, std::vect
     const bool holds =
         stages.empty() || std::find(stages.begin(), stages.end(), mesh.coordinate(rank, MeshAxis::pp)) != stages.end();
     if (!holds) return std::nullopt;
-    std::vector<int64_t> coordinates;
-    for (const Split& split : layout.splits()) coordinates.push_back(coordinate_along(mesh, rank, split.axis));
-    return layout.box(coordinates);
+    return shard_on(layout, mesh, rank);
   };
 }
 

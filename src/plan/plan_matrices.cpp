@@ -32,8 +32,7 @@ double cost_of(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix
   return operations ? operations(shape[0], shape[1]) : static_cast<double>(parameter.spec.numel());
 }
 
-int64_t own_member(const Plan& plan, const WeightGroupPlan& group) {
-  const std::vector<int64_t> members = members_of(plan, group.matrix_communicator);
+int64_t own_member(const Plan& plan, std::span<const int64_t> members) {
   return std::find(members.begin(), members.end(), plan.request.place.rank) - members.begin();
 }
 
@@ -42,13 +41,13 @@ Box part_on(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& m
 }
 
 /// Of the ranks that hold the same part, the first sends it, unless the owner has it.
-bool sends_part(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& matrix, int64_t rank) {
+bool sends_part(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& matrix, int64_t rank,
+                int64_t owner) {
   const std::vector<MeshAxis> parts = axes_of_parts(group, group.parameters[matrix.parameter]);
   for (const MeshAxis axis : axes_of(group.matrix_communicator)) {
     const bool copies = std::find(parts.begin(), parts.end(), axis) == parts.end();
     if (copies && plan.request.place.mesh.coordinate(rank, axis) != 0) return false;
   }
-  const int64_t owner = members_of(plan, group.matrix_communicator)[static_cast<size_t>(matrix.owner)];
   const Box part = part_on(plan, group, matrix, rank);
   return part.numel() > 0 && !(part == part_on(plan, group, matrix, owner));
 }
@@ -105,31 +104,35 @@ void assign_matrices(Plan& plan) {
 
 MatrixParts matrix_parts(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& matrix) {
   MatrixParts parts;
-  parts.own = own_member(plan, group);
   const std::vector<int64_t> members = members_of(plan, group.matrix_communicator);
-  for (const int64_t rank : members) parts.boxes.push_back(part_on(plan, group, matrix, rank));
-  for (size_t member = 0; member < members.size(); ++member) {
-    parts.sends.push_back(sends_part(plan, group, matrix, members[member]));
+  parts.own = own_member(plan, members);
+  const int64_t owner = members[static_cast<size_t>(matrix.owner)];
+  for (const int64_t rank : members) {
+    parts.boxes.push_back(part_on(plan, group, matrix, rank));
+    parts.sends.push_back(sends_part(plan, group, matrix, rank, owner));
   }
   return parts;
 }
 
 MatrixBytes matrix_bytes(const Plan& plan, const WeightGroupPlan& group) {
   MatrixBytes bytes;
-  const int64_t own = group.matrices.empty() ? 0 : own_member(plan, group);
+  if (group.matrices.empty()) return bytes;
+  const std::vector<int64_t> members = members_of(plan, group.matrix_communicator);
+  const int64_t here = plan.request.place.rank, own = own_member(plan, members);
   for (const WholeMatrix& matrix : group.matrices) {
     const ParameterPlan& parameter = group.parameters[matrix.parameter];
     const int64_t size = element_size(plan, group, matrix);
     if (matrix.owner != own) {
-      if (sends_part(plan, group, matrix, plan.request.place.rank)) bytes.collected += parameter.shard.numel() * size;
-      bytes.shards += parameter.shard.numel() * size;
+      const int64_t shard = parameter.shard.numel() * size, owner = members[static_cast<size_t>(matrix.owner)];
+      if (sends_part(plan, group, matrix, here, owner)) bytes.collected += shard;
+      bytes.shards += shard;
       continue;
     }
     const int64_t whole = parameter.spec.numel() * size;
     bytes.owned += whole;
     bytes.largest = std::max(bytes.largest, whole);
-    for (const int64_t rank : members_of(plan, group.matrix_communicator)) {
-      if (rank != plan.request.place.rank) bytes.returned += part_on(plan, group, matrix, rank).numel() * size;
+    for (const int64_t rank : members) {
+      if (rank != here) bytes.returned += part_on(plan, group, matrix, rank).numel() * size;
     }
     bytes.operations += cost_of(plan, group, matrix);
   }

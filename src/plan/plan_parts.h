@@ -12,8 +12,6 @@ GroupAxes group_axes(const UnitDescription& unit, size_t group, const PlanReques
 /// divide the dimension that is split over it.
 ParameterPlan plan_parameter(const ParameterSpec& spec, const GroupAxes& axes, const PlanRequest& request);
 
-/// The box of a tensor with this layout that `rank` of the mesh holds.
-Box shard_on(const TensorLayout& layout, const DeviceMesh& mesh, int64_t rank);
 /// Which of the request's updates steps the parameter.
 size_t update_of(const UnitDescription& unit, const ParameterSpec& spec, const PlanRequest& request);
 /// One of a unit's weight groups on the rank of `request`, without dtypes, slots and owners of matrices.

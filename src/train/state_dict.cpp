@@ -146,6 +146,8 @@ std::vector<SavedParameter> StateDict::parameters() const {
     }
     if (optimizer && mine != optimizer_index_.end()) {
       const std::vector<at::Tensor> moments = optimizer->moments(mine->second);
+      TITAN_CHECK((!one.trained || moments.size() == one.moments.size()) && "the plan names every moment", one.name,
+                  moments.size(), one.moments.size());
       for (size_t m = 0; m < one.moments.size(); ++m) one.moments[m].second = moments[m];
       one.steps = optimizer->applied_steps(mine->second);
     }

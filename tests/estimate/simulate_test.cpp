@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support/config_text.h"
+#include "support/layout_row.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/job/job.h"
@@ -283,6 +284,25 @@ TEST(PeakFlops, KnowsTheDevicesOfTheTableAndKeepsTheirVariantsApart) {
   EXPECT_EQ(peak_flops_of("NVIDIA GB200"), 2.5e15);
   EXPECT_EQ(peak_flops_of("NVIDIA L40S"), 362e12);
   EXPECT_EQ(peak_flops_of("AMD EPYC 9654"), std::nullopt);
+}
+
+TEST(Simulation, UpdatesOfWholeMatricesTakeTimeAndMemory) {
+  LayoutRow row;
+  row.shard = row.tensor = 2;
+  const auto simulated = [&](bool whole) {
+    row.whole_matrices = whole;
+    const std::vector<Plan> plans{plan_of(row, 0)};
+    std::map<std::string, double> seconds = simulate_step(plans, find_hardware("h100-sxm")).ranks[0].seconds;
+    for (const MemoryPurpose& purpose : plans[0].memory) seconds["memory of " + purpose.name] = purpose.bytes;
+    return seconds;
+  };
+  std::map<std::string, double> with = simulated(true), without = simulated(false);
+  EXPECT_GT(with["whole matrices"], 0);
+  EXPECT_GT(with["waiting for matrix"], 0) << "messages of matrices are not free";
+  EXPECT_GT(with["memory of matrices being updated"], 0);
+  EXPECT_EQ(2 * with["memory of optimizer state"], without["memory of optimizer state"])
+      << "one moment in place of two";
+  EXPECT_FALSE(without.contains("whole matrices") || without.contains("memory of matrices being updated"));
 }
 
 }  // namespace

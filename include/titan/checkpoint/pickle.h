@@ -14,6 +14,9 @@
 
 namespace titan {
 
+/// A tensor of torch has no more dimensions.
+inline constexpr size_t kMostDimensions = 64;
+
 struct PickleValue;
 using PickleRef = std::shared_ptr<const PickleValue>;
 

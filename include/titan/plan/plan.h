@@ -332,6 +332,9 @@ int64_t planned_live(const PipelinePart& part);
 /// nothing is shared.
 std::optional<std::pair<int64_t, int64_t>> tied_ranks_of(const PlanRequest& request, const ModelDescription& model);
 
+/// The box of a tensor with this layout that `rank` of the mesh holds, of a layout that a plan made.
+Box shard_on(const TensorLayout& layout, const DeviceMesh& mesh, int64_t rank);
+
 struct ParameterPlace {
   ParameterSpec spec;
   TensorLayout layout;
