@@ -137,7 +137,7 @@ class NcclCommunicator : public Communicator {
     if (watch_ && work) {
       watch_->add(
           members_.noted(peers, [events = std::make_shared<NcclEvents>(*work)] { return events->isCompleted(); }),
-          fmt::format("{} {} of group {}", titan::name(kind), calls_, name()), timeout_);
+          fmt::format("{} {} of communicator {}", titan::name(kind), calls_, name()), timeout_);
     }
     return std::make_unique<NcclPending>(std::move(work));
   }
@@ -155,7 +155,7 @@ std::shared_ptr<NcclTransport> connect(const c10::intrusive_ptr<c10d::Store>& st
   auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   options->timeout = request.timeout + kOrderlyEnd;
   options->group_name = request.name + request.instance;
-  auto named = c10::make_intrusive<c10d::PrefixStore>("group/" + request.name + request.instance, store);
+  auto named = c10::make_intrusive<c10d::PrefixStore>("communicator/" + request.name + request.instance, store);
   auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(named, static_cast<int>(request.rank),
                                                            static_cast<int>(request.size), options);
   group->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu)));

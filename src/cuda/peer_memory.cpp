@@ -63,9 +63,9 @@ class NamedCommunicator {
 
 class CudaPeerMemory : public PeerMemory {
  public:
-  CudaPeerMemory(std::unique_ptr<NamedCommunicator> group, at::Tensor memory,
+  CudaPeerMemory(std::unique_ptr<NamedCommunicator> named, at::Tensor memory,
                  c10::intrusive_ptr<symmetric::SymmetricMemory> handle, std::chrono::milliseconds timeout)
-      : group_(std::move(group)),
+      : named_(std::move(named)),
         memory_(std::move(memory)),
         handle_(std::move(handle)),
         timeout_ms_(static_cast<size_t>(timeout.count())),
@@ -99,7 +99,7 @@ class CudaPeerMemory : public PeerMemory {
   }
 
  private:
-  std::unique_ptr<NamedCommunicator> group_;
+  std::unique_ptr<NamedCommunicator> named_;
   at::Tensor memory_;
   c10::intrusive_ptr<symmetric::SymmetricMemory> handle_;
   size_t timeout_ms_;
@@ -113,18 +113,18 @@ std::unique_ptr<PeerMemory> make_cuda_peer_memory(const c10::intrusive_ptr<c10d:
                                                   int64_t rank, int64_t size, int64_t capacity,
                                                   std::chrono::milliseconds timeout, int64_t gpu) {
   try {
-    auto group = std::make_unique<NamedCommunicator>(
+    auto named = std::make_unique<NamedCommunicator>(
         name, c10::make_intrusive<c10d::PrefixStore>("peer_memory/" + name, store), rank, size);
     const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu));
     at::Tensor memory = symmetric::empty_strided_p2p({capacity}, {1}, at::kByte, device, name, std::nullopt);
     auto handle = symmetric::rendezvous(memory, name);
-    return std::make_unique<CudaPeerMemory>(std::move(group), std::move(memory), std::move(handle), timeout);
+    return std::make_unique<CudaPeerMemory>(std::move(named), std::move(memory), std::move(handle), timeout);
   } catch (const c10::Error& error) {
     const std::string reason = error.what_without_backtrace();
     const bool by_number = reason.find("overlapping devices") != std::string::npos;
     throw Error(
         ExitCode::launcher,
-        fmt::format("tensor-parallel group {} has no symmetric memory ({}); {}set "
+        fmt::format("tensor-parallel communicator {} has no symmetric memory ({}); {}set "
                     "parallelism.enable_async_tensor_parallel = false",
                     name, reason.substr(0, reason.find('\n')),
                     by_number ? "ranks of it have GPUs of one number: set "

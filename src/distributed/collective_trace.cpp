@@ -16,15 +16,15 @@ CollectiveTrace::CollectiveTrace(int64_t capacity) : ring_(static_cast<size_t>(c
   TITAN_CHECK(capacity >= 1, capacity);
 }
 
-int64_t CollectiveTrace::issued(const Communicator& group, Collective kind, int64_t bytes) {
+int64_t CollectiveTrace::issued(const Communicator& communicator, Collective kind, int64_t bytes) {
   const std::lock_guard lock(mutex_);
   const int64_t number = count_++;
   Call& call = ring_[static_cast<size_t>(number) % ring_.size()];
   call.number = number;
-  call.group = group.name();
-  call.rank = group.rank();
-  call.ranks = group.size();
-  call.number_in_group = count_of_group_[group.name()]++;
+  call.communicator = communicator.name();
+  call.rank = communicator.rank();
+  call.ranks = communicator.size();
+  call.number_on_communicator = count_of_communicator_[communicator.name()]++;
   call.kind = kind;
   call.bytes = bytes;
   call.issued = Clock::now();
@@ -51,10 +51,10 @@ std::string CollectiveTrace::json() const {
   const auto size = static_cast<int64_t>(ring_.size());
   for (int64_t number = std::max<int64_t>(0, count_ - size); number < count_; ++number) {
     const Call& call = ring_[static_cast<size_t>(number) % ring_.size()];
-    nlohmann::ordered_json shown{{"group", call.group},
+    nlohmann::ordered_json shown{{"group", call.communicator},
                                  {"rank", call.rank},
                                  {"ranks", call.ranks},
-                                 {"call", call.number_in_group},
+                                 {"call", call.number_on_communicator},
                                  {"collective", name(call.kind)},
                                  {"bytes", call.bytes},
                                  {"issued", seconds_ago(call.issued)}};

@@ -30,13 +30,13 @@ std::string library_words(const std::exception& error) {
 /// Translates Gloo's exceptions to Error: the message names the communicator that waited; the abort watcher reports
 /// which rank died.
 template <class Call>
-auto translated(const std::string& group, const Call& call) {
+auto translated(const std::string& communicator, const Call& call) {
   try {
     return call();
   } catch (const std::exception& error) {
     throw Error(ExitCode::peer_failure,
-                fmt::format("communication in group {} failed ({}); another rank has ended or does not answer", group,
-                            library_words(error)));
+                fmt::format("communication in communicator {} failed ({}); another rank has ended or does not answer",
+                            communicator, library_words(error)));
   }
 }
 
@@ -63,7 +63,7 @@ class GlooPending : public PendingCollective {
     const Works works = std::exchange(works_, {});
     const std::function<void()> finish = std::exchange(finish_, nullptr);
     members_->wait_for(peers_, [&] {
-      for (const auto& work : works) translated(members_->group, [&] { return work->wait(limit_); });
+      for (const auto& work : works) translated(members_->communicator, [&] { return work->wait(limit_); });
       return true;
     });
     if (finish) finish();  // outside the watch: it is local work, so a hang in it is not another rank's fault
@@ -218,7 +218,7 @@ std::unique_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c1
                                                      const CommunicatorRequest& request) {
   auto options = c10d::ProcessGroupGloo::Options::create(request.timeout);
   options->group_name = request.name + request.instance;
-  auto named = c10::make_intrusive<c10d::PrefixStore>("group/" + request.name + request.instance, store);
+  auto named = c10::make_intrusive<c10d::PrefixStore>("communicator/" + request.name + request.instance, store);
   try {
     options->devices.push_back(request.interface.empty()
                                    ? c10d::ProcessGroupGloo::createDefaultDevice()
@@ -227,10 +227,11 @@ std::unique_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c1
                                                              static_cast<int>(request.size), options);
     return std::make_unique<GlooCommunicator>(request, std::move(group));
   } catch (const std::exception& error) {
-    throw Error(ExitCode::launcher,
-                fmt::format("group {} of {} ranks could not be formed ({}); see that all ranks run and can reach each "
-                            "other",
-                            request.name, request.size, library_words(error)));
+    throw Error(
+        ExitCode::launcher,
+        fmt::format("communicator {} of {} ranks could not be formed ({}); see that all ranks run and can reach each "
+                    "other",
+                    request.name, request.size, library_words(error)));
   }
 }
 

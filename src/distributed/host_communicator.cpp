@@ -226,29 +226,29 @@ class HostCommunicator : public Communicator {
 
  private:
   struct MessagesPending : PendingCollective {
-    explicit MessagesPending(HostCommunicator& group) : group(group) {}
+    explicit MessagesPending(HostCommunicator& communicator) : communicator(communicator) {}
     void wait() override {
       for (const auto& [peer, number] : std::exchange(expected, {})) {
-        group.inboxes_[static_cast<size_t>(peer)].wait(number, group.timeout_);
+        communicator.inboxes_[static_cast<size_t>(peer)].wait(number, communicator.timeout_);
       }
     }
     bool inputs_free() override { return true; }  // they were copied
 
-    HostCommunicator& group;
+    HostCommunicator& communicator;
     std::vector<std::pair<int64_t, uint32_t>> expected;
   };
 
   class HostPending : public PendingCollective {
    public:
-    HostPending(HostCommunicator& group, uint32_t number) : group_(group), number_(number) {}
+    HostPending(HostCommunicator& communicator, uint32_t number) : communicator_(communicator), number_(number) {}
     void wait() override {
       if (std::exchange(waited_, true)) return;
-      group_.complete(number_);
+      communicator_.complete(number_);
     }
     bool inputs_free() override { return true; }  // they were copied
 
    private:
-    HostCommunicator& group_;
+    HostCommunicator& communicator_;
     uint32_t number_;
     bool waited_ = false;
   };
@@ -318,14 +318,14 @@ std::shared_ptr<SharedSegment> share_counters(const Store& store, const std::str
     return counters;
   }
   const std::string address = heard(store, key, members, /*peer=*/0, request.timeout);
-  if (address.empty()) throw Error(ExitCode::launcher, "the group's first rank has no memory to share");
+  if (address.empty()) throw Error(ExitCode::launcher, "the communicator's first rank has no memory to share");
   try {
     return SharedSegment::open(address);
   } catch (const Error& error) {
     if (error.code() != ExitCode::peer_failure) throw;
     // Memory is opened through the process's folder in /proc, which another container does not see.
     throw Error(ExitCode::launcher,
-                "memory of the group's first rank cannot be opened: its process is not visible from this one");
+                "memory of the communicator's first rank cannot be opened: its process is not visible from this one");
   }
 }
 
@@ -333,7 +333,7 @@ std::shared_ptr<SharedSegment> share_counters(const Store& store, const std::str
 
 std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const CommunicatorRequest& request, std::string& refusal) {
-  const std::string key = "host_group/" + request.name + request.instance;
+  const std::string key = "host_communicator/" + request.name + request.instance;
   const std::string ready = "ready";
   const auto members =
       std::make_shared<const CommunicatorMembers>(CommunicatorMembers{request.name, request.members, request.waits});

@@ -14,17 +14,17 @@ namespace titan {
 std::vector<Communicator*> MeshCommunicators::all() const {
   std::vector<std::shared_ptr<Communicator>> named{gather, scatter,  replicate, tensor, context, loss,
                                                    data,   pipeline, tied,      model,  world};
-  for (const auto& [name, group] : of_weights) named.push_back(group);
-  std::vector<Communicator*> groups;
-  for (const auto& group : named) {
-    const bool known = std::find(groups.begin(), groups.end(), group.get()) != groups.end();
-    if (group && !known) groups.push_back(group.get());
+  for (const auto& [name, communicator] : of_weights) named.push_back(communicator);
+  std::vector<Communicator*> distinct;
+  for (const auto& communicator : named) {
+    const bool known = std::find(distinct.begin(), distinct.end(), communicator.get()) != distinct.end();
+    if (communicator && !known) distinct.push_back(communicator.get());
   }
-  return groups;
+  return distinct;
 }
 
 std::shared_ptr<Communicator> MeshCommunicators::for_weights(std::string_view name) const {
-  using namespace group_names;
+  using namespace communicator_names;
   if (name == kGather) return gather;
   if (name == kScatter) return scatter;
   if (name == kReplicate) return replicate;
@@ -34,23 +34,23 @@ std::shared_ptr<Communicator> MeshCommunicators::for_weights(std::string_view na
 }
 
 void MeshCommunicators::set_timeout(std::chrono::milliseconds timeout) {
-  for (Communicator* group : all()) group->set_timeout(timeout);
+  for (Communicator* communicator : all()) communicator->set_timeout(timeout);
 }
 
 void MeshCommunicators::shut_down() {
-  for (Communicator* group : all()) group->shut_down();
+  for (Communicator* communicator : all()) communicator->shut_down();
 }
 
 void MeshCommunicators::reset_traffic() {
-  for (Communicator* group : all()) group->reset_traffic();
+  for (Communicator* communicator : all()) communicator->reset_traffic();
 }
 
 MeshCommunicators make_mesh_communicators(const DeviceMesh& mesh, int64_t rank, std::chrono::milliseconds timeout,
                                           const MakeCommunicator& make, bool groups_of_one,
                                           const std::optional<std::pair<int64_t, int64_t>>& tied,
                                           const std::vector<std::string>& of_weights) {
-  auto group_of = [&](const std::string& name, const std::vector<int64_t>& ranks,
-                      const char* queue) -> std::shared_ptr<Communicator> {
+  auto communicator_of = [&](const std::string& name, const std::vector<int64_t>& ranks,
+                             const char* queue) -> std::shared_ptr<Communicator> {
     const auto mine = std::find(ranks.begin(), ranks.end(), rank);
     if ((ranks.size() == 1 && !groups_of_one) || mine == ranks.end()) return nullptr;
     CommunicatorRequest request;
@@ -65,30 +65,30 @@ MeshCommunicators make_mesh_communicators(const DeviceMesh& mesh, int64_t rank, 
     return make(request);
   };
   // A queue of its own: for communicators whose calls overlap with other communication of the same ranks.
-  auto group = [&](const std::string& name, const char* queue = "") {
-    return group_of(name, mesh.group(rank, axes_of(name)), queue);
+  auto communicator_along = [&](const std::string& name, const char* queue = "") {
+    return communicator_of(name, mesh.members(rank, axes_of(name)), queue);
   };
-  using namespace group_names;
-  MeshCommunicators groups;
-  groups.gather = group(kGather, "gather");
-  groups.scatter = group(kScatter);
-  groups.replicate = group(kReplicate);
-  groups.tensor = group(kTensor);
-  groups.context = group(kContext, "cp");
-  groups.loss = group(kLoss);
-  groups.data = mesh.size(MeshAxis::pp) == 1 ? groups.loss : group(kData);
-  groups.pipeline = group(kPipeline, "pp");
+  using namespace communicator_names;
+  MeshCommunicators communicators;
+  communicators.gather = communicator_along(kGather, "gather");
+  communicators.scatter = communicator_along(kScatter);
+  communicators.replicate = communicator_along(kReplicate);
+  communicators.tensor = communicator_along(kTensor);
+  communicators.context = communicator_along(kContext, "cp");
+  communicators.loss = communicator_along(kLoss);
+  communicators.data = mesh.size(MeshAxis::pp) == 1 ? communicators.loss : communicator_along(kData);
+  communicators.pipeline = communicator_along(kPipeline, "pp");
   if (tied) {
-    const std::vector<int64_t> line = mesh.group(rank, axes_of(kTied));
-    groups.tied =
-        group_of(kTied, {line[static_cast<size_t>(tied->first)], line[static_cast<size_t>(tied->second)]}, "");
+    const std::vector<int64_t> line = mesh.members(rank, axes_of(kTied));
+    communicators.tied =
+        communicator_of(kTied, {line[static_cast<size_t>(tied->first)], line[static_cast<size_t>(tied->second)]}, "");
   }
-  groups.model = group(kModel);
-  groups.world = group(kWorld);
+  communicators.model = communicator_along(kModel);
+  communicators.world = communicator_along(kWorld);
   for (const std::string& name : of_weights) {
-    groups.of_weights[name] = group(name, name.starts_with(kGather) ? "gather" : "");
+    communicators.of_weights[name] = communicator_along(name, name.starts_with(kGather) ? "gather" : "");
   }
-  return groups;
+  return communicators;
 }
 
 MakeCommunicator communicator_maker(const World& world, const at::Device& device, TransportOptions options) {
@@ -109,7 +109,7 @@ MakeCommunicator communicator_maker(const World& world, const at::Device& device
     if (over_nccl) return over_nccl(request);
     if (one_host && options.shared_memory) {
       std::string refusal;
-      if (auto group = make_host_communicator(store, request, refusal)) return group;
+      if (auto communicator = make_host_communicator(store, request, refusal)) return communicator;
       if (options.refused) std::exchange(options.refused, nullptr)(refusal);
     }
     if (const char* chosen = std::getenv("GLOO_SOCKET_IFNAME")) request.interface = chosen;
@@ -122,7 +122,7 @@ std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> peer_memory_maker(c
                                                                                const DeviceMesh& mesh,
                                                                                const at::Device& device,
                                                                                std::chrono::milliseconds timeout) {
-  const std::vector<int64_t> ranks = mesh.group(world.rank, std::array{MeshAxis::tp});
+  const std::vector<int64_t> ranks = mesh.members(world.rank, std::array{MeshAxis::tp});
   const auto size = static_cast<int64_t>(ranks.size());
   const int64_t rank = std::find(ranks.begin(), ranks.end(), world.rank) - ranks.begin();
   if (world.fake) return [=](int64_t capacity) { return make_fake_peer_memory(rank, size, capacity, device); };

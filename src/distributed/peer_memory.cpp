@@ -143,7 +143,7 @@ class SharedPeerMemory : public PeerMemory {
   void wait(int64_t peer, int channel, uint64_t count) override {
     const std::chrono::milliseconds timeout = timeout_;
     if (counter(peer, rank_, channel).wait_for(static_cast<uint32_t>(count), timeout)) return;
-    throw Error(ExitCode::peer_failure, fmt::format("rank {} of group {} sent nothing for {} s", peer, name_,
+    throw Error(ExitCode::peer_failure, fmt::format("rank {} of communicator {} sent nothing for {} s", peer, name_,
                                                     std::chrono::duration_cast<std::chrono::seconds>(timeout).count()));
   }
 

@@ -256,14 +256,14 @@ std::string RankCheck::missing() const {
 
 int64_t RankCheck::core_share(int64_t rank) const {
   const RankFacts& own = *facts(rank);
-  int64_t on_cores = 0, in_group = 0;
+  int64_t on_cores = 0, in_quota_group = 0;
   for (const std::optional<RankFacts>& other : ranks_) {
     if (!other || !share_host(*other, own)) continue;
     on_cores += other->cores == own.cores;
-    in_group += other->quota_group == own.quota_group;
+    in_quota_group += other->quota_group == own.quota_group;
   }
   int64_t share = std::ssize(own.cores) / on_cores;
-  if (own.quota > 0) share = std::min(share, own.quota / in_group);
+  if (own.quota > 0) share = std::min(share, own.quota / in_quota_group);
   return std::max<int64_t>(1, share);
 }
 

@@ -35,7 +35,7 @@ double CostModel::collective_seconds(std::string_view communicator, Collective k
 double CostModel::stage_message_seconds() {
   const double bytes = static_cast<double>(plan_.hidden_rows * plan_.hidden_width *
                                            size_of(plan_.request.training.mixed_precision_param));
-  const Link& pipeline = link(group_names::kPipeline);
+  const Link& pipeline = link(communicator_names::kPipeline);
   const double rate = pipeline.hosts > 1 ? hardware_.network_rate : hardware_.nvlink_rate;
   return bytes / rate + kLaunch + (pipeline.hosts > 1 ? kHostHop : kHop);
 }
@@ -84,7 +84,7 @@ const Seconds& CostModel::phase_seconds(const UnitPlan& unit, UnitTrace::Phase p
     for (const TracedMessage* message : part.messages) {
       const double sent = collective_seconds(message->communicator, message->kind, message->traffic);
       // Ring attention and async tensor parallelism send one part while they compute another.
-      const bool overlaps = message->through_peer_memory || message->communicator == group_names::kContext;
+      const bool overlaps = message->through_peer_memory || message->communicator == communicator_names::kContext;
       const double hidden = overlaps ? std::min(hides, sent) : 0;
       hides -= hidden;
       seconds[waiting_for(message->communicator)] += sent - hidden;

@@ -59,15 +59,16 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
                                 stage.number, request.pipeline->stage_count(), plan.units[stage.first].name,
                                 plan.units[stage.last - 1].name));
   }
-  for (const CommunicatorTraffic& group : plan.traffic) {
+  for (const CommunicatorTraffic& communicator : plan.traffic) {
     for (size_t k = 0; k < kCollectives; ++k) {
-      const Traffic& traffic = group.table[k];
+      const Traffic& traffic = communicator.table[k];
       if (traffic.calls == 0) continue;
       const auto kind = static_cast<Collective>(k);
-      lines.push_back(fmt::format(
-          "  {:<14} {:<14} {:>3} ranks {:>6} {} per step, {} of tensors; in a ring each rank sends {}", group.group,
-          name(kind), group.ranks, traffic.calls, traffic.calls == 1 ? "call" : "calls",
-          human_bytes(static_cast<double>(traffic.bytes)), human_bytes(sent_bytes(kind, traffic, group.ranks))));
+      lines.push_back(
+          fmt::format("  {:<14} {:<14} {:>3} ranks {:>6} {} per step, {} of tensors; in a ring each rank sends {}",
+                      communicator.communicator, name(kind), communicator.ranks, traffic.calls,
+                      traffic.calls == 1 ? "call" : "calls", human_bytes(static_cast<double>(traffic.bytes)),
+                      human_bytes(sent_bytes(kind, traffic, communicator.ranks))));
     }
   }
   return lines;

@@ -80,7 +80,7 @@ Prediction predict_memory(const JobConfig& config, const ModelDescription& model
   const MeshAxis along[] = {MeshAxis::pp};
   const bool is_pipeline = mesh.size(MeshAxis::pp) > 1;
   const PipelinePlan pipeline = is_pipeline ? make_pipeline(config, model) : PipelinePlan();
-  for (const int64_t rank : mesh.group(0, along)) {
+  for (const int64_t rank : mesh.members(0, along)) {
     PlanRequest request = make_plan_request(config, {mesh, rank}, /*on_gpu=*/true);
     if (is_pipeline) add_pipeline(request, pipeline, model);
     result.plans.push_back(make_plan(model, request));
@@ -230,7 +230,7 @@ nlohmann::json prediction_json(const Prediction& prediction, const Plan& plan) {
   for (const CommunicatorTraffic& traffic : plan.traffic) {
     for (size_t kind = 0; kind < kCollectives; ++kind) {
       if (traffic.table[kind].calls == 0) continue;
-      json["traffic"].push_back({{"communicator", traffic.group},
+      json["traffic"].push_back({{"communicator", traffic.communicator},
                                  {"ranks", traffic.ranks},
                                  {"collective", name(static_cast<Collective>(kind))},
                                  {"calls", traffic.table[kind].calls},

@@ -280,10 +280,10 @@ class RankClock {
   }
   /// Returns the arrival time of the message.
   double send(const Action& action) {
-    double& busy = busy_[group_names::kPipeline];
+    double& busy = busy_[communicator_names::kPipeline];
     const double begin = std::max(clock_, busy);
     busy = begin + costs_.stage_message_seconds();
-    note(action, EventKind::communication, group_names::kPipeline, begin, busy);
+    note(action, EventKind::communication, communicator_names::kPipeline, begin, busy);
     return busy;
   }
 

@@ -18,7 +18,10 @@ using KeyValue = at::Tensor;
 
 struct Ring {
   explicit Ring(const ContextParallel& context)
-      : group(*context.communicator), trace(context.trace), ranks(group.size()), rank(group.rank()) {}
+      : communicator(*context.communicator),
+        trace(context.trace),
+        ranks(communicator.size()),
+        rank(communicator.rank()) {}
 
   int64_t next() const { return (rank + 1) % ranks; }
   int64_t previous() const { return (rank + ranks - 1) % ranks; }
@@ -28,7 +31,7 @@ struct Ring {
     if (trace) trace(what, of);
   }
 
-  Communicator& group;
+  Communicator& communicator;
   const RingTrace& trace;
   int64_t ranks, rank;
 };
@@ -44,7 +47,7 @@ class KeyValueRotation {
       std::vector<int64_t> shape = present_.sizes().vec();
       shape.insert(shape.begin(), ring.ranks);
       gathered_ = at::empty(shape, present_.options());
-      pending_ = ring.group.all_gather({gathered_}, {present_});
+      pending_ = ring.communicator.all_gather({gathered_}, {present_});
     }
   }
 
@@ -62,7 +65,7 @@ class KeyValueRotation {
     if (step + 1 < ring_.ranks) {
       ring_.note("send", ring_.source(step));
       incoming_ = at::empty_like(present_);
-      pending_ = ring_.group.permute({incoming_}, {present_}, ring_.next(), ring_.previous());
+      pending_ = ring_.communicator.permute({incoming_}, {present_}, ring_.next(), ring_.previous());
     }
     return present_;
   }
@@ -94,7 +97,7 @@ class TravellingGradients {
       incoming_ = at::empty_like(share);
     }
     ring_.note("return", ring_.source(step));
-    pending_ = ring_.group.permute({incoming_}, {share}, ring_.next(), ring_.previous());
+    pending_ = ring_.communicator.permute({incoming_}, {share}, ring_.next(), ring_.previous());
     sent_ = std::move(share);
   }
   /// The gradients of this rank's own keys and values, after the last hop.

@@ -15,15 +15,15 @@ namespace titan {
 KeyValueCache::KeyValueCache(int64_t samples, int64_t capacity)
     : capacity_(capacity), lengths_(static_cast<size_t>(samples), 0) {}
 
-std::vector<KeyValueCache::Group> KeyValueCache::groups() const {
-  std::vector<Group> groups;
+std::vector<KeyValueCache::SampleRange> KeyValueCache::ranges_of_equal_length() const {
+  std::vector<SampleRange> ranges;
   for (size_t sample = 0; sample < lengths_.size(); ++sample) {
-    if (groups.empty() || groups.back().length != lengths_[sample]) {
-      groups.push_back({static_cast<int64_t>(sample), 0, lengths_[sample]});
+    if (ranges.empty() || ranges.back().length != lengths_[sample]) {
+      ranges.push_back({static_cast<int64_t>(sample), 0, lengths_[sample]});
     }
-    ++groups.back().samples;
+    ++ranges.back().samples;
   }
-  return groups;
+  return ranges;
 }
 
 at::Tensor KeyValueCache::attend(int64_t block, const at::Tensor& query, const at::Tensor& key,
@@ -40,23 +40,23 @@ at::Tensor KeyValueCache::attend(int64_t block, const at::Tensor& query, const a
   TITAN_CHECK(same_kind(held.keys, key) && held.keys.size(2) == key.size(2) && held.keys.size(3) == key.size(3),
               summary_of(held.keys), summary_of(key));
   std::vector<AttentionBlock> seen, own;
-  for (const Group& group : groups()) {
-    TITAN_CHECK(group.length + tokens <= capacity_, group.length, tokens, capacity_);
+  for (const SampleRange& range : ranges_of_equal_length()) {
+    TITAN_CHECK(range.length + tokens <= capacity_, range.length, tokens, capacity_);
     const auto place = [&](const at::Tensor& all, const at::Tensor& rows) {
-      all.narrow(0, group.sample, group.samples)
-          .narrow(1, group.length, tokens)
-          .copy_(rows.narrow(0, group.sample, group.samples));
+      all.narrow(0, range.sample, range.samples)
+          .narrow(1, range.length, tokens)
+          .copy_(rows.narrow(0, range.sample, range.samples));
     };
     place(held.keys, key), place(held.values, value);
-    AttentionBlock where{.sample = group.sample, .samples = group.samples, .query = 0, .queries = tokens};
+    AttentionBlock where{.sample = range.sample, .samples = range.samples, .query = 0, .queries = tokens};
     if (tokens == 1) {  // a single token sees all keys, so one block does for old and new, and nothing is merged
-      where.keys = group.length + 1;
+      where.keys = range.length + 1;
       own.push_back(where);
       continue;
     }
-    where.keys = group.length;
-    if (group.length > 0) seen.push_back(where);
-    where.key = group.length, where.keys = tokens, where.causal = true;
+    where.keys = range.length;
+    if (range.length > 0) seen.push_back(where);
+    where.key = range.length, where.keys = tokens, where.causal = true;
     own.push_back(where);
   }
   if (query.is_cpu() && seen.empty()) return tiled_attention(query, held.keys, held.values, own)[0];

@@ -11,27 +11,27 @@
 namespace titan {
 namespace {
 
-std::shared_ptr<PeerMemory> peer_memory_of(const Plan& plan, const MeshCommunicators& groups) {
-  if (!groups.tensor || plan.peer_bytes() == 0) return nullptr;
-  if (groups.make_peer_memory) return groups.make_peer_memory(plan.peer_bytes());
+std::shared_ptr<PeerMemory> peer_memory_of(const Plan& plan, const MeshCommunicators& communicators) {
+  if (!communicators.tensor || plan.peer_bytes() == 0) return nullptr;
+  if (communicators.make_peer_memory) return communicators.make_peer_memory(plan.peer_bytes());
   throw Error(ExitCode::bad_config,
               "parallelism.enable_async_tensor_parallel needs tensor-parallel ranks that share memory: all on one "
               "host; set it to false, or choose parallelism.tensor_parallel_degree within a host");
 }
 
-std::shared_ptr<const TensorParallel> tensor_parallel_of(const Plan& plan, const MeshCommunicators& groups,
+std::shared_ptr<const TensorParallel> tensor_parallel_of(const Plan& plan, const MeshCommunicators& communicators,
                                                          const std::shared_ptr<PeerMemory>& peer_memory) {
-  if (!groups.tensor) return nullptr;
+  if (!communicators.tensor) return nullptr;
   std::shared_ptr<const SequenceParallel> exchange =
-      peer_memory ? make_async_sequence_parallel(peer_memory) : make_collective_sequence_parallel(groups.tensor);
+      peer_memory ? make_async_sequence_parallel(peer_memory) : make_collective_sequence_parallel(communicators.tensor);
   return std::make_shared<TensorParallel>(
-      TensorParallel{groups.tensor, std::move(exchange), !plan.request.parallelism.disable_loss_parallel});
+      TensorParallel{communicators.tensor, std::move(exchange), !plan.request.parallelism.disable_loss_parallel});
 }
 
-std::shared_ptr<const ContextParallel> context_parallel_of(const Plan& plan, const MeshCommunicators& groups) {
+std::shared_ptr<const ContextParallel> context_parallel_of(const Plan& plan, const MeshCommunicators& communicators) {
   if (plan.request.split().ranks == 1) return nullptr;
-  return std::make_shared<ContextParallel>(
-      ContextParallel{groups.context, plan.request.split(), plan.request.parallelism.context_parallel_rotate_method});
+  return std::make_shared<ContextParallel>(ContextParallel{communicators.context, plan.request.split(),
+                                                           plan.request.parallelism.context_parallel_rotate_method});
 }
 
 Float8Casts float8_casts_of(const ExecutorOptions& options) {
@@ -39,14 +39,15 @@ Float8Casts float8_casts_of(const ExecutorOptions& options) {
 }
 
 std::shared_ptr<const LinearProducts> float8_products_of(const Plan& plan, const ModelStrategies& strategies,
-                                                         const MeshCommunicators& groups, const Float8Casts& casts) {
+                                                         const MeshCommunicators& communicators,
+                                                         const Float8Casts& casts) {
   const LinearFloat8Section& section = *plan.request.float8;
   return make_float8_products({.recipe = recipe_of(section),
                                .emulate = section.emulate,
                                .round_weight_gradient = strategies.loss.round_weight_gradient,
                                .keeps_weights = keeps_float8_weights(plan.request),
                                .casts = casts,
-                               .tensor = groups.tensor,
+                               .tensor = communicators.tensor,
                                .warn = strategies.warn});
 }
 
@@ -56,7 +57,7 @@ std::shared_ptr<HostOffload> offload_of(const at::Device& device, bool enabled) 
   return std::make_shared<HostOffload>(std::move(host), std::move(on_device));
 }
 
-WeightStores weights_of(const Plan& plan, const Assembly& assembly, const MeshCommunicators& groups,
+WeightStores weights_of(const Plan& plan, const Assembly& assembly, const MeshCommunicators& communicators,
                         const at::Device& device, const Float8Casts& casts) {
   const std::shared_ptr<HostOffload> offload =
       assembly.offload ? assembly.offload : offload_of(device, /*enabled=*/false);
@@ -64,7 +65,7 @@ WeightStores weights_of(const Plan& plan, const Assembly& assembly, const MeshCo
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const WeightGroupPlan& group = plan.groups[g];
     weights.push_back(std::make_unique<WeightStore>(group, assembly.group_parameters[g], plan.request, offload,
-                                                    group.gathers ? assembly.slots : nullptr, groups, casts));
+                                                    group.gathers ? assembly.slots : nullptr, communicators, casts));
   }
   return weights;
 }
@@ -81,14 +82,14 @@ std::unique_ptr<UnitRunner> runner_of(const Plan& plan, const Model& model, std:
 }  // namespace
 
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
-                  const MeshCommunicators& groups, const at::Device& device, std::optional<uint64_t> seed,
+                  const MeshCommunicators& communicators, const at::Device& device, std::optional<uint64_t> seed,
                   ExecutorOptions options, std::unique_ptr<GraphCapture> recorder) {
   Assembly assembly;
   const Float8Casts casts = float8_casts_of(options);
-  assembly.peer_memory = peer_memory_of(plan, groups);
-  strategies.tensor_parallel = tensor_parallel_of(plan, groups, assembly.peer_memory);
-  if (plan.request.float8) strategies.products = float8_products_of(plan, strategies, groups, casts);
-  strategies.context_parallel = context_parallel_of(plan, groups);
+  assembly.peer_memory = peer_memory_of(plan, communicators);
+  strategies.tensor_parallel = tensor_parallel_of(plan, communicators, assembly.peer_memory);
+  if (plan.request.float8) strategies.products = float8_products_of(plan, strategies, communicators, casts);
+  strategies.context_parallel = context_parallel_of(plan, communicators);
   assembly.model = family.build(request, strategies);
   assembly.model->prepare(device);
   for (const WeightGroupPlan& group : plan.groups) {
@@ -106,8 +107,8 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   if (plan.request.offloads_optimizer()) assembly.optimizer_offload = offload_of(device, /*enabled=*/true);
   options.activation_offload = assembly.activation_offload;
   if (plan.request.training.enable_cpu_offload) options.weight_offload = assembly.offload;
-  options.pipeline = groups.pipeline;
-  WeightStores weights = weights_of(plan, assembly, groups, device, casts);
+  options.pipeline = communicators.pipeline;
+  WeightStores weights = weights_of(plan, assembly, communicators, device, casts);
   for (const auto& parameter : assembly.model->parameter_handles()) {
     if (!parameter->master.defined()) continue;  // another stage has it
     if (seed) initialise(*parameter, parameter->shard_box(), *seed);

@@ -96,7 +96,7 @@ void WeightStore::Transfer::finish() {
 
 WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
                          std::shared_ptr<HostOffload> offload, std::shared_ptr<SlotPool> slots,
-                         const MeshCommunicators& groups, Float8Casts casts)
+                         const MeshCommunicators& communicators, Float8Casts casts)
     : plan_(plan),
       parameters_(std::move(parameters)),
       trained_(trained_indices(plan)),
@@ -106,11 +106,11 @@ WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> pa
       transient_gradients_(!slots && request.optimizer.early_step_in_backward),
       offload_(std::move(offload)),
       slots_(std::move(slots)),
-      gathering_(groups.for_weights(plan.axes.gather)),
-      scattering_(groups.for_weights(plan.axes.scatter)),
-      replicating_(groups.for_weights(plan.axes.replicate)),
-      tensor_(groups.tensor),
-      tied_(groups.tied),
+      gathering_(communicators.for_weights(plan.axes.gather)),
+      scattering_(communicators.for_weights(plan.axes.scatter)),
+      replicating_(communicators.for_weights(plan.axes.replicate)),
+      tensor_(communicators.tensor),
+      tied_(communicators.tied),
       casts_(std::move(casts)) {
   TITAN_CHECK(shards_ == 1 || (slots_ && gathering_ && scattering_), plan_.name, shards_);
   TITAN_CHECK(slots_ || !offload_->enabled(), plan_.name);

@@ -23,24 +23,24 @@ MeshAxis axis_named(std::string_view word) {
 
 }  // namespace
 
-std::vector<MeshAxis> axes_of(std::string_view group_name) {
+std::vector<MeshAxis> axes_of(std::string_view communicator) {
   using enum MeshAxis;
-  using namespace group_names;
-  if (const size_t colon = group_name.find(':'); colon != std::string_view::npos) {
+  using namespace communicator_names;
+  if (const size_t colon = communicator.find(':'); colon != std::string_view::npos) {
     std::vector<MeshAxis> axes;
-    for (const std::string& word : split(group_name.substr(colon + 1), '+')) axes.push_back(axis_named(word));
+    for (const std::string& word : split(communicator.substr(colon + 1), '+')) axes.push_back(axis_named(word));
     return axes;
   }
-  if (group_name == kGather || group_name == kScatter) return {dp_shard, cp};
-  if (group_name == kReplicate) return {dp_replicate};
-  if (group_name == kMatrix) return {dp_shard, cp, tp};
-  if (group_name == kTensor) return {tp};
-  if (group_name == kContext) return {cp};
-  if (group_name == kLoss) return {pp, dp_replicate, dp_shard, cp};
-  if (group_name == kData) return {dp_replicate, dp_shard, cp};
-  if (group_name == kModel) return {pp, dp_shard, cp, tp};
-  if (group_name == kPipeline || group_name == kTied) return {pp};
-  TITAN_CHECK(group_name == kWorld, group_name);
+  if (communicator == kGather || communicator == kScatter) return {dp_shard, cp};
+  if (communicator == kReplicate) return {dp_replicate};
+  if (communicator == kMatrix) return {dp_shard, cp, tp};
+  if (communicator == kTensor) return {tp};
+  if (communicator == kContext) return {cp};
+  if (communicator == kLoss) return {pp, dp_replicate, dp_shard, cp};
+  if (communicator == kData) return {dp_replicate, dp_shard, cp};
+  if (communicator == kModel) return {pp, dp_shard, cp, tp};
+  if (communicator == kPipeline || communicator == kTied) return {pp};
+  TITAN_CHECK(communicator == kWorld, communicator);
   return {kMeshAxes.begin(), kMeshAxes.end()};
 }
 
@@ -78,7 +78,7 @@ int64_t DeviceMesh::size(std::span<const MeshAxis> axes) const {
   return product;
 }
 
-std::vector<int64_t> DeviceMesh::group(int64_t rank, std::span<const MeshAxis> axes) const {
+std::vector<int64_t> DeviceMesh::members(int64_t rank, std::span<const MeshAxis> axes) const {
   std::vector<int64_t> ranks;
   for (int64_t other = 0; other < world_; ++other) {
     const bool shares = std::all_of(kMeshAxes.begin(), kMeshAxes.end(), [&](MeshAxis axis) {

@@ -170,7 +170,7 @@ class TracedLinear {
   }
 
   void add_messages(TracedOperation& operation) const {
-    using group_names::kTensor;
+    using communicator_names::kTensor;
     const int64_t width = is_input_side_ ? inputs_ : most_outputs_;
     const int64_t wide = rows_ * width * shape_.element_size;
     const int64_t narrow = travels_in_float8() ? rows_ * width : wide;

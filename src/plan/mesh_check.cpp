@@ -172,7 +172,7 @@ class Calls : public Mesh {
 
   static int64_t rank_of_stage(const Rank& rank, int stage) {
     const PlanRequest& request = rank.plan->request;
-    const Members pipeline = members_of(*rank.plan, group_names::kPipeline);
+    const Members pipeline = members_of(*rank.plan, communicator_names::kPipeline);
     return pipeline[static_cast<size_t>(request.pipeline->rank_of_stage[static_cast<size_t>(stage)])];
   }
 

@@ -85,7 +85,7 @@ namespace {
 
 // Keys and values are exchanged in forward and again in backward, where their fp32 gradients pass around the ring.
 void add_ring(const UnitTrace& trace, TracedOperation& operation, int64_t query_numel, int64_t key_value_numel) {
-  using group_names::kContext;
+  using communicator_names::kContext;
   const TraceShape& shape = trace.shape();
   const int64_t ranks = shape.context_ranks, size = shape.element_size, bytes = key_value_numel * size;
   const int64_t copies = shape.rotates_by_all_gather ? ranks + 1 : 2;
@@ -188,11 +188,11 @@ TracedTensor trace_embedding(UnitTrace& trace, int64_t width, bool trained) {
   if (trained) operation.backward = {{.bytes = static_cast<double>(all + 8 * shape.tokens() * width)}};
   if (shares) {
     operation.forward_messages = {
-        {group_names::kTensor, Collective::reduce_scatter, {1, all}, shape.async_tensor_parallel}};
+        {communicator_names::kTensor, Collective::reduce_scatter, {1, all}, shape.async_tensor_parallel}};
   }
   if (shares && trained) {
     operation.backward_messages = {
-        {group_names::kTensor, Collective::all_gather, {1, all}, shape.async_tensor_parallel}};
+        {communicator_names::kTensor, Collective::all_gather, {1, all}, shape.async_tensor_parallel}};
   }
   trace.add(std::move(operation));
   return rows;
@@ -245,7 +245,7 @@ void trace_cross_entropy(UnitTrace& trace, TracedTensor hidden, int64_t width, i
   operation.forward = {product, {.bytes = moved * logits}, product};
   if (trained) operation.forward.push_back(weight_gradient);
   if (ranks > 1) {
-    using group_names::kTensor;
+    using communicator_names::kTensor;
     const bool peer = shape.async_tensor_parallel;
     operation.forward_messages = {{kTensor, Collective::all_gather, {1, all}, peer}};
     if (shape.loss.parallel) {

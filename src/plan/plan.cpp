@@ -390,9 +390,9 @@ int64_t Plan::predicted_bytes(bool device_only) const {
   return std::max(training_bytes(device_only), validation_bytes(device_only));
 }
 
-const CommunicatorTraffic* Plan::traffic_of(std::string_view group) const {
+const CommunicatorTraffic* Plan::traffic_of(std::string_view communicator) const {
   for (const CommunicatorTraffic& entry : traffic) {
-    if (entry.group == group) return &entry;
+    if (entry.communicator == communicator) return &entry;
   }
   return nullptr;
 }

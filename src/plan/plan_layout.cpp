@@ -121,9 +121,9 @@ GroupAxes group_axes(const UnitDescription& unit, size_t group, const PlanReques
   axes.shards = mesh.size(axes.sharded);
   axes.replicas = mesh.size(axes.replicated);
   axes.sums_replicas = axes.replicas > 1 || request.groups_of_one;
-  axes.gather = mesh.communicator_over(group_names::kGather, axes.sharded);
-  axes.scatter = mesh.communicator_over(group_names::kScatter, axes.sharded);
-  axes.replicate = mesh.communicator_over(group_names::kReplicate, axes.replicated);
+  axes.gather = mesh.communicator_over(communicator_names::kGather, axes.sharded);
+  axes.scatter = mesh.communicator_over(communicator_names::kScatter, axes.sharded);
+  axes.replicate = mesh.communicator_over(communicator_names::kReplicate, axes.replicated);
   return axes;
 }
 

@@ -75,7 +75,7 @@ void find_matrices(const PlanRequest& request, WeightGroupPlan& group) {
   const DeviceMesh& mesh = request.place.mesh;
   if (mesh.size(axes) == 1) return;  // each rank has them whole, so none is exchanged
   group.matrices = std::move(matrices);
-  group.matrix_communicator = mesh.communicator_over(group_names::kMatrix, axes);
+  group.matrix_communicator = mesh.communicator_over(communicator_names::kMatrix, axes);
 }
 
 void assign_matrices(Plan& plan) {

@@ -40,7 +40,7 @@ void add_scales(std::vector<Exchange>& all, int64_t scales, std::string_view sha
   if (scales == 0) return;
   const Traffic traffic{1, scales * kFloat32};
   if (!shards.empty()) all.push_back({shards, Collective::all_reduce, traffic});
-  all.push_back({group_names::kTensor, Collective::all_reduce, traffic});
+  all.push_back({communicator_names::kTensor, Collective::all_reduce, traffic});
 }
 
 std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
@@ -68,7 +68,7 @@ std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
       all.push_back({axes.replicate, Collective::all_reduce, {1, group.trained_shard_numel() * size_of(group.reduce)}});
       break;
     case ActionKind::reduce_partial:
-      all.push_back({group_names::kTensor, Collective::all_reduce, {1, group.partial_numel() * kFloat32}});
+      all.push_back({communicator_names::kTensor, Collective::all_reduce, {1, group.partial_numel() * kFloat32}});
       break;
     case ActionKind::collect:
       all.push_back({group.matrix_communicator, permute, {1, matrix_bytes(plan, group).collected}});
@@ -77,7 +77,7 @@ std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
       all.push_back({group.matrix_communicator, permute, {1, matrix_bytes(plan, group).returned}});
       break;
     case ActionKind::add_tied:
-      all.push_back({group_names::kTied, Collective::all_reduce, {1, group.trained_shard_numel() * kFloat32}});
+      all.push_back({communicator_names::kTied, Collective::all_reduce, {1, group.trained_shard_numel() * kFloat32}});
       break;
     default:
       break;
@@ -88,7 +88,7 @@ std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
 std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
   std::vector<Exchange> all;
   if (action.kind == ActionKind::loss_sum) {
-    all.push_back({group_names::kLoss, Collective::all_reduce, {1, kLossMessageBytes}});
+    all.push_back({communicator_names::kLoss, Collective::all_reduce, {1, kLossMessageBytes}});
   } else if (action.kind == ActionKind::scale) {
     // Groups with the same shards send their amaxes in one message, as WeightStore::scale_shards does.
     std::map<std::string_view, int64_t> scales;
@@ -100,20 +100,20 @@ std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
     const int64_t message = plan.hidden_rows * plan.hidden_width * size_of(plan.request.training.mixed_precision_param);
     const auto parts = leaves(action);
     const auto sends = std::count_if(parts.begin(), parts.end(), [](const Action& part) { return is_send(part.kind); });
-    all.push_back({group_names::kPipeline, Collective::permute, {1, sends * message}});
+    all.push_back({communicator_names::kPipeline, Collective::permute, {1, sends * message}});
   }
   return all;
 }
 
 void add_communicators(const GroupAxes& axes, std::set<std::string>& names) {
-  using namespace group_names;
+  using namespace communicator_names;
   for (const std::string& name : {axes.gather, axes.scatter, axes.replicate}) {
     if (!name.empty() && name != kGather && name != kScatter && name != kReplicate) names.insert(name);
   }
 }
 
-void add(CommunicatorTraffic& group, Collective kind, int64_t calls, int64_t bytes_of_all) {
-  group.table[static_cast<size_t>(kind)] += Traffic{calls, bytes_of_all};
+void add(CommunicatorTraffic& communicator, Collective kind, int64_t calls, int64_t bytes_of_all) {
+  communicator.table[static_cast<size_t>(kind)] += Traffic{calls, bytes_of_all};
 }
 
 /// The traffic of a step's programs through this communicator.
@@ -153,7 +153,7 @@ void add_units(const Plan& plan, CommunicatorTraffic& traffic) {
     for (const Phase phase : {Phase::forward, Phase::replay, Phase::backward}) {
       for (const UnitTrace::Part& part : unit.trace->parts(phase, unit.policy)) {
         for (const TracedMessage* message : part.messages) {
-          if (message->communicator != traffic.group || message->through_peer_memory) continue;
+          if (message->communicator != traffic.communicator || message->through_peer_memory) continue;
           add(traffic, message->kind, microbatches * message->traffic.calls, microbatches * message->traffic.bytes);
         }
       }
@@ -187,20 +187,20 @@ std::vector<std::string> weight_communicators(const ModelDescription& model, con
 std::vector<Exchange> exchanges_of(const Plan& plan, const Action& action) {
   // Checked first: the norm of one group names the group, and is summed over the same ranks as that of all.
   if (action.kind == ActionKind::norm) {
-    return {{group_names::kModel, Collective::all_reduce, {1, kNormMessageBytes}}};
+    return {{communicator_names::kModel, Collective::all_reduce, {1, kNormMessageBytes}}};
   }
   return action.group >= 0 ? group_exchanges(plan, action) : step_exchanges(plan, action);
 }
 
 std::vector<int64_t> members_of(const Plan& plan, std::string_view communicator) {
-  std::vector<int64_t> members = plan.request.place.mesh.group(plan.request.place.rank, axes_of(communicator));
-  if (communicator != group_names::kTied) return members;
+  std::vector<int64_t> members = plan.request.place.mesh.members(plan.request.place.rank, axes_of(communicator));
+  if (communicator != communicator_names::kTied) return members;
   const std::vector<int64_t>& owners = plan.request.pipeline->rank_of_stage;
   return {members[static_cast<size_t>(owners.front())], members[static_cast<size_t>(owners.back())]};
 }
 
 int64_t ranks_of(const Plan& plan, std::string_view communicator) {
-  return communicator == group_names::kTied ? 2 : plan.request.place.mesh.size(axes_of(communicator));
+  return communicator == communicator_names::kTied ? 2 : plan.request.place.mesh.size(axes_of(communicator));
 }
 
 std::vector<std::vector<Exchange>> weight_exchanges(const Plan& plan) {
@@ -243,7 +243,7 @@ std::string layout_words(const TensorLayout& layout) {
 }
 
 void add_traffic(Plan& plan, std::span<const RepeatedProgram> step) {
-  using namespace group_names;
+  using namespace communicator_names;
   add_offload(plan, step);
   std::vector<std::string> names{kGather, kScatter, kReplicate};
   for (std::string& name : weight_communicators(plan.groups)) names.push_back(std::move(name));

@@ -204,12 +204,12 @@ void connect_ranks(Run& run) {
   // The units and the shared weights do not depend on the vocabulary, which may come from the tokenizer.
   const ModelDescription model = describe_model(config, 1);
   const PlanRequest request = plan_request(run, run.place, model);
-  run.groups = make_mesh_communicators(run.place.mesh, world.rank, timeout,
-                                       communicator_maker(world, run.device.device, transport), groups_of_one,
-                                       tied_ranks_of(request, model), weight_communicators(model, request));
-  for (Communicator* group : run.groups.all()) group->record_in(world.trace);
-  if (run.groups.world) run.log.info("Ranks communicate through {}", run.groups.world->transport());
-  run.groups.make_peer_memory = peer_memory_maker(world, run.place.mesh, run.device.device, timeout);
+  run.communicators = make_mesh_communicators(run.place.mesh, world.rank, timeout,
+                                              communicator_maker(world, run.device.device, transport), groups_of_one,
+                                              tied_ranks_of(request, model), weight_communicators(model, request));
+  for (Communicator* communicator : run.communicators.all()) communicator->record_in(world.trace);
+  if (run.communicators.world) run.log.info("Ranks communicate through {}", run.communicators.world->transport());
+  run.communicators.make_peer_memory = peer_memory_maker(world, run.place.mesh, run.device.device, timeout);
 }
 
 /// Captures this plan's work as CUDA graphs; null: eager execution.
@@ -257,7 +257,7 @@ void build_model(Run& run, std::optional<uint64_t> seed) {
   run.memory->watch([] { return "building the model"; },
                     [&] {
                       run.model.assembly = assemble(*find_model_family(request.model.name), request, strategies, plan,
-                                                    run.groups, run.device.device, seed,
+                                                    run.communicators, run.device.device, seed,
                                                     choose_kernels(config, run.device, log), std::move(recorder));
                     });
   for (const auto& parameter : run.model.assembly.model->parameter_handles()) {
@@ -287,9 +287,9 @@ void build_optimizer(Run& run) {
                           run.config.optimizer, static_cast<uint64_t>(run.config.debug.seed.value_or(0)),
                           assembly.optimizer_offload);
                     });
-  model.step_runner =
-      std::make_unique<StepRunner>(*assembly.executor, *model.optimizer, assembly.group_parameters, training.max_norm,
-                                   StepCommunicators{run.groups.loss, run.groups.model, run.groups.of_weights});
+  model.step_runner = std::make_unique<StepRunner>(
+      *assembly.executor, *model.optimizer, assembly.group_parameters, training.max_norm,
+      StepCommunicators{run.communicators.loss, run.communicators.model, run.communicators.of_weights});
   if (training.spike_guard != "off") {
     model.guard = std::make_unique<SpikeGuard>(training.spike_window, training.spike_threshold,
                                                /*skips=*/training.spike_guard == "skip", run.device.device);
@@ -336,7 +336,7 @@ void open_data(Run& run) {
   run.data.stream = std::make_unique<BatchStream>(std::move(chunks), batch, options);
   if (config.validation.enable && !run.world.fake) {
     run.validator = std::make_unique<Validator>(config, run.data.tokenizer, run.model.description.block_causal,
-                                                run.place, run.groups.loss, run.log);
+                                                run.place, run.communicators.loss, run.log);
   }
 }
 

@@ -237,14 +237,14 @@ at::Tensor Generator::read(const std::vector<std::vector<int32_t>>& tokens, cons
 
 std::vector<int32_t> Generator::agreed(std::vector<int32_t> tokens) {
   stopped_ = StopSignals::received() != 0;
-  if (!run_.groups.world) return tokens;
+  if (!run_.communicators.world) return tokens;
   at::Tensor all = at::zeros({samples_ + 1}, at::TensorOptions(at::kLong));
   all[samples_] = stopped_ ? 1 : 0;
   if (run_.world.rank == 0) {
     for (int64_t i = 0; i < samples_; ++i) all[i] = tokens[static_cast<size_t>(i)];
   }
   all = all.to(run_.device.device);
-  run_.groups.world->all_reduce({all})->wait();
+  run_.communicators.world->all_reduce({all})->wait();
   all = all.cpu();
   for (int64_t i = 0; i < samples_; ++i) tokens[static_cast<size_t>(i)] = all[i].item<int32_t>();
   stopped_ = all[samples_].item<int64_t>() > 0;

@@ -69,13 +69,13 @@ at::Tensor infer(const Run& run, const BatchContext& batch, UnitMode mode) {
   std::vector<int64_t> shape = (batch.logit_rows.defined() ? batch.logit_rows : batch.tokens).sizes().vec();
   shape.push_back(run.model.description.vocabulary);
   result = result.defined() ? result.to(at::kFloat) : at::zeros(shape, batch.tokens.options().dtype(at::kFloat));
-  run.groups.pipeline->all_reduce({result})->wait();
+  run.communicators.pipeline->all_reduce({result})->wait();
   return result;
 }
 
 void use_training_timeouts(Run& run) {
   const std::chrono::seconds timeout(run.config.comm.train_timeout_seconds);
-  run.groups.set_timeout(timeout);
+  run.communicators.set_timeout(timeout);
   if (run.model.assembly.peer_memory) run.model.assembly.peer_memory->set_timeout(timeout);
 }
 
@@ -91,7 +91,7 @@ void close_communicators(Run& run) {
                                  .report = {}};
     make_store_barrier(world.store->clone(), "end", world.rank, world.size, options)->exchange({});
   }
-  run.groups.shut_down();
+  run.communicators.shut_down();
 }
 
 }  // namespace titan

@@ -189,9 +189,9 @@ Requests RunReporter::read_next() {
     enqueued_.pop_front();
   }
   if (!pending_.empty()) {
-    if (run_.groups.world) compare_ranks(pending_.back());
+    if (run_.communicators.world) compare_ranks(pending_.back());
     if (is_first) run_.memory->compare_libraries();
-    if (!run_.groups.world || run_.device.device.is_cpu()) flush();
+    if (!run_.communicators.world || run_.device.device.is_cpu()) flush();
   }
   return values.requests;
 }
@@ -206,7 +206,7 @@ RunReporter::PendingReport RunReporter::report_of(const EnqueuedStep& read, cons
 }
 
 void RunReporter::compare_ranks(PendingReport& made) {
-  RankComparison ranks(made.report, made.own_loss, *run_.groups.world, run_.device.device);
+  RankComparison ranks(made.report, made.own_loss, *run_.communicators.world, run_.device.device);
   const std::lock_guard lock(mutex_);
   made.ranks.emplace(std::move(ranks));
 }
@@ -303,7 +303,7 @@ Requests RunReporter::end_steps() {
     pending_.push_back(report_of(read, values, meter_->report(read.step, read.learning_rate, values, read.counters)));
     unreported_.reset();
   }
-  if (run_.groups.world) compare_ranks(pending_.back());
+  if (run_.communicators.world) compare_ranks(pending_.back());
   flush();
   return requests;
 }

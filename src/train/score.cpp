@@ -71,7 +71,7 @@ std::vector<double> negative_log_likelihoods(const Run& run, std::span<const Sco
         infer(run, to_device(batch, 1.0, block_causal, run.device.device, run.share), UnitMode::evaluate);
     if (first + mine < std::ssize(windows)) sums[index] += loss;
   }
-  if (run.groups.loss) run.groups.loss->all_reduce({sums})->wait();
+  if (run.communicators.loss) run.communicators.loss->all_reduce({sums})->wait();
   sums = sums.cpu();
   std::vector<double> results(texts.size(), 0.0);
   for (size_t i = 0; i < windows.size(); ++i) results[windows[i].text] += sums[static_cast<int64_t>(i)].item<double>();

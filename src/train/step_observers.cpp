@@ -50,7 +50,7 @@ void StepObservers::finish() {
 DebugDump* StepObservers::begin_work(int64_t step, std::span<const BatchContext> microbatches) {
   dump_ = dump_of(step, microbatches);
   counts_traffic_ = checks_traffic(step);
-  if (counts_traffic_) run_.groups.reset_traffic();
+  if (counts_traffic_) run_.communicators.reset_traffic();
   return dump_.get();
 }
 
@@ -66,7 +66,7 @@ std::unique_ptr<DebugDump> StepObservers::dump_of(int64_t step, std::span<const 
   const std::vector<int64_t>& wanted = run_.config.debug.dump_steps;
   if (run_.world.fake || std::find(wanted.begin(), wanted.end(), step) == wanted.end()) return nullptr;
   const bool pipeline = run_.model.plan().request.pipeline.has_value();
-  DumpRanks ranks{run_.groups.world, run_.groups.data, run_.share.split, run_.world.rank == 0, pipeline};
+  DumpRanks ranks{run_.communicators.world, run_.communicators.data, run_.share.split, run_.world.rank == 0, pipeline};
   auto dump = std::make_unique<DebugDump>(run_.model.parameters, microbatches, std::move(ranks));
   if (run_.config.debug.dump_logits) {
     std::vector<at::Tensor> logits;
@@ -85,7 +85,7 @@ bool StepObservers::checks_traffic(int64_t step) const {
 void StepObservers::check_traffic_of(int64_t step) {
   traffic_is_known_ = true;
   const Plan& plan = run_.model.plan();
-  const TrafficCheck check = check_traffic(plan, run_.groups);
+  const TrafficCheck check = check_traffic(plan, run_.communicators);
   run_.log.info("This rank sent {} in {} collectives in step {}, {}", human_bytes(check.sent_bytes), check.calls, step,
                 check.differences.empty() ? "as planned" : "which is not what was planned:");
   if (!check.differences.empty()) report_differences(check.differences);

@@ -32,7 +32,7 @@ class StopVote {
  private:
   void start() {
     const at::Tensor asked = to_device_soon({StopSignals::received() != 0 ? 1.0 : 0.0}, run_.device.device);
-    if (run_.groups.world) run_.groups.world->all_reduce({asked})->wait();
+    if (run_.communicators.world) run_.communicators.world->all_reduce({asked})->wait();
     pending_.emplace(asked);
   }
   static bool is_asked(HostCopy& copy) { return copy.wait()[0] > 0; }

@@ -107,7 +107,7 @@ class RankOptions(RanksTest):
     def test_a_rank_that_hangs_ends_all_after_the_limit_of_an_asynchronous_exchange(self):
         options = [TENSOR, "--parallelism.enable_async_tensor_parallel"]
         # In the exchange or in the next collective, wherever the others are.
-        self.expect_end_of_a_hanging_run(r"rank 1 (of group tp/0 )?sent nothing for 3 s", *options)
+        self.expect_end_of_a_hanging_run(r"rank 1 (of communicator tp/0 )?sent nothing for 3 s", *options)
 
     def expect_end_of_a_hanging_run(self, reason, *options):
         limit = 3

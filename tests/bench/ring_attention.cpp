@@ -67,16 +67,16 @@ class LibtorchCore : public AttentionCore {
 };
 
 /// After a small one, which wakes threads and connections.
-double seconds_of(const AttentionCore& core, const Sizes& sizes, Communicator* group) {
+double seconds_of(const AttentionCore& core, const Sizes& sizes, Communicator* communicator) {
   at::set_num_threads(static_cast<int>(sizes.threads));
   Attention({256, sizes.heads, sizes.head_dim, sizes.threads}).run(core);
   const Attention attention(sizes);
   at::Tensor clock = at::zeros({1}, at::kDouble);
-  if (group) group->all_reduce({clock})->wait();  // start together
+  if (communicator) communicator->all_reduce({clock})->wait();  // start together
   const auto start = std::chrono::steady_clock::now();
   attention.run(core);
   clock[0] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (group) group->all_reduce({clock}, Reduction::max)->wait();
+  if (communicator) communicator->all_reduce({clock}, Reduction::max)->wait();
   return clock.item<double>();
 }
 

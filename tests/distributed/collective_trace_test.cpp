@@ -14,11 +14,11 @@ std::vector<json> calls_of(const CollectiveTrace& trace) { return json::parse(tr
 
 TEST(CollectiveTrace, HoldsGroupKindBytesAndWhatHasBeenWaitedFor) {
   auto trace = std::make_shared<CollectiveTrace>(10);
-  const auto group = make_fake_communicator("fsdp_gather", /*rank=*/1, /*size=*/2);
+  const auto communicator = make_fake_communicator("fsdp_gather", /*rank=*/1, /*size=*/2);
   EXPECT_TRUE(trace->is_empty());
-  group->record_in(trace);
-  group->all_gather({at::empty({6})}, {at::empty({3})})->wait();
-  const Pending open = group->all_reduce({at::empty({5}, at::kDouble)});
+  communicator->record_in(trace);
+  communicator->all_gather({at::empty({6})}, {at::empty({3})})->wait();
+  const Pending open = communicator->all_reduce({at::empty({5}, at::kDouble)});
 
   const std::vector<json> calls = calls_of(*trace);
   ASSERT_EQ(calls.size(), 2);
@@ -36,9 +36,9 @@ TEST(CollectiveTrace, HoldsGroupKindBytesAndWhatHasBeenWaitedFor) {
 TEST(CollectiveTrace, NumbersTheCallsOfEveryGroupForItself) {
   auto trace = std::make_shared<CollectiveTrace>(10);
   const auto one = make_fake_communicator("tp", 0, 2), other = make_fake_communicator("pp", 0, 2);
-  for (Communicator* group : {one.get(), other.get()}) group->record_in(trace);
-  for (Communicator* group : {one.get(), one.get(), other.get(), one.get()}) {
-    group->all_reduce({at::empty({1})})->wait();
+  for (Communicator* communicator : {one.get(), other.get()}) communicator->record_in(trace);
+  for (Communicator* communicator : {one.get(), one.get(), other.get(), one.get()}) {
+    communicator->all_reduce({at::empty({1})})->wait();
   }
   std::vector<std::pair<std::string, int>> numbers;
   for (const json& call : calls_of(*trace)) numbers.emplace_back(call.at("group"), call.at("call"));
@@ -48,10 +48,10 @@ TEST(CollectiveTrace, NumbersTheCallsOfEveryGroupForItself) {
 
 TEST(CollectiveTrace, KeepsTheLatestCallsAndNoOthers) {
   auto trace = std::make_shared<CollectiveTrace>(3);
-  const auto group = make_fake_communicator("tp", 0, 2);
-  group->record_in(trace);
-  const Pending oldest = group->all_reduce({at::empty({1})});
-  for (int i = 0; i < 4; ++i) group->all_reduce({at::empty({1})})->wait();
+  const auto communicator = make_fake_communicator("tp", 0, 2);
+  communicator->record_in(trace);
+  const Pending oldest = communicator->all_reduce({at::empty({1})});
+  for (int i = 0; i < 4; ++i) communicator->all_reduce({at::empty({1})})->wait();
   oldest->wait();  // its place is another call's now
   const std::vector<json> calls = calls_of(*trace);
   ASSERT_EQ(calls.size(), 3);
@@ -63,12 +63,12 @@ TEST(CollectiveTrace, KeepsTheLatestCallsAndNoOthers) {
 
 TEST(CollectiveTrace, AGroupThatNobodyRecordsWorksAsBefore) {
   auto trace = std::make_shared<CollectiveTrace>(3);
-  const auto group = make_fake_communicator("tp", 0, 2);
-  group->record_in(trace);
-  group->record_in(nullptr);
-  group->all_reduce({at::empty({1})})->wait();
+  const auto communicator = make_fake_communicator("tp", 0, 2);
+  communicator->record_in(trace);
+  communicator->record_in(nullptr);
+  communicator->all_reduce({at::empty({1})})->wait();
   EXPECT_TRUE(trace->is_empty());
-  EXPECT_EQ(group->traffic()[static_cast<size_t>(Collective::all_reduce)].calls, 1);
+  EXPECT_EQ(communicator->traffic()[static_cast<size_t>(Collective::all_reduce)].calls, 1);
 }
 
 }  // namespace

@@ -22,9 +22,9 @@ std::unique_ptr<Communicator> make(Backend backend, const c10::intrusive_ptr<c10
                                    const CommunicatorRequest& request) {
   if (backend == Backend::gloo) return make_gloo_communicator(store, request);
   std::string refusal;
-  auto group = make_host_communicator(store, request, refusal);
-  if (!group) throw Error(ExitCode::launcher, refusal);
-  return group;
+  auto communicator = make_host_communicator(store, request, refusal);
+  if (!communicator) throw Error(ExitCode::launcher, refusal);
+  return communicator;
 }
 
 /// Runs `act` on `size` ranks, each with its communicator, and throws what a rank threw.
@@ -66,9 +66,11 @@ at::Tensor numbers(at::IntArrayRef shape, int64_t rank, int64_t salt = 0) {
 }
 
 TEST_P(Communicators, GatherPutsTheRowsOfAllRanksBelowEachOther) {
-  on_ranks(3, [](Communicator& group) {
+  on_ranks(3, [](Communicator& communicator) {
     at::Tensor weights = at::empty({6, 5}), bias = at::empty({3});
-    group.all_gather({weights, bias}, {numbers({2, 5}, group.rank()), numbers({1}, group.rank(), 9)})->wait();
+    communicator
+        .all_gather({weights, bias}, {numbers({2, 5}, communicator.rank()), numbers({1}, communicator.rank(), 9)})
+        ->wait();
     for (int64_t rank = 0; rank < 3; ++rank) {
       EXPECT_TRUE(weights.narrow(0, 2 * rank, 2).equal(numbers({2, 5}, rank)));
       EXPECT_TRUE(bias.narrow(0, rank, 1).equal(numbers({1}, rank, 9)));
@@ -77,34 +79,36 @@ TEST_P(Communicators, GatherPutsTheRowsOfAllRanksBelowEachOther) {
 }
 
 TEST_P(Communicators, ReduceScatterGivesEachRankItsRowsOfTheSums) {
-  on_ranks(3, [](Communicator& group) {
+  on_ranks(3, [](Communicator& communicator) {
     at::Tensor rows = at::empty({2, 4}), more = at::empty({1});
-    group.reduce_scatter({rows, more}, {numbers({6, 4}, group.rank()), numbers({3}, group.rank(), 5)})->wait();
+    communicator
+        .reduce_scatter({rows, more}, {numbers({6, 4}, communicator.rank()), numbers({3}, communicator.rank(), 5)})
+        ->wait();
     at::Tensor sum = numbers({6, 4}, 0) + numbers({6, 4}, 1) + numbers({6, 4}, 2);
     at::Tensor sum_of_more = numbers({3}, 0, 5) + numbers({3}, 1, 5) + numbers({3}, 2, 5);
-    EXPECT_TRUE(rows.equal(sum.narrow(0, 2 * group.rank(), 2)));
-    EXPECT_TRUE(more.equal(sum_of_more.narrow(0, group.rank(), 1)));
+    EXPECT_TRUE(rows.equal(sum.narrow(0, 2 * communicator.rank(), 2)));
+    EXPECT_TRUE(more.equal(sum_of_more.narrow(0, communicator.rank(), 1)));
   });
 }
 
 TEST_P(Communicators, NarrowSumsAreRoundedOnce) {
-  on_ranks(2, [](Communicator& group) {
+  on_ranks(2, [](Communicator& communicator) {
     at::Tensor rows = at::empty({1, 64}, at::kBFloat16);
-    group.reduce_scatter({rows}, {numbers({2, 64}, group.rank()).to(at::kBFloat16)})->wait();
+    communicator.reduce_scatter({rows}, {numbers({2, 64}, communicator.rank()).to(at::kBFloat16)})->wait();
     auto widened = [](int64_t rank) { return numbers({2, 64}, rank).to(at::kBFloat16).to(at::kFloat); };
-    EXPECT_TRUE(rows[0].equal((widened(0) + widened(1))[group.rank()].to(at::kBFloat16)));
+    EXPECT_TRUE(rows[0].equal((widened(0) + widened(1))[communicator.rank()].to(at::kBFloat16)));
   });
 }
 
 TEST_P(Communicators, AllReduceWorksInPlaceForEveryReductionAndType) {
-  on_ranks(4, [](Communicator& group) {
-    const int64_t rank = group.rank();
+  on_ranks(4, [](Communicator& communicator) {
+    const int64_t rank = communicator.rank();
     at::Tensor counts = at::full({22}, rank + (int64_t{1} << 40), at::kLong);
     at::Tensor apart = at::full({3, 2}, static_cast<float>(rank));
     at::Tensor exact = at::full({}, 0.125 * static_cast<double>(rank), at::kDouble);
-    group.all_reduce({counts})->wait();
-    group.all_reduce({apart, apart.new_full({1}, 2.0)}, Reduction::max)->wait();
-    group.all_reduce({exact}, Reduction::min)->wait();
+    communicator.all_reduce({counts})->wait();
+    communicator.all_reduce({apart, apart.new_full({1}, 2.0)}, Reduction::max)->wait();
+    communicator.all_reduce({exact}, Reduction::min)->wait();
     EXPECT_TRUE(counts.eq(6 + (int64_t{1} << 42)).all().item<bool>());
     EXPECT_TRUE(apart.eq(3).all().item<bool>());
     EXPECT_EQ(exact.item<double>(), 0.0);
@@ -113,22 +117,22 @@ TEST_P(Communicators, AllReduceWorksInPlaceForEveryReductionAndType) {
 
 TEST_P(Communicators, EveryRankGetsTheSameBits) {
   std::vector<at::Tensor> sums(4);
-  on_ranks(4, [&](Communicator& group) {
-    at::Tensor values = numbers({1000}, group.rank()) * 1e3;
-    group.all_reduce({values})->wait();
-    sums[static_cast<size_t>(group.rank())] = values;
+  on_ranks(4, [&](Communicator& communicator) {
+    at::Tensor values = numbers({1000}, communicator.rank()) * 1e3;
+    communicator.all_reduce({values})->wait();
+    sums[static_cast<size_t>(communicator.rank())] = values;
   });
   for (const at::Tensor& sum : sums) EXPECT_TRUE(sum.equal(sums[0]));
 }
 
 TEST_P(Communicators, ManyMayBeUnderWayAndBeWaitedForInAnyOrder) {
-  on_ranks(3, [](Communicator& group) {
+  on_ranks(3, [](Communicator& communicator) {
     std::vector<at::Tensor> outputs;
     std::vector<Pending> pending;
     for (int64_t i = 0; i < 11; ++i) {
       const int64_t rows = 1 + 400 * (i % 3);  // later messages are larger than memory made for the first
       outputs.push_back(at::empty({3 * rows, 7}));
-      pending.push_back(group.all_gather({outputs.back()}, {numbers({rows, 7}, group.rank(), i)}));
+      pending.push_back(communicator.all_gather({outputs.back()}, {numbers({rows, 7}, communicator.rank(), i)}));
     }
     for (size_t i : {3, 0, 1, 10, 9, 2, 8, 7, 4, 6, 5}) pending[i]->wait();
     for (int64_t i = 0; i < 11; ++i) {
@@ -145,27 +149,27 @@ TEST_P(Communicators, ARankThatSendsNothingIsAnErrorThatNamesTheGroup) {
   try {
     on_ranks(
         2,
-        [](Communicator& group) {
+        [](Communicator& communicator) {
           at::Tensor value = at::ones({1});
-          if (group.rank() == 0) group.all_reduce({value})->wait();
+          if (communicator.rank() == 0) communicator.all_reduce({value})->wait();
         },
         std::chrono::milliseconds(200));
     FAIL() << "nobody answered, and nobody said so";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::peer_failure);
-    EXPECT_NE(std::string(error.what()).find("group test"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("communicator test"), std::string::npos) << error.what();
   }
 }
 
 TEST_P(Communicators, CallsAndBytesAreCounted) {
-  on_ranks(2, [](Communicator& group) {
+  on_ranks(2, [](Communicator& communicator) {
     at::Tensor whole = at::empty({4, 8}), part = at::empty({2, 8});
-    group.all_gather({whole}, {part.zero_()})->wait();
-    group.reduce_scatter({part}, {whole})->wait();
-    group.all_reduce({part})->wait();
-    EXPECT_EQ(group.traffic()[size_t(Collective::all_gather)], (Traffic{1, 128}));
-    EXPECT_EQ(group.traffic()[size_t(Collective::reduce_scatter)], (Traffic{1, 128}));
-    EXPECT_EQ(group.traffic()[size_t(Collective::all_reduce)], (Traffic{1, 64}));
+    communicator.all_gather({whole}, {part.zero_()})->wait();
+    communicator.reduce_scatter({part}, {whole})->wait();
+    communicator.all_reduce({part})->wait();
+    EXPECT_EQ(communicator.traffic()[size_t(Collective::all_gather)], (Traffic{1, 128}));
+    EXPECT_EQ(communicator.traffic()[size_t(Collective::reduce_scatter)], (Traffic{1, 128}));
+    EXPECT_EQ(communicator.traffic()[size_t(Collective::all_reduce)], (Traffic{1, 64}));
   });
 }
 
@@ -173,9 +177,9 @@ INSTANTIATE_TEST_SUITE_P(Cpu, Communicators, ::testing::Values(Backend::host, Ba
                          [](const auto& backend) { return backend.param == Backend::host ? "Host" : "Gloo"; });
 
 TEST(HostCommunicator, AMessageIsWhatItWasWhenItWasIssued) {
-  on_ranks_over(Backend::host, 2, [](Communicator& group) {
-    at::Tensor mine = numbers({4}, group.rank()), all = at::empty({8});
-    Pending pending = group.all_gather({all}, {mine});
+  on_ranks_over(Backend::host, 2, [](Communicator& communicator) {
+    at::Tensor mine = numbers({4}, communicator.rank()), all = at::empty({8});
+    Pending pending = communicator.all_gather({all}, {mine});
     EXPECT_TRUE(pending->inputs_free());
     mine.zero_();
     pending->wait();
@@ -188,12 +192,12 @@ TEST(HostCommunicator, AMessageIsNotOverwrittenBeforeAllRanksHaveReadIt) {
   std::promise<void> tried;
   on_ranks_over(
       Backend::host, 2,
-      [&](Communicator& group) {
-        const at::Tensor mine = numbers({4}, group.rank());
+      [&](Communicator& communicator) {
+        const at::Tensor mine = numbers({4}, communicator.rank());
         std::vector<Pending> pending;
-        auto gather = [&] { pending.push_back(group.all_gather({at::empty({8})}, {mine})); };
+        auto gather = [&] { pending.push_back(communicator.all_gather({at::empty({8})}, {mine})); };
         for (int i = 0; i < 4; ++i) gather();
-        if (group.rank() == 1) {  // which has read none of them
+        if (communicator.rank() == 1) {  // which has read none of them
           tried.get_future().wait_for(std::chrono::seconds(60));
           return;
         }
@@ -206,7 +210,7 @@ TEST(HostCommunicator, AMessageIsNotOverwrittenBeforeAllRanksHaveReadIt) {
 TEST(HostCommunicator, WithoutMemoryToShareAllMembersAreTold) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   // What a first rank of another container would publish: a process that is not here.
-  store->set("host_group/test/0", std::vector<uint8_t>{'0', ':', '0', ':', '1', ':', '1'});
+  store->set("host_communicator/test/0", std::vector<uint8_t>{'0', ':', '0', ':', '1', ':', '1'});
   std::vector<std::string> refusals(2);
   std::vector<std::thread> threads;
   for (int64_t rank : {1, 2}) {
@@ -216,7 +220,7 @@ TEST(HostCommunicator, WithoutMemoryToShareAllMembersAreTold) {
     });
   }
   const std::string ready = "ready";
-  store->set("host_group/test/0/answer/0", std::vector<uint8_t>(ready.begin(), ready.end()));
+  store->set("host_communicator/test/0/answer/0", std::vector<uint8_t>(ready.begin(), ready.end()));
   for (std::thread& thread : threads) thread.join();
   for (const std::string& refusal : refusals) EXPECT_NE(refusal.find("cannot be opened"), std::string::npos) << refusal;
 }

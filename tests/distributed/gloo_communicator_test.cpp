@@ -14,8 +14,8 @@
 namespace titan {
 namespace {
 
-/// Calls `work` for every rank of a group on a thread of its own; what one throws fails the test.
-void on_ranks(int64_t size, const std::function<void(Communicator& group)>& work) {
+/// Calls `work` for every rank of a communicator on a thread of its own; what one throws fails the test.
+void on_ranks(int64_t size, const std::function<void(Communicator& communicator)>& work) {
   // LibTorch's flight recorder is one for the process and not made for several ranks in it.
   ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
   auto store = c10::make_intrusive<c10d::HashStore>();
@@ -46,33 +46,33 @@ const std::vector<double> kShares{256, 1, 1, 2};
 constexpr double kSum = 260;
 
 TEST(GlooCommunicator, AnAllReduceOfNarrowNumbersAddsInFp32AndRoundsOnce) {
-  on_ranks(4, [](Communicator& group) {
-    const double mine = kShares[static_cast<size_t>(group.rank())];
+  on_ranks(4, [](Communicator& communicator) {
+    const double mine = kShares[static_cast<size_t>(communicator.rank())];
     at::Tensor a = narrow({mine, -mine, 0.5 * mine});  // three elements among four ranks
     at::Tensor b = narrow({2 * mine, mine}).view({2, 1});
-    group.all_reduce({a, b})->wait();
+    communicator.all_reduce({a, b})->wait();
     EXPECT_TRUE(a.equal(narrow({kSum, -kSum, 0.5 * kSum}))) << a;
     EXPECT_TRUE(b.equal(narrow({2 * kSum, kSum}).view({2, 1}))) << b;
-    EXPECT_EQ(group.traffic()[static_cast<size_t>(Collective::all_reduce)], (Traffic{1, 10}));
+    EXPECT_EQ(communicator.traffic()[static_cast<size_t>(Collective::all_reduce)], (Traffic{1, 10}));
   });
 }
 
 TEST(GlooCommunicator, AReduceScatterOfNarrowNumbersAddsInFp32AndRoundsOnce) {
-  on_ranks(4, [](Communicator& group) {
-    const double mine = kShares[static_cast<size_t>(group.rank())];
+  on_ranks(4, [](Communicator& communicator) {
+    const double mine = kShares[static_cast<size_t>(communicator.rank())];
     at::Tensor sum = narrow({0});
-    group.reduce_scatter({sum}, {narrow({mine, 2 * mine, 4 * mine, 8 * mine})})->wait();
-    EXPECT_EQ(sum.item<double>(), kSum * static_cast<double>(1 << group.rank()));
+    communicator.reduce_scatter({sum}, {narrow({mine, 2 * mine, 4 * mine, 8 * mine})})->wait();
+    EXPECT_EQ(sum.item<double>(), kSum * static_cast<double>(1 << communicator.rank()));
   });
 }
 
 TEST(GlooCommunicator, ReductionsUnderWayTogetherDoNotMixUpTheirParts) {
-  on_ranks(3, [](Communicator& group) {
+  on_ranks(3, [](Communicator& communicator) {
     std::vector<at::Tensor> sums;
     std::vector<Pending> pending;
     for (int i = 0; i < 4; ++i) {
       sums.push_back(at::full({5 + i}, double(i + 1), at::TensorOptions(i % 2 ? at::kFloat : at::kBFloat16)));
-      pending.push_back(group.all_reduce({sums.back()}));
+      pending.push_back(communicator.all_reduce({sums.back()}));
     }
     for (int i = 0; i < 4; ++i) {
       pending[static_cast<size_t>(i)]->wait();
@@ -83,13 +83,13 @@ TEST(GlooCommunicator, ReductionsUnderWayTogetherDoNotMixUpTheirParts) {
 
 TEST(GlooCommunicator, MessagesWithoutAnyElementArrive) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    on_ranks(3, [type](Communicator& group) {
+    on_ranks(3, [type](Communicator& communicator) {
       const at::Tensor nothing = at::empty({0, 4}, at::TensorOptions(type));
-      group.all_gather({at::empty({0, 4}, nothing.options())}, {nothing})->wait();
-      group.reduce_scatter({nothing}, {at::empty({0, 4}, nothing.options())})->wait();
-      group.all_reduce({nothing})->wait();
+      communicator.all_gather({at::empty({0, 4}, nothing.options())}, {nothing})->wait();
+      communicator.reduce_scatter({nothing}, {at::empty({0, 4}, nothing.options())})->wait();
+      communicator.all_reduce({nothing})->wait();
       at::Tensor one = at::ones({1}, nothing.options());
-      group.all_reduce({one})->wait();
+      communicator.all_reduce({one})->wait();
       EXPECT_EQ(one.item<double>(), 3) << "and the next message is its own";
     });
   }

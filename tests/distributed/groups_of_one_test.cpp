@@ -19,23 +19,23 @@ class GroupsOfOne : public testing::TestWithParam<at::DeviceType> {
     if (GetParam() == at::kCUDA && !has_gpu()) GTEST_SKIP() << "there is no CUDA device here";
     World world{.rank = 0, .size = 1, .local_rank = 0, .store = {}, .launcher = {}};
     world.store = c10::make_intrusive<c10d::HashStore>();
-    groups_ =
+    communicators_ =
         make_mesh_communicators(DeviceMesh({}, 1), 0, std::chrono::seconds(60), communicator_maker(world, device_),
                                 /*groups_of_one=*/true);
   }
-  void TearDown() override { groups_.shut_down(); }
+  void TearDown() override { communicators_.shut_down(); }
 
   at::Tensor numbers(at::IntArrayRef shape, at::ScalarType type = at::kFloat) const {
     return at::arange(1, 1 + c10::multiply_integers(shape), at::TensorOptions(device_)).view(shape).to(type);
   }
 
   at::Device device_{GetParam(), static_cast<c10::DeviceIndex>(GetParam() == at::kCUDA ? 0 : -1)};
-  MeshCommunicators groups_;
+  MeshCommunicators communicators_;
 };
 
 TEST_P(GroupsOfOne, ExistForEveryPartOfTheMesh) {
-  EXPECT_EQ(groups_.all().size(), 9u);
-  for (const Communicator* group : groups_.all()) EXPECT_EQ(group->size(), 1);
+  EXPECT_EQ(communicators_.all().size(), 9u);
+  for (const Communicator* communicator : communicators_.all()) EXPECT_EQ(communicator->size(), 1);
 }
 
 TEST_P(GroupsOfOne, GatherAndScatterWhatTheyAreGiven) {
@@ -46,8 +46,8 @@ TEST_P(GroupsOfOne, GatherAndScatterWhatTheyAreGiven) {
       gathered.push_back(at::zeros_like(input));
       scattered.push_back(at::zeros_like(input));
     }
-    groups_.gather->all_gather(gathered, inputs)->wait();
-    groups_.scatter->reduce_scatter(scattered, inputs)->wait();
+    communicators_.gather->all_gather(gathered, inputs)->wait();
+    communicators_.scatter->reduce_scatter(scattered, inputs)->wait();
     for (size_t i = 0; i < inputs.size(); ++i) {
       EXPECT_TRUE(gathered[i].equal(inputs[i])) << i;
       EXPECT_TRUE(scattered[i].equal(inputs[i])) << i;
@@ -59,15 +59,15 @@ TEST_P(GroupsOfOne, LeaveWhatTheyReduceAsItIs) {
   for (const Reduction reduction : {Reduction::sum, Reduction::max, Reduction::min}) {
     for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kLong}) {
       const at::Tensor reduced = numbers({11}, type);
-      groups_.model->all_reduce({reduced}, reduction)->wait();
+      communicators_.model->all_reduce({reduced}, reduction)->wait();
       EXPECT_TRUE(reduced.equal(numbers({11}, type)));
     }
   }
 }
 
 TEST_P(GroupsOfOne, CountTheirCallsAndBytes) {
-  groups_.world->all_reduce({numbers({4}), numbers({6})})->wait();
-  const Traffic& counted = groups_.world->traffic()[static_cast<size_t>(Collective::all_reduce)];
+  communicators_.world->all_reduce({numbers({4}), numbers({6})})->wait();
+  const Traffic& counted = communicators_.world->traffic()[static_cast<size_t>(Collective::all_reduce)];
   EXPECT_EQ(counted.calls, 1);
   EXPECT_EQ(counted.bytes, 40);
 }

@@ -22,15 +22,15 @@ struct Told {
 
 TEST(OverdueWatch, NamesWhatDidNotEndInTimeAndTheLimit) {
   Told told;
-  told.watch.add([] { return false; }, "all-gather 7 of group tp", kLong);
-  told.watch.add([] { return false; }, "all-reduce 3 of group loss", milliseconds(20));
-  EXPECT_EQ(told.text.get(), "all-reduce 3 of group loss did not end within 0.02 s: a rank hangs or is behind");
+  told.watch.add([] { return false; }, "all-gather 7 of communicator tp", kLong);
+  told.watch.add([] { return false; }, "all-reduce 3 of communicator loss", milliseconds(20));
+  EXPECT_EQ(told.text.get(), "all-reduce 3 of communicator loss did not end within 0.02 s: a rank hangs or is behind");
 }
 
 TEST(OverdueWatch, FailedWorkIsToldOfWithItsReason) {
   Told told;
-  told.watch.add([]() -> bool { throw std::runtime_error("the link is down"); }, "permute 1 of group pp", kLong);
-  EXPECT_EQ(told.text.get(), "permute 1 of group pp failed: the link is down");
+  told.watch.add([]() -> bool { throw std::runtime_error("the link is down"); }, "permute 1 of communicator pp", kLong);
+  EXPECT_EQ(told.text.get(), "permute 1 of communicator pp failed: the link is down");
 }
 
 TEST(OverdueWatch, WorkThatEndsIsLetGoOfAndNeverToldOf) {

@@ -24,8 +24,8 @@ std::unique_ptr<Communicator> make(const c10::intrusive_ptr<c10d::Store>& store,
   return make_host_communicator(store, request, refusal);
 }
 
-/// Runs `work` as every rank of one group; expectations inside count as the test's.
-void as_ranks(const std::function<void(Communicator& group)>& work) {
+/// Runs `work` as every rank of one communicator; expectations inside count as the test's.
+void as_ranks(const std::function<void(Communicator& communicator)>& work) {
   ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);  // the library's recorder is made for one rank a process
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> threads;
@@ -43,100 +43,106 @@ void as_ranks(const std::function<void(Communicator& group)>& work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-int64_t next(const Communicator& group) { return (group.rank() + 1) % group.size(); }
-int64_t previous(const Communicator& group) { return (group.rank() + group.size() - 1) % group.size(); }
+int64_t next(const Communicator& communicator) { return (communicator.rank() + 1) % communicator.size(); }
+int64_t previous(const Communicator& communicator) {
+  return (communicator.rank() + communicator.size() - 1) % communicator.size();
+}
 
 at::Tensor filled(double value) { return at::full({2, 3}, value); }
 
 TEST_P(Permute, HandsEveryRankThePreviousOnesTensors) {
-  as_ranks([](Communicator& group) {
-    const auto rank = static_cast<double>(group.rank());
+  as_ranks([](Communicator& communicator) {
+    const auto rank = static_cast<double>(communicator.rank());
     at::Tensor whole = at::empty({2, 3}), columns = at::empty({3, 2}).t();
     const at::Tensor sent_columns = filled(10 + rank).t().contiguous().t();
-    group.permute({whole, columns}, {filled(rank), sent_columns}, next(group), previous(group))->wait();
-    const auto from = static_cast<double>(previous(group));
+    communicator.permute({whole, columns}, {filled(rank), sent_columns}, next(communicator), previous(communicator))
+        ->wait();
+    const auto from = static_cast<double>(previous(communicator));
     EXPECT_TRUE(at::equal(whole, filled(from)));
     EXPECT_TRUE(at::equal(columns, filled(10 + from)));
-    EXPECT_EQ(group.traffic()[static_cast<size_t>(Collective::permute)], (Traffic{1, 2 * 6 * 4}));
+    EXPECT_EQ(communicator.traffic()[static_cast<size_t>(Collective::permute)], (Traffic{1, 2 * 6 * 4}));
   });
 }
 
 TEST_P(Permute, ATensorThatIsNotContiguousKeepsItsElementsInPlace) {
-  as_ranks([](Communicator& group) {
+  as_ranks([](Communicator& communicator) {
     const at::Tensor sent = at::arange(6, at::kFloat).view({3, 2}).t();
     at::Tensor received = at::empty({2, 3});
-    group.permute({received}, {sent}, next(group), previous(group))->wait();
+    communicator.permute({received}, {sent}, next(communicator), previous(communicator))->wait();
     EXPECT_TRUE(at::equal(received, sent));
   });
 }
 
 TEST_P(Permute, MessagesUnderWayAtOnceArriveInTheOrderTheyWereSent) {
-  as_ranks([](Communicator& group) {
+  as_ranks([](Communicator& communicator) {
     std::vector<at::Tensor> received;
     std::vector<Pending> pending;
     for (int message = 0; message < 4; ++message) {
       received.push_back(at::empty({2, 3}));
-      const double value = 100 * message + static_cast<double>(group.rank());
-      pending.push_back(group.permute({received.back()}, {filled(value)}, next(group), previous(group)));
+      const double value = 100 * message + static_cast<double>(communicator.rank());
+      pending.push_back(
+          communicator.permute({received.back()}, {filled(value)}, next(communicator), previous(communicator)));
     }
     for (size_t message = pending.size(); message-- > 0;) {
       pending[message]->wait();
-      const double value = 100 * static_cast<double>(message) + static_cast<double>(previous(group));
+      const double value = 100 * static_cast<double>(message) + static_cast<double>(previous(communicator));
       EXPECT_TRUE(at::equal(received[message], filled(value))) << message;
     }
   });
 }
 
 TEST_P(Permute, TheEndsOfAChainOnlySendOrOnlyReceive) {
-  as_ranks([](Communicator& group) {
-    const bool first = group.rank() == 0;
-    const bool last = group.rank() + 1 == group.size();
+  as_ranks([](Communicator& communicator) {
+    const bool first = communicator.rank() == 0;
+    const bool last = communicator.rank() + 1 == communicator.size();
     std::vector<at::Tensor> received, sent;
     if (!first) received.push_back(at::empty({2, 3}));
-    if (!last) sent.push_back(filled(static_cast<double>(group.rank())));
-    group.permute(received, sent, last ? kNoRank : group.rank() + 1, first ? kNoRank : group.rank() - 1)->wait();
+    if (!last) sent.push_back(filled(static_cast<double>(communicator.rank())));
+    communicator
+        .permute(received, sent, last ? kNoRank : communicator.rank() + 1, first ? kNoRank : communicator.rank() - 1)
+        ->wait();
     if (!first) {
-      EXPECT_TRUE(at::equal(received[0], filled(static_cast<double>(group.rank() - 1))));
+      EXPECT_TRUE(at::equal(received[0], filled(static_cast<double>(communicator.rank() - 1))));
     }
     const int64_t bytes = last ? 0 : 6 * 4;
-    EXPECT_EQ(group.traffic()[static_cast<size_t>(Collective::permute)], (Traffic{1, bytes}));
+    EXPECT_EQ(communicator.traffic()[static_cast<size_t>(Collective::permute)], (Traffic{1, bytes}));
   });
 }
 
 TEST_P(Permute, ManyMessagesOfManySizesMayWaitBeforeTheyAreTaken) {
-  as_ranks([](Communicator& group) {
+  as_ranks([](Communicator& communicator) {
     std::vector<Pending> sends;
     std::vector<at::Tensor> sent;
-    if (group.rank() == 0) {
+    if (communicator.rank() == 0) {
       for (int64_t i = 0; i < 40; ++i) {
         sent.push_back(at::full({1 + 13 * (i % 7)}, static_cast<double>(i)));
-        sends.push_back(group.transfer({}, {{1, {sent.back()}}}));
+        sends.push_back(communicator.transfer({}, {{1, {sent.back()}}}));
       }
       for (Pending& send : sends) send->wait();
     }
-    if (group.rank() != 1) return;
+    if (communicator.rank() != 1) return;
     for (int64_t i = 0; i < 40; ++i) {
       at::Tensor received = at::empty({1 + 13 * (i % 7)});
-      group.transfer({{0, {received}}}, {})->wait();
+      communicator.transfer({{0, {received}}}, {})->wait();
       EXPECT_TRUE(received.eq(static_cast<double>(i)).all().item<bool>()) << i;
     }
   });
 }
 
 TEST_P(Permute, OneCallMayHoldMessagesBothWaysBetweenSeveralPairs) {
-  as_ranks([](Communicator& group) {
+  as_ranks([](Communicator& communicator) {
     std::vector<Message> receives, sends;
     for (int64_t peer = 0; peer < kRanks; ++peer) {
-      if (peer == group.rank()) continue;
-      sends.push_back({peer, {filled(static_cast<double>(10 * group.rank() + peer))}});
+      if (peer == communicator.rank()) continue;
+      sends.push_back({peer, {filled(static_cast<double>(10 * communicator.rank() + peer))}});
       receives.push_back({peer, {at::empty({2, 3})}});
     }
     const std::vector<Message> expected = receives;
-    group.transfer(receives, sends)->wait();
+    communicator.transfer(receives, sends)->wait();
     for (const Message& message : expected) {
-      EXPECT_TRUE(at::equal(message.tensors[0], filled(static_cast<double>(10 * message.peer + group.rank()))));
+      EXPECT_TRUE(at::equal(message.tensors[0], filled(static_cast<double>(10 * message.peer + communicator.rank()))));
     }
-    EXPECT_EQ(group.traffic()[static_cast<size_t>(Collective::permute)], (Traffic{1, 2 * 6 * 4}));
+    EXPECT_EQ(communicator.traffic()[static_cast<size_t>(Collective::permute)], (Traffic{1, 2 * 6 * 4}));
   });
 }
 
@@ -144,9 +150,9 @@ INSTANTIATE_TEST_SUITE_P(Cpu, Permute, ::testing::Values(PermuteBackend::host, P
                          [](const auto& backend) { return backend.param == PermuteBackend::host ? "Host" : "Gloo"; });
 
 TEST(FakePermute, OfAFakeGroupBringsZeros) {
-  const auto group = make_fake_communicator("ring", 1, 4);
+  const auto communicator = make_fake_communicator("ring", 1, 4);
   at::Tensor received = filled(7);
-  group->permute({received}, {filled(1)}, 2, 0)->wait();
+  communicator->permute({received}, {filled(1)}, 2, 0)->wait();
   EXPECT_TRUE(at::equal(received, filled(0)));
 }
 
@@ -156,10 +162,10 @@ TEST(FakePermute, SendsAllItsBytesWhateverTheNumberOfRanks) {
 }
 
 TEST(FakePermute, RefusesAListWithoutARankAndARankItDoesNotHave) {
-  const auto group = make_fake_communicator("ring", 1, 4);
-  EXPECT_THROW((void)group->permute({}, {filled(1)}, kNoRank, kNoRank), InvariantError);
-  EXPECT_THROW((void)group->permute({filled(1)}, {}, kNoRank, 4), InvariantError);
-  EXPECT_THROW((void)group->permute({filled(1)}, {filled(1)}, 1, 0), InvariantError);
+  const auto communicator = make_fake_communicator("ring", 1, 4);
+  EXPECT_THROW((void)communicator->permute({}, {filled(1)}, kNoRank, kNoRank), InvariantError);
+  EXPECT_THROW((void)communicator->permute({filled(1)}, {}, kNoRank, 4), InvariantError);
+  EXPECT_THROW((void)communicator->permute({filled(1)}, {filled(1)}, 1, 0), InvariantError);
 }
 
 }  // namespace

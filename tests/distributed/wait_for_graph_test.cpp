@@ -83,8 +83,9 @@ TEST(WaitForGraph, AWaitInVainNamesTheRankOfTheRunWhereItIsKnown) {
       return error.what();
     }
   };
-  EXPECT_NE(text(members_of({4, 6})).find("group tp failed (rank 6 sent nothing for 3 s)"), std::string::npos);
-  EXPECT_NE(text({"tp", {}, nullptr}).find("group tp failed (its rank 1 sent nothing for 3 s)"), std::string::npos);
+  EXPECT_NE(text(members_of({4, 6})).find("communicator tp failed (rank 6 sent nothing for 3 s)"), std::string::npos);
+  EXPECT_NE(text({"tp", {}, nullptr}).find("communicator tp failed (its rank 1 sent nothing for 3 s)"),
+            std::string::npos);
 }
 
 TEST(BarrierWait, IsRecordedLikeAnyOtherAndAHealthCheckIsDueEveryHalfOfItsTimeout) {

@@ -95,7 +95,7 @@ TEST(ParallelismLines, CallFloat8TensorParallelismByItsName) {
 TEST(ParallelismLines, SayWhatATableOfCollectivesSendsPerStep) {
   Plan plan;
   plan.request.place = {DeviceMesh({.dp_replicate = 8}, 8), 0};
-  plan.traffic = {{.group = "loss", .ranks = 8, .table = {}}};
+  plan.traffic = {{.communicator = "loss", .ranks = 8, .table = {}}};
   Traffic& reduced = plan.traffic[0].table[static_cast<size_t>(Collective::all_reduce)];
   reduced = {.calls = 1, .bytes = 24};
   EXPECT_EQ(parallelism_lines(plan).back(),

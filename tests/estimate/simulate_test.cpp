@@ -26,7 +26,7 @@ std::vector<Plan> plans_of(int64_t world, std::vector<std::string> words) {
   std::vector<Plan> plans;
   const DeviceMesh mesh = make_mesh(loaded.config, world);
   const MeshAxis pipeline[] = {MeshAxis::pp};
-  for (const int64_t rank : mesh.group(0, pipeline)) {
+  for (const int64_t rank : mesh.members(0, pipeline)) {
     PlanRequest request = make_plan_request(loaded.config, {mesh, rank}, /*on_gpu=*/true);
     add_pipeline(request, loaded.config, model);
     plans.push_back(make_plan(model, request));

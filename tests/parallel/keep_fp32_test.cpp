@@ -112,14 +112,15 @@ struct Kept {
     model->prepare(at::kCPU);
     const auto host_offload = no_offload();
     const auto slots = std::make_shared<SlotPool>(plan, host_offload->device());
-    MeshCommunicators groups;
-    groups.gather = gather;
-    groups.scatter = scatter;
+    MeshCommunicators communicators;
+    communicators.gather = gather;
+    communicators.scatter = scatter;
     WeightStores weights;
     for (const WeightGroupPlan& group : plan.groups) {
       std::vector<Parameter*> members;
       for (const ParameterPlan& planned : group.parameters) members.push_back(&model->parameter(planned.spec.name));
-      weights.push_back(std::make_unique<WeightStore>(group, members, plan.request, host_offload, slots, groups));
+      weights.push_back(
+          std::make_unique<WeightStore>(group, members, plan.request, host_offload, slots, communicators));
     }
     for (const auto& parameter : model->parameter_handles()) initialise(*parameter, parameter->shard_box(), 11);
     executor = std::make_unique<Executor>(plan, model->chain(), std::move(weights),

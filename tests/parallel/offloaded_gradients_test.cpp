@@ -83,12 +83,12 @@ class OffloadedGradients : public ::testing::TestWithParam<std::tuple<at::Device
     auto host_offload = std::make_shared<HostOffload>(std::make_shared<MemoryArena>(at::Device(at::kCPU)),
                                                       std::make_shared<MemoryArena>(device_));
     auto slots = std::make_shared<SlotPool>(plan, host_offload->device());
-    MeshCommunicators groups;
+    MeshCommunicators communicators;
     if (layout.ranks > 1) {
-      groups.gather = make_fake_communicator("fsdp_gather", 0, layout.ranks);
-      groups.scatter = make_fake_communicator("fsdp_scatter", 0, layout.ranks);
+      communicators.gather = make_fake_communicator("fsdp_gather", 0, layout.ranks);
+      communicators.scatter = make_fake_communicator("fsdp_scatter", 0, layout.ranks);
     }
-    if (layout.replicas > 1) groups.replicate = make_fake_communicator("dp_replicate", 0, layout.replicas);
+    if (layout.replicas > 1) communicators.replicate = make_fake_communicator("dp_replicate", 0, layout.replicas);
     model_ = family.build(request, {});
     model_->prepare(device_);
     WeightStores weights;
@@ -96,7 +96,8 @@ class OffloadedGradients : public ::testing::TestWithParam<std::tuple<at::Device
     for (const WeightGroupPlan& group : plan.groups) {
       std::vector<Parameter*> members;
       for (const ParameterPlan& planned : group.parameters) members.push_back(&model_->parameter(planned.spec.name));
-      weights.push_back(std::make_unique<WeightStore>(group, members, plan.request, host_offload, slots, groups));
+      weights.push_back(
+          std::make_unique<WeightStore>(group, members, plan.request, host_offload, slots, communicators));
       std::vector<Parameter*>& of_unit = parameters_of_unit[plan.units[group.reduce_after].name];
       of_unit.insert(of_unit.end(), members.begin(), members.end());
       parameters_.insert(parameters_.end(), members.begin(), members.end());

@@ -130,10 +130,10 @@ TEST_P(SavedBytesOfOneRank, OfSeveralThatShareEveryMatrixAreWhatThePlanSaid) {
     world.rank = 1;
     world.size = 2;
     world.fake = true;
-    const MeshCommunicators groups = make_mesh_communicators(
+    const MeshCommunicators communicators = make_mesh_communicators(
         plan.request.place.mesh, world.rank, std::chrono::seconds(1), communicator_maker(world, at::kCPU));
     const Assembly assembly =
-        assemble(family, request, {}, plan, groups, at::kCPU, /*seed=*/11, {.count_saved_bytes = true});
+        assemble(family, request, {}, plan, communicators, at::kCPU, /*seed=*/11, {.count_saved_bytes = true});
     BatchContext batch;
     batch.tokens = integers({2, 13}, model.vocabulary, 5);
     batch.labels = integers({2, 13}, model.vocabulary, 6);
@@ -143,8 +143,8 @@ TEST_P(SavedBytesOfOneRank, OfSeveralThatShareEveryMatrixAreWhatThePlanSaid) {
     }
     backward(*assembly.executor, batch, 0, /*is_last=*/true);
     for (const CommunicatorTraffic& planned : plan.traffic) {
-      if (planned.group != group_names::kTensor) continue;
-      EXPECT_EQ(groups.tensor->traffic(), planned.table);
+      if (planned.communicator != communicator_names::kTensor) continue;
+      EXPECT_EQ(communicators.tensor->traffic(), planned.table);
     }
   }
 }

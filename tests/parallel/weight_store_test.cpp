@@ -96,10 +96,10 @@ struct Sharded {
     request.sequence_length = model.sequence_length;
     request.place = {DeviceMesh({1, 1, 2, 1, 1}, 2), 0};
     plan = make_plan(description, request);
-    MeshCommunicators groups;
-    groups.gather = std::make_shared<TracedCommunicator>("fsdp_gather", &trace);
-    groups.scatter = std::make_shared<TracedCommunicator>("fsdp_scatter", &trace);
-    assembly = assemble(family, model, {}, plan, groups, at::kCPU, 11);
+    MeshCommunicators communicators;
+    communicators.gather = std::make_shared<TracedCommunicator>("fsdp_gather", &trace);
+    communicators.scatter = std::make_shared<TracedCommunicator>("fsdp_scatter", &trace);
+    assembly = assemble(family, model, {}, plan, communicators, at::kCPU, 11);
   }
 
   BatchContext batch() const {
@@ -131,17 +131,17 @@ std::vector<std::string> traced_step(int64_t replicas = 1, int64_t layers = 3) {
 
   const auto host_offload = no_offload();
   const auto slots = std::make_shared<SlotPool>(plan, host_offload->device());
-  MeshCommunicators groups;
-  groups.gather = std::make_shared<TracedCommunicator>("fsdp_gather", &trace);
-  groups.scatter = std::make_shared<TracedCommunicator>("fsdp_scatter", &trace);
-  if (replicas > 1) groups.replicate = std::make_shared<TracedCommunicator>("dp_replicate", &trace);
+  MeshCommunicators communicators;
+  communicators.gather = std::make_shared<TracedCommunicator>("fsdp_gather", &trace);
+  communicators.scatter = std::make_shared<TracedCommunicator>("fsdp_scatter", &trace);
+  if (replicas > 1) communicators.replicate = std::make_shared<TracedCommunicator>("dp_replicate", &trace);
   std::unique_ptr<Model> built = family.build(model, {});
   built->prepare(at::kCPU);
   WeightStores weights;
   for (const WeightGroupPlan& group : plan.groups) {
     std::vector<Parameter*> members;
     for (const ParameterPlan& planned : group.parameters) members.push_back(&built->parameter(planned.spec.name));
-    weights.push_back(std::make_unique<WeightStore>(group, members, plan.request, host_offload, slots, groups));
+    weights.push_back(std::make_unique<WeightStore>(group, members, plan.request, host_offload, slots, communicators));
   }
   for (const auto& parameter : built->parameter_handles()) initialise(*parameter, parameter->shard_box(), 11);
   Executor executor(plan, built->chain(), std::move(weights), std::make_unique<TracedRunner>(&trace, slots));
@@ -196,11 +196,11 @@ struct PoisonedModel {
       : small(request, placed(std::move(plan)), {},
               [this](const Plan& made, size_t group, std::vector<Parameter*> members) {
                 if (!slots) slots = std::make_shared<SlotPool>(made, host_offload->device());
-                MeshCommunicators groups;
-                groups.gather = gather;
-                groups.scatter = scatter;
+                MeshCommunicators communicators;
+                communicators.gather = gather;
+                communicators.scatter = scatter;
                 return std::make_unique<WeightStore>(made.groups[group], std::move(members), made.request, host_offload,
-                                                     slots, groups);
+                                                     slots, communicators);
               }) {}
 
   static PlanRequest placed(PlanRequest plan) {

@@ -171,7 +171,7 @@ int64_t scatters(RecomputeSelection::Mode mode) {
   request.recompute = selection(mode);
   request.place = {DeviceMesh({1, 1, 1, 1, 2}, 2), 0};
   const Plan plan = plan_of(small_request(), request);
-  return plan.traffic_of(group_names::kTensor)->table[static_cast<size_t>(Collective::reduce_scatter)].calls;
+  return plan.traffic_of(communicator_names::kTensor)->table[static_cast<size_t>(Collective::reduce_scatter)].calls;
 }
 
 TEST(Plan, PerOperationRecomputeRepeatsNoReduceScatterAndFullRecomputeOnePerBlock) {
@@ -253,8 +253,9 @@ TEST(Plan, SteppingInBackwardHoldsTheLargestGroupsGradientOnly) {
 
 /// Gathers of a step.
 int64_t gathers_of(const Plan& plan) {
-  for (const CommunicatorTraffic& group : plan.traffic) {
-    if (group.group == group_names::kGather) return group.table[static_cast<size_t>(Collective::all_gather)].calls;
+  for (const CommunicatorTraffic& communicator : plan.traffic) {
+    if (communicator.communicator == communicator_names::kGather)
+      return communicator.table[static_cast<size_t>(Collective::all_gather)].calls;
   }
   return 0;
 }

@@ -75,18 +75,18 @@ double norm_of(const std::map<std::string, at::Tensor>& gradients) {
 
 std::string traffic_difference(const RankResult& result) {
   std::string differences;
-  for (const auto& [group, counted] : result.traffic) {
-    const CommunicatorTraffic* planned = result.plan.traffic_of(group);
+  for (const auto& [communicator, counted] : result.traffic) {
+    const CommunicatorTraffic* planned = result.plan.traffic_of(communicator);
     for (size_t k = 0; k < kCollectives; ++k) {
       const Traffic expected = planned ? planned->table[k] : Traffic{};
       if (counted[k] == expected) continue;
       differences +=
-          fmt::format("{} {}: {} calls of {} bytes, planned {} of {}\n", group, name(static_cast<Collective>(k)),
+          fmt::format("{} {}: {} calls of {} bytes, planned {} of {}\n", communicator, name(static_cast<Collective>(k)),
                       counted[k].calls, counted[k].bytes, expected.calls, expected.bytes);
     }
   }
   for (const CommunicatorTraffic& planned : result.plan.traffic) {
-    if (!result.traffic.contains(planned.group)) differences += planned.group + " was never made\n";
+    if (!result.traffic.contains(planned.communicator)) differences += planned.communicator + " was never made\n";
   }
   return differences;
 }

@@ -110,7 +110,9 @@ class Deaf : public ForwardingCommunicator {
 
 TEST(ContextMatrix, NoticesThatGradientsOfKeysDoNotComeHome) {
   Fault fault;
-  fault.groups = [](int64_t, MeshCommunicators& groups) { groups.context = std::make_shared<Deaf>(groups.context); };
+  fault.communicators = [](int64_t, MeshCommunicators& communicators) {
+    communicators.context = std::make_shared<Deaf>(communicators.context);
+  };
   LayoutRow row;
   row.layout = "cp2";
   row.context = 2;

@@ -233,7 +233,9 @@ class Secretive : public ForwardingCommunicator {
 
 TEST(Float8Layouts, NoticeScalesThatRanksDoNotAgreeOn) {
   Fault fault;
-  fault.groups = [](int64_t, MeshCommunicators& groups) { groups.gather = std::make_shared<Secretive>(groups.gather); };
+  fault.communicators = [](int64_t, MeshCommunicators& communicators) {
+    communicators.gather = std::make_shared<Secretive>(communicators.gather);
+  };
   const LayoutRow row = with_float8(row_named("fsdp2"), {.enable_fsdp_float8_all_gather = true});
   const RankResult broken = train_ranks(row, 2, fault)[0];
   const RankResult whole = train_ranks(row, 2)[0];

@@ -48,8 +48,8 @@ TEST(GradientBuffers, AreReducedWhereProductsAddedToThemUnderFsdp) {
   row.accumulation = 4;
   std::vector<Seen> inputs, outputs;
   Fault watch;
-  watch.groups = [&](int64_t rank, MeshCommunicators& groups) {
-    if (rank == 0) groups.scatter = std::make_shared<Watching>(groups.scatter, inputs, outputs);
+  watch.communicators = [&](int64_t rank, MeshCommunicators& communicators) {
+    if (rank == 0) communicators.scatter = std::make_shared<Watching>(communicators.scatter, inputs, outputs);
   };
   const Plan plan = train_ranks(row, 1, watch)[0].plan;
   size_t next = 0;
@@ -80,8 +80,8 @@ TEST(GradientBuffers, AreReducedWhereProductsAddedToThemUnderDdp) {
   std::vector<Seen> reduced, none;
   std::set<const void*> read;  // by the optimizer
   Fault watch;
-  watch.groups = [&](int64_t rank, MeshCommunicators& groups) {
-    if (rank == 0) groups.replicate = std::make_shared<Watching>(groups.replicate, reduced, none);
+  watch.communicators = [&](int64_t rank, MeshCommunicators& communicators) {
+    if (rank == 0) communicators.replicate = std::make_shared<Watching>(communicators.replicate, reduced, none);
   };
   watch.reduced_gradient = [&](int64_t rank, Parameter& parameter) {
     if (rank == 0) read.insert(parameter.gradient_shard.storage().data());

@@ -127,8 +127,8 @@ class Exaggerating : public ForwardingCommunicator {
 
 TEST(LayoutMatrix, NoticesOneRanksShareOfTheGradientScaledByAThousandth) {
   Fault fault;
-  fault.groups = [](int64_t rank, MeshCommunicators& groups) {
-    if (rank == 1) groups.scatter = std::make_shared<Exaggerating>(groups.scatter);
+  fault.communicators = [](int64_t rank, MeshCommunicators& communicators) {
+    if (rank == 1) communicators.scatter = std::make_shared<Exaggerating>(communicators.scatter);
   };
   const LayoutRow row = row_named("fsdp2");
   EXPECT_NE(difference(train_ranks(row, 3, fault)[0], reference_of(row)), "");
@@ -152,7 +152,9 @@ class Forgetful : public ForwardingCommunicator {
 
 TEST(LayoutMatrix, NoticesAMissingAllReduceOfNormWeights) {
   Fault fault;
-  fault.groups = [](int64_t, MeshCommunicators& groups) { groups.tensor = std::make_shared<Forgetful>(groups.tensor); };
+  fault.communicators = [](int64_t, MeshCommunicators& communicators) {
+    communicators.tensor = std::make_shared<Forgetful>(communicators.tensor);
+  };
   const LayoutRow row = row_named("tp2");
   const std::string found = difference(train_ranks(row, 2, fault)[0], reference_of(row));
   EXPECT_NE(found.find("norm"), std::string::npos) << found;
@@ -218,7 +220,7 @@ class Skipping : public ForwardingCommunicator {
 
 struct SkippedCall {
   const char* layout;
-  std::shared_ptr<Communicator> MeshCommunicators::*group;
+  std::shared_ptr<Communicator> MeshCommunicators::*communicator;
   const char* name;
   Collective kind;
   int64_t pipeline = 1;
@@ -226,16 +228,16 @@ struct SkippedCall {
 
 TEST(LayoutMatrix, NoticesOneCallThatThePlanHasAndTheRunHasNot) {
   const std::vector<SkippedCall> cases{
-      {"fsdp2", &MeshCommunicators::gather, group_names::kGather, Collective::all_gather},
-      {"fsdp3", &MeshCommunicators::scatter, group_names::kScatter, Collective::reduce_scatter},
-      {"fsdp2", &MeshCommunicators::loss, group_names::kLoss, Collective::all_reduce},
-      {"fsdp2", &MeshCommunicators::model, group_names::kModel, Collective::all_reduce},
-      {"ddp4", &MeshCommunicators::replicate, group_names::kReplicate, Collective::all_reduce},
-      {"hsdp2x2", &MeshCommunicators::replicate, group_names::kReplicate, Collective::all_reduce},
-      {"tp2", &MeshCommunicators::tensor, group_names::kTensor, Collective::all_gather},
-      {"tp4", &MeshCommunicators::tensor, group_names::kTensor, Collective::reduce_scatter},
-      {"fsdp2xtp2", &MeshCommunicators::tensor, group_names::kTensor, Collective::all_reduce},
-      {"ddp2", &MeshCommunicators::pipeline, group_names::kPipeline, Collective::permute, /*pipeline=*/2}};
+      {"fsdp2", &MeshCommunicators::gather, communicator_names::kGather, Collective::all_gather},
+      {"fsdp3", &MeshCommunicators::scatter, communicator_names::kScatter, Collective::reduce_scatter},
+      {"fsdp2", &MeshCommunicators::loss, communicator_names::kLoss, Collective::all_reduce},
+      {"fsdp2", &MeshCommunicators::model, communicator_names::kModel, Collective::all_reduce},
+      {"ddp4", &MeshCommunicators::replicate, communicator_names::kReplicate, Collective::all_reduce},
+      {"hsdp2x2", &MeshCommunicators::replicate, communicator_names::kReplicate, Collective::all_reduce},
+      {"tp2", &MeshCommunicators::tensor, communicator_names::kTensor, Collective::all_gather},
+      {"tp4", &MeshCommunicators::tensor, communicator_names::kTensor, Collective::reduce_scatter},
+      {"fsdp2xtp2", &MeshCommunicators::tensor, communicator_names::kTensor, Collective::all_reduce},
+      {"ddp2", &MeshCommunicators::pipeline, communicator_names::kPipeline, Collective::permute, /*pipeline=*/2}};
   for (const SkippedCall& skipped : cases) {
     LayoutRow row = row_named(skipped.layout);
     row.pipeline = skipped.pipeline;
@@ -244,9 +246,9 @@ TEST(LayoutMatrix, NoticesOneCallThatThePlanHasAndTheRunHasNot) {
     // One in the middle of the second step, which is the one that is counted; of messages every second is a receive.
     const int64_t number = skipped.kind == Collective::permute ? row.microbatches + 1 : planned.calls * 3 / 2;
     Fault fault;
-    fault.groups = [&](int64_t, MeshCommunicators& groups) {
-      auto& group = groups.*skipped.group;
-      group = std::make_shared<Skipping>(group, skipped.kind, number);
+    fault.communicators = [&](int64_t, MeshCommunicators& communicators) {
+      auto& communicator = communicators.*skipped.communicator;
+      communicator = std::make_shared<Skipping>(communicator, skipped.kind, number);
     };
     for (const RankResult& rank : train_ranks(row, 2, fault)) {
       const std::string begin = fmt::format("{} {}: ", skipped.name, name(skipped.kind));

@@ -83,8 +83,8 @@ INSTANTIATE_TEST_SUITE_P(Bf16, NarrowReductions,
                                            "hsdp2x2_accumulation4", "hsdp2x2_offload", "fsdp2xtp2"),
                          [](const auto& info) { return info.param; });
 
-int64_t bytes_of(const Plan& plan, const char* group, Collective kind) {
-  return plan.traffic_of(group)->table[static_cast<size_t>(kind)].bytes;
+int64_t bytes_of(const Plan& plan, const char* communicator, Collective kind) {
+  return plan.traffic_of(communicator)->table[static_cast<size_t>(kind)].bytes;
 }
 
 TEST(NarrowReductions, SendHalfTheBytesBetweenDataParallelRanksAndAsManyElsewhere) {
@@ -93,12 +93,14 @@ TEST(NarrowReductions, SendHalfTheBytesBetweenDataParallelRanksAndAsManyElsewher
   row.reduce = ElementType::bfloat16;
   const Plan narrow = train_ranks(row, 0)[0].plan;
   const auto scatters = [](const Plan& plan) {
-    return bytes_of(plan, group_names::kScatter, Collective::reduce_scatter);
+    return bytes_of(plan, communicator_names::kScatter, Collective::reduce_scatter);
   };
   const auto replicas = [](const Plan& plan) {
-    return bytes_of(plan, group_names::kReplicate, Collective::all_reduce);
+    return bytes_of(plan, communicator_names::kReplicate, Collective::all_reduce);
   };
-  const auto norms = [](const Plan& plan) { return bytes_of(plan, group_names::kTensor, Collective::all_reduce); };
+  const auto norms = [](const Plan& plan) {
+    return bytes_of(plan, communicator_names::kTensor, Collective::all_reduce);
+  };
   EXPECT_EQ(2 * scatters(narrow), scatters(wide));
   EXPECT_EQ(2 * replicas(narrow), replicas(wide));
   EXPECT_EQ(norms(narrow), norms(wide)) << "norm weights are added up over tp in fp32";

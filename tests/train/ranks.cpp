@@ -95,9 +95,9 @@ std::vector<BatchContext> share_of(const GlobalBatch& batch, const PlanRequest& 
   return microbatches;
 }
 
-std::map<std::string, TrafficTable> traffic_of(const MeshCommunicators& groups) {
+std::map<std::string, TrafficTable> traffic_of(const MeshCommunicators& communicators) {
   std::map<std::string, TrafficTable> result;
-  for (Communicator* group : groups.all()) result[group->name()] = group->traffic();
+  for (Communicator* communicator : communicators.all()) result[communicator->name()] = communicator->traffic();
   return result;
 }
 
@@ -127,22 +127,22 @@ class RankRun {
     request_ = matrix_plan(row, place);
     const PlanRequest plan = with_pipeline(request_, row, model);
     const TransportOptions transport{.shared_memory = !row.sockets, .refused = {}};
-    groups_ = make_mesh_communicators(
+    communicators_ = make_mesh_communicators(
         place.mesh, world.rank, std::chrono::seconds(60), communicator_maker(world, at::kCPU, transport),
         /*groups_of_one=*/false, tied_ranks_of(plan, model), weight_communicators(model, plan));
-    groups_.make_peer_memory = peer_memory_maker(world, place.mesh, at::kCPU, std::chrono::seconds(60));
-    for (const Communicator* group : groups_.all()) {
-      EXPECT_EQ(group->transport(), row.sockets ? "Gloo" : "shared memory") << group->name();
+    communicators_.make_peer_memory = peer_memory_maker(world, place.mesh, at::kCPU, std::chrono::seconds(60));
+    for (const Communicator* communicator : communicators_.all()) {
+      EXPECT_EQ(communicator->transport(), row.sockets ? "Gloo" : "shared memory") << communicator->name();
     }
-    made_ = groups_;
-    if (fault.groups) fault.groups(world.rank, groups_);
-    calls_.listen_to(groups_);
+    made_ = communicators_;
+    if (fault.communicators) fault.communicators(world.rank, communicators_);
+    calls_.listen_to(communicators_);
     result_.plan = make_plan(model, plan);
     ExecutorOptions kernels;
     if (row.fused) kernels.kernels = kernels.loss_kernels = std::make_shared<FusedKernels>(host_kernels(), at::kCPU);
     assembly_ = assemble(family, request,
                          {std::make_shared<DenseProducts>(), {.chunks = result_.plan.request.training.loss_chunks}},
-                         result_.plan, groups_, at::kCPU, kSeed, kernels,
+                         result_.plan, communicators_, at::kCPU, kSeed, kernels,
                          row.graphs ? std::make_unique<ReplayedWork>(replays_) : nullptr);
     for (const ParameterPlace& place_of : place_parameters(model, plan)) {
       if (place_of.spec.trainable) trained_.insert(place_of.spec.name);
@@ -155,8 +155,9 @@ class RankRun {
       optimizer_ = std::make_unique<AdamOptimizer>(assembly_.parameters, std::vector{all}, with_states(row.state),
                                                    row.rounding_seed, assembly_.optimizer_offload);
     }
-    runner_ = std::make_unique<StepRunner>(*assembly_.executor, *optimizer_, assembly_.group_parameters, row.max_norm,
-                                           StepCommunicators{groups_.loss, groups_.model, groups_.of_weights});
+    runner_ = std::make_unique<StepRunner>(
+        *assembly_.executor, *optimizer_, assembly_.group_parameters, row.max_norm,
+        StepCommunicators{communicators_.loss, communicators_.model, communicators_.of_weights});
   }
 
   RankResult run(int64_t steps) {
@@ -197,7 +198,7 @@ class RankRun {
     }
     result_.moment_bytes_held = optimizer_->state_bytes();
     for (const auto& parameter : assembly_.model->parameter_handles()) {
-      Communicator* world = groups_.world.get();
+      Communicator* world = communicators_.world.get();
       const at::Tensor none;
       const auto mine = shards.find(parameter->name());
       if (steps > 0 && trained_.contains(parameter->name())) {
@@ -232,8 +233,8 @@ class RankRun {
   Fault fault_;
   RecordedCalls calls_;
   MeshCommunicators made_;
-  MeshCommunicators groups_;  // the same, but for a fault
-  PlanRequest request_;       // before a pipeline cuts its microbatches
+  MeshCommunicators communicators_;  // the same, but for a fault
+  PlanRequest request_;              // before a pipeline cuts its microbatches
   std::set<std::string> trained_;
   RankResult result_;
   std::shared_ptr<ReplayCounts> replays_ = std::make_shared<ReplayCounts>();

@@ -45,8 +45,8 @@ struct RankResult {
 /// What happens in a run: ways to break it, for tests of the tests, and a request to stop.
 struct Fault {
   std::optional<int64_t> stopping_rank;  // requests it in step 2
-  /// May put others in the place of the groups that were made; what those did is counted.
-  std::function<void(int64_t rank, MeshCommunicators& groups)> groups;
+  /// May put others in the place of the communicators that were made; what those did is counted.
+  std::function<void(int64_t rank, MeshCommunicators& made)> communicators;
   std::function<void(int64_t rank, Parameter& parameter)> reduced_gradient;
 };
 

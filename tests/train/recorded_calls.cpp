@@ -108,15 +108,17 @@ RecordedCalls::~RecordedCalls() {
   ranges_of_thread = nullptr;
 }
 
-void RecordedCalls::listen_to(MeshCommunicators& groups) {
+void RecordedCalls::listen_to(MeshCommunicators& communicators) {
   if (!lines_) return;
-  for (const auto group : {&MeshCommunicators::gather, &MeshCommunicators::scatter, &MeshCommunicators::replicate,
-                           &MeshCommunicators::tensor, &MeshCommunicators::context, &MeshCommunicators::loss,
-                           &MeshCommunicators::pipeline, &MeshCommunicators::tied, &MeshCommunicators::model}) {
-    if (groups.*group) groups.*group = std::make_shared<RecordingCommunicator>(groups.*group, lines_);
+  for (const auto communicator :
+       {&MeshCommunicators::gather, &MeshCommunicators::scatter, &MeshCommunicators::replicate,
+        &MeshCommunicators::tensor, &MeshCommunicators::context, &MeshCommunicators::loss, &MeshCommunicators::pipeline,
+        &MeshCommunicators::tied, &MeshCommunicators::model}) {
+    if (communicators.*communicator)
+      communicators.*communicator = std::make_shared<RecordingCommunicator>(communicators.*communicator, lines_);
   }
-  for (auto& [name, group] : groups.of_weights) {
-    if (group) group = std::make_shared<RecordingCommunicator>(group, lines_);
+  for (auto& [name, communicator] : communicators.of_weights) {
+    if (communicator) communicator = std::make_shared<RecordingCommunicator>(communicator, lines_);
   }
 }
 
@@ -143,7 +145,7 @@ void RecordedCalls::write(const LayoutRow& row, int64_t rank, const RankResult& 
   }
   for (const CommunicatorTraffic& traffic : result.plan.traffic) {
     for (const Traffic& planned : traffic.table)
-      file << traffic.group << ' ' << planned.calls << ' ' << planned.bytes << '\n';
+      file << traffic.communicator << ' ' << planned.calls << ' ' << planned.bytes << '\n';
   }
   for (const MemoryPurpose& purpose : result.plan.memory) file << purpose.name << ' ' << purpose.bytes << '\n';
   for (const MemoryPurpose& purpose : result.plan.validation_memory)

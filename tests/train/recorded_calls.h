@@ -21,8 +21,8 @@ class RecordedCalls {
   RecordedCalls(const RecordedCalls&) = delete;
   RecordedCalls& operator=(const RecordedCalls&) = delete;
 
-  /// Puts a communicator that records its calls in front of each of `groups`.
-  void listen_to(MeshCommunicators& groups);
+  /// Puts a communicator that records its calls in front of each of `communicators`.
+  void listen_to(MeshCommunicators& communicators);
   /// Writes the calls and the bits of `result` to a file of this test, row and rank.
   void write(const LayoutRow& row, int64_t rank, const RankResult& result) const;
 

@@ -45,8 +45,9 @@ struct Rank {
     self.rank = rank;
     self.size = world;
     self.fake = world > 1;
-    groups = make_mesh_communicators(place.mesh, rank, std::chrono::seconds(1), communicator_maker(self, at::kCPU));
-    assembly = assemble(family, request, strategies, plan, groups, at::kCPU, /*seed=*/11, {});
+    communicators =
+        make_mesh_communicators(place.mesh, rank, std::chrono::seconds(1), communicator_maker(self, at::kCPU));
+    assembly = assemble(family, request, strategies, plan, communicators, at::kCPU, /*seed=*/11, {});
   }
 
   void validate() {
@@ -73,7 +74,7 @@ struct Rank {
   TestFolder folder;
   JobConfig config;
   Plan plan;
-  MeshCommunicators groups;
+  MeshCommunicators communicators;
   Assembly assembly;
 };
 

@@ -42,7 +42,7 @@ int run_as_program(std::span<const std::string> words, const std::function<int(c
                    DescribeFailure describe);
 
 /// Returns `code` for main after success. After a failure it ends the process without destroying static objects,
-/// because library threads (e.g. NCCL's) still use them; NCCL groups are then not shut down.
+/// because library threads (e.g. NCCL's) still use them; NCCL communicators are then not shut down.
 int end_process(int code);
 
 // Parsing of a subcommand's arguments with CLI11.

@@ -23,8 +23,9 @@ class CollectiveTrace {
   /// `capacity`: number of calls kept, at least 1.
   explicit CollectiveTrace(int64_t capacity);
 
-  /// Records a call of `group` that moves `bytes`, before it is issued. Returns its index among all calls, from 0.
-  int64_t issued(const Communicator& group, Collective kind, int64_t bytes);
+  /// Records a call of `communicator` that moves `bytes`, before it is issued. Returns its index among all calls, from
+  /// 0.
+  int64_t issued(const Communicator& communicator, Collective kind, int64_t bytes);
   /// Records that call `number` was waited for: on a CPU it is complete; on a GPU the stream waits for it.
   void waited(int64_t number);
 
@@ -39,9 +40,9 @@ class CollectiveTrace {
 
   struct Call {
     int64_t number = -1;
-    std::string group;
+    std::string communicator;
     int64_t rank = 0, ranks = 0;
-    int64_t number_in_group = 0;
+    int64_t number_on_communicator = 0;
     Collective kind{};
     int64_t bytes = 0;
     Clock::time_point issued;
@@ -51,7 +52,7 @@ class CollectiveTrace {
   mutable std::mutex mutex_;
   std::vector<Call> ring_;
   int64_t count_ = 0;
-  std::map<std::string, int64_t> count_of_group_;
+  std::map<std::string, int64_t> count_of_communicator_;
 };
 
 // Timeout for collectives that no host thread waits for. On a GPU the host runs ahead and would block for ever on a

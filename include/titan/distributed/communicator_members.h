@@ -17,7 +17,7 @@
 namespace titan {
 
 struct CommunicatorMembers {
-  std::string group;
+  std::string communicator;
   std::vector<int64_t> ranks;           // global rank by communicator rank; empty: unknown
   std::shared_ptr<WaitForGraph> waits;  // null: waits are not recorded
 

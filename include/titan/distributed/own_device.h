@@ -23,8 +23,8 @@ auto on_own_device(Work work) {
   };
 }
 
-// Environment variables that LibTorch's NCCL groups read when they are created. titan has its own timeouts and its own
-// trace of collectives; these settings make the library's, which sees the kernels, agree with them.
+// Environment variables that LibTorch's NCCL communicators read when they are created. titan has its own timeouts and
+// its own trace of collectives; these settings make the library's, which sees the kernels, agree with them.
 
 /// Names and values, as torchtitan sets them: errors end the process without waiting for the GPU. When a collective
 /// times out, the last `remembered` collectives (0: none) are written to `file_prefix` followed by the rank.

@@ -90,9 +90,9 @@ class Cuda {
   /// Records CUDA graphs.
   virtual std::unique_ptr<GraphCapture> recorder(int64_t gpu) const = 0;
 
-  /// Makes NCCL groups for this process, whose GPU is `gpu`. Communicators with equal members and queue share one NCCL
-  /// communicator, which takes hundreds of megabytes of GPU memory. Every call is added to `watch` (may be null), with
-  /// the timeout as its limit.
+  /// Makes NCCL communicators for this process, whose GPU is `gpu`. Communicators with equal members and queue share
+  /// one NCCL communicator, which takes hundreds of megabytes of GPU memory. Every call is added to `watch` (may be
+  /// null), with the timeout as its limit.
   virtual std::function<std::unique_ptr<Communicator>(const CommunicatorRequest&)> nccl(
       c10::intrusive_ptr<c10d::Store> store, int64_t gpu, std::shared_ptr<OverdueWatch> watch) const = 0;
   virtual std::string nccl_version() const = 0;

@@ -12,7 +12,8 @@
 
 namespace titan {
 
-/// One per forward call of a group of layers: its state lives from the first gradient in backward to `complete`.
+/// One per forward call of layers with the same input: its state lives from the first gradient in backward to
+/// `complete`.
 class ColumnGradients {
  public:
   /// `widths`: output features of each layer.

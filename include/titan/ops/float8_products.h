@@ -1,5 +1,5 @@
 // Linear products in float8: a strategy of ParallelLinear, like DenseProducts. Weights not marked for float8 use dense
-// products in the compute dtype, so one group may mix both. Owned by the model's units; knows no config.
+// products in the compute dtype, so one ParallelLinear may mix both. Owned by the model's units; knows no config.
 #pragma once
 
 #include <memory>

@@ -26,10 +26,10 @@ class KeyValueCache {
 
  private:
   /// Consecutive samples of equal length.
-  struct Group {
+  struct SampleRange {
     int64_t sample = 0, samples = 0, length = 0;
   };
-  std::vector<Group> groups() const;
+  std::vector<SampleRange> ranges_of_equal_length() const;
 
   int64_t capacity_;
   std::vector<int64_t> lengths_;

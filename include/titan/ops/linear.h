@@ -36,8 +36,8 @@ struct Operand {
 
 class DenseProducts;
 
-/// How products are computed; stateless, one instance serves many groups. `weights` are the weights that multiply one
-/// matrix; Parameter::in_float8 selects float8 for each product separately.
+/// How products are computed; stateless, one instance serves many ParallelLinear. `weights` are the weights that
+/// multiply one matrix; Parameter::in_float8 selects float8 for each product separately.
 class LinearProducts {
  public:
   virtual ~LinearProducts() = default;

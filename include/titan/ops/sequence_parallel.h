@@ -1,4 +1,4 @@
-// Sequence parallelism within a tensor-parallel group: the residual stream is sharded by tokens, the matrices by
+// Sequence parallelism between tensor-parallel ranks: the residual stream is sharded by tokens, the matrices by
 // features. Rows are all-gathered before a product that reads the stream, partial sums are reduce-scattered after one
 // that writes it. Rank r holds tokens [r·n, (r+1)·n) of a microbatch's B·T, row-major; all ranks hold equally many.
 #pragma once

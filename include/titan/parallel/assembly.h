@@ -31,7 +31,7 @@ struct Assembly {
 /// Initial weights are a pure function of `seed`, whatever the layout; without a seed the caller loads them. With a
 /// `recorder` whole microbatches, or the blocks, run through recorded graphs (Plan::records_microbatches).
 Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelStrategies strategies, const Plan& plan,
-                  const MeshCommunicators& groups, const at::Device& device, std::optional<uint64_t> seed,
+                  const MeshCommunicators& communicators, const at::Device& device, std::optional<uint64_t> seed,
                   ExecutorOptions options = {}, std::unique_ptr<GraphCapture> recorder = nullptr);
 
 /// Gathers the whole logical tensor of `parameter` (master, gradient or moment) on every rank, bit for bit, from each

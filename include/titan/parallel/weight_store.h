@@ -55,7 +55,7 @@ class WeightStore {
   /// memory, units run on its device. `slots` null: weights are resident.
   WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> parameters, const PlanRequest& request,
               std::shared_ptr<HostOffload> offload, std::shared_ptr<SlotPool> slots = nullptr,
-              const MeshCommunicators& groups = {}, Float8Casts casts = make_aten_float8_casts());
+              const MeshCommunicators& communicators = {}, Float8Casts casts = make_aten_float8_casts());
 
   /// REFRESH: computes the compute copies of this rank's shard, unless the optimizer has written them
   /// (Parameter::compute_copy_written), and float8 scales: of resident weights, and those used to cast a float8 shard.

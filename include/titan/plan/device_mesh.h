@@ -17,7 +17,7 @@ inline constexpr std::array kMeshAxes{MeshAxis::pp, MeshAxis::dp_replicate, Mesh
 std::string_view name(MeshAxis axis);
 
 /// Names of the communicators that a run makes (docs/distributed.md).
-namespace group_names {
+namespace communicator_names {
 inline constexpr const char* kGather = "fsdp_gather";
 inline constexpr const char* kScatter = "fsdp_scatter";
 inline constexpr const char* kReplicate = "dp_replicate";
@@ -30,12 +30,12 @@ inline constexpr const char* kModel = "model";
 inline constexpr const char* kPipeline = "pp";
 inline constexpr const char* kTied = "tied";
 inline constexpr const char* kWorld = "world";
-}  // namespace group_names
+}  // namespace communicator_names
 
 /// The axes along which the members of a communicator differ. Of `tied`, only the two ranks with tied embeddings are
 /// members. Weight groups that are sharded or replicated over other axes than most have communicators of their own,
 /// whose names contain the axes: "fsdp_gather:dp_shard", "dp_replicate:dp_replicate+cp".
-std::vector<MeshAxis> axes_of(std::string_view group_name);
+std::vector<MeshAxis> axes_of(std::string_view communicator);
 
 /// Degrees as configured; `dp_shard` = -1 means "the rest of the world".
 struct ParallelDegrees {
@@ -58,8 +58,8 @@ class DeviceMesh {
   int64_t coordinate(int64_t rank, MeshAxis axis) const;
 
   int64_t size(std::span<const MeshAxis> axes) const;
-  /// The ranks that differ from `rank` along `axes` only, including `rank`, ascending: one group of a communicator.
-  std::vector<int64_t> group(int64_t rank, std::span<const MeshAxis> axes) const;
+  /// The ranks that differ from `rank` along `axes` only, including `rank`, ascending: the members of a communicator.
+  std::vector<int64_t> members(int64_t rank, std::span<const MeshAxis> axes) const;
 
   /// Ranks that read different data: dp_replicate × dp_shard.
   int64_t data_parallel_degree() const { return size(MeshAxis::dp_replicate) * size(MeshAxis::dp_shard); }

@@ -79,7 +79,8 @@ struct PlanRequest {
   bool fused_kernels = false;        // this project's kernels, not plain ATen operations
   bool fused_loss = false;           // losses and gradients of logits are computed in place of the logits
   bool cuda_graphs = false;          // used where the plan allows; they keep a microbatch's memory allocated
-  bool groups_of_one = false;        // groups of one rank exist, and their collectives are called (debug.groups_of_one)
+  bool groups_of_one =
+      false;  // communicators of one rank exist, and their collectives are called (debug.groups_of_one)
 
   /// Hidden states are exchanged in chunks through peer memory, not by collectives.
   bool async_tensor_parallel() const {
@@ -216,9 +217,9 @@ struct MemoryPurpose {
   bool on_host = false;  // these bytes are in host memory; without a GPU all bytes are
 };
 
-/// What one step sends through the communicator `group` of `ranks` ranks.
+/// What one step sends through the communicator of that name with `ranks` ranks.
 struct CommunicatorTraffic {
-  std::string group;
+  std::string communicator;
   int64_t ranks = 1;
   TrafficTable table{};
 };
@@ -265,7 +266,7 @@ struct Plan {
     return gathers_weights() && request.float8 && request.float8->enable_fsdp_float8_all_gather &&
            request.float8->precompute_float8_dynamic_scale_for_fsdp;
   }
-  /// Bytes of peer memory that async tensor parallelism shares within its group; 0 without it.
+  /// Bytes of peer memory that async tensor parallelism shares within its communicator; 0 without it.
   int64_t peer_bytes() const;
   /// True if this rank runs the stage of that number.
   bool has_stage(int64_t number) const;
@@ -277,7 +278,7 @@ struct Plan {
   int64_t training_bytes(bool device_only = false) const;
   int64_t validation_bytes(bool device_only = false) const;
   int64_t predicted_bytes(bool device_only = false) const;
-  const CommunicatorTraffic* traffic_of(std::string_view group) const;
+  const CommunicatorTraffic* traffic_of(std::string_view communicator) const;
 };
 
 /// Throws Error(bad_config) if an axis does not divide a dimension that is split over it, or if samples do not divide

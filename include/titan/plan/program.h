@@ -60,16 +60,16 @@ std::string to_line(const Plan& plan, const Action& action);
 
 /// Calls of one communicator. Bytes are those of whole tensors (docs/distributed.md).
 struct Exchange {
-  std::string_view communicator;  // of group_names
+  std::string_view communicator;  // of communicator_names
   Collective kind;
   Traffic traffic;
 };
 
 /// The communicator calls of an instruction, in order. Excludes communication within units (tensor and context
-/// parallel); includes groups of one rank.
+/// parallel); includes communicators of one rank.
 std::vector<Exchange> exchanges_of(const Plan& plan, const Action& action);
 
-/// Members of the communicator of that name (group_names) on the plan's rank, ascending, and their number.
+/// Members of the communicator of that name (communicator_names) on the plan's rank, ascending, and their number.
 std::vector<int64_t> members_of(const Plan& plan, std::string_view communicator);
 int64_t ranks_of(const Plan& plan, std::string_view communicator);
 

@@ -62,7 +62,7 @@ struct Run {
   std::unique_ptr<RunFolder> folder;  // null except on rank 0
   MeshPlace place;                    // of this rank in the device mesh
   SequenceShare share;                // of every sequence: this rank's part under context parallelism
-  MeshCommunicators groups;
+  MeshCommunicators communicators;
   std::unique_ptr<RunMemory> memory;
   Data data;
   Model model;

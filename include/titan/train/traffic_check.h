@@ -12,11 +12,11 @@ namespace titan {
 struct TrafficCheck {
   int64_t calls = 0;
   double sent_bytes = 0;  // by this rank, as computed by `sent_bytes` of communicator.h
-  /// One line for each group and kind of collective whose counts differ from the plan.
+  /// One line for each communicator and kind of collective whose counts differ from the plan.
   std::vector<std::string> differences;
 };
 
-/// `groups` must have counted exactly one training step since they were reset.
-TrafficCheck check_traffic(const Plan& plan, const MeshCommunicators& groups);
+/// `communicators` must have counted exactly one training step since they were reset.
+TrafficCheck check_traffic(const Plan& plan, const MeshCommunicators& communicators);
 
 }  // namespace titan
