@@ -1,6 +1,5 @@
 #include "titan/checkpoint/safetensors.h"
 
-#include <ATen/ops/empty.h>
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -33,18 +32,6 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
     bytes.append(static_cast<const char*>(host.const_data_ptr()), host.nbytes());
   }
   write_own_file_atomically(path, bytes);
-}
-
-NamedTensors read_safetensors(const std::filesystem::path& path) {
-  const std::unique_ptr<Storage> storage = make_posix_storage();
-  CheckedReader file(*storage, path, std::nullopt);
-  NamedTensors tensors;
-  for (const SafetensorsEntry& entry : read_safetensors_header(file)) {
-    at::Tensor tensor = at::empty(entry.tensor.shape, at::TensorOptions(entry.tensor.type));
-    file.read(entry.offset, {static_cast<char*>(tensor.mutable_data_ptr()), tensor.nbytes()});
-    tensors.emplace_back(entry.tensor.name, std::move(tensor));
-  }
-  return tensors;
 }
 
 namespace {

@@ -4,11 +4,7 @@
 
 namespace titan {
 
-#ifdef TITAN_CUDA_ON_HOST
-const Kernels& host_kernels() {
-#else
 const Kernels& gpu_kernels() {
-#endif
   static const Kernels table{run,
                              run,
                              run,

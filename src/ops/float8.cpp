@@ -64,11 +64,6 @@ at::Tensor float8_scale(const at::Tensor& amax, Float8Format format, bool power_
   return at::where(scale.isnan(), scale, scale.view(at::kInt).bitwise_and(kExponentBits).view(at::kFloat));
 }
 
-Float8Scale float8_scale_of(const at::Tensor& value) {
-  TITAN_CHECK(value.scalar_type() == at::kFloat, summary_of(value));
-  return {value, value.reciprocal()};
-}
-
 Float8Scale Float8Scales::operator[](int64_t index) const { return {block[0][index], block[1][index]}; }
 
 Float8Casts make_aten_float8_casts() { return {amax, amaxes, scales, cast}; }

@@ -390,13 +390,6 @@ int64_t Plan::predicted_bytes(bool device_only) const {
   return std::max(training_bytes(device_only), validation_bytes(device_only));
 }
 
-const CommunicatorTraffic* Plan::traffic_of(std::string_view communicator) const {
-  for (const CommunicatorTraffic& entry : traffic) {
-    if (entry.communicator == communicator) return &entry;
-  }
-  return nullptr;
-}
-
 Plan make_plan(const ModelDescription& model, const PlanRequest& request) {
   check_length(request, request.sequence_length);
   if (request.validation.enable) check_length(request, request.validation.seq_len);

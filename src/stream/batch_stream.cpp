@@ -193,7 +193,6 @@ int64_t valid_labels(const Chunk& chunk, int64_t length, const RowOptions& optio
 std::optional<StepBatch> assemble_step(ChunkSource& chunks, const BatchPlan& plan, const RowOptions& options,
                                        StepBatch used) {
   StepBatch step;
-  step.first_chunk = chunks.state().chunk;
   step.microbatches = std::move(used.microbatches);
   step.microbatches.resize(static_cast<size_t>(plan.accumulation));
   for (MicroBatch& microbatch : step.microbatches) reshape(microbatch, plan);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support/dense_heads.h"
 #include "support/kernel_machine.h"
 
 namespace titan {

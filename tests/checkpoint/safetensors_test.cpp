@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "support/safetensors_file.h"
 #include "support/tensors.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "cases.h"
+#include "support/dense_heads.h"
 
 namespace titan {
 namespace {

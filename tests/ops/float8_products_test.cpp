@@ -7,6 +7,8 @@
 #include <set>
 #include <tuple>
 
+#include "support/float8_scales.h"
+#include "support/host_kernels.h"
 #include "support/operation.h"
 
 namespace titan {

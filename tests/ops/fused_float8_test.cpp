@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/host_kernels.h"
 #include "support/tensors.h"
 
 namespace titan {

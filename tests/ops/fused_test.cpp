@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "support/host_kernels.h"
 #include "support/operation.h"
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/embedding.h"

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "support/host_kernels.h"
 #include "support/operation.h"
 #include "titan/distributed/mesh_communicators.h"
 #include "titan/ops/cross_entropy.h"

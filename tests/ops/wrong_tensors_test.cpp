@@ -9,6 +9,7 @@
 #include "src/ops/matrix_product.h"
 #include "src/ops/tiled_attention.h"
 #include "support/files.h"
+#include "support/float8_scales.h"
 #include "support/operation.h"
 #include "titan/base/error.h"
 #include "titan/ops/bias.h"
@@ -398,7 +399,6 @@ std::vector<WrongCall> calls_of_products() {
        },
        {"[6, 4]", "4 6"}},
       {"float8_scale", "whole numbers", [](F&) { float8_scale(int64({2}), Float8Format::e4m3); }, {"Long [2]"}},
-      {"float8_scale_of", "fp64", [](F&) { float8_scale_of(fp64({})); }, {"Double"}},
       {"amax", "rows of a vector", [](F&) { make_aten_float8_casts().amax(fp32({3}), Float8Extent::row); }, {"[3]"}},
       {"cast",
        "scales of other rows",

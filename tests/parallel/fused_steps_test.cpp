@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "support/host_kernels.h"
 #include "support/model.h"
 #include "support/replayed_work.h"
 #include "support/selections.h"

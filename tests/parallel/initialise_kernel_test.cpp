@@ -1,6 +1,7 @@
 // Weights that a GPU draws are those that the host draws: the kernel, compiled for the host, in every cut of a tensor.
 #include <gtest/gtest.h>
 
+#include "support/host_kernels.h"
 #include "support/tensors.h"
 #include "titan/model/initialise.h"
 #include "titan/plan/tensor_layout.h"

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "support/model.h"
+#include "support/planned_traffic.h"
 #include "titan/distributed/communicator.h"
 #include "titan/parallel/weight_store.h"
 
@@ -178,8 +179,8 @@ TEST(KeepFp32, MessagesAreAsLargeAsThePlanSays) {
   for (const std::vector<std::string>& units : {std::vector<std::string>{}, {"layers.1"}, {"tok_embeddings", "head"}}) {
     Kept kept(units);
     kept.run();
-    EXPECT_EQ(kept.gather->traffic(), kept.plan.traffic_of("fsdp_gather")->table) << units.size();
-    EXPECT_EQ(kept.scatter->traffic(), kept.plan.traffic_of("fsdp_scatter")->table) << units.size();
+    EXPECT_EQ(kept.gather->traffic(), planned_traffic(kept.plan, "fsdp_gather")) << units.size();
+    EXPECT_EQ(kept.scatter->traffic(), planned_traffic(kept.plan, "fsdp_scatter")) << units.size();
   }
 }
 

@@ -1,6 +1,8 @@
 // Recorded graphs, of blocks and of whole microbatches, against eager runs.
 #include <gtest/gtest.h>
 
+#include "support/float8_scales.h"
+#include "support/host_kernels.h"
 #include "support/model.h"
 #include "support/replayed_work.h"
 #include "support/selections.h"

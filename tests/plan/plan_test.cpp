@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "support/planned_traffic.h"
 #include "support/selections.h"
 #include "support/small_plan.h"
 #include "titan/base/error.h"
@@ -171,7 +172,7 @@ int64_t scatters(RecomputeSelection::Mode mode) {
   request.recompute = selection(mode);
   request.place = {DeviceMesh({1, 1, 1, 1, 2}, 2), 0};
   const Plan plan = plan_of(small_request(), request);
-  return plan.traffic_of(communicator_names::kTensor)->table[static_cast<size_t>(Collective::reduce_scatter)].calls;
+  return planned_traffic(plan, communicator_names::kTensor)[static_cast<size_t>(Collective::reduce_scatter)].calls;
 }
 
 TEST(Plan, PerOperationRecomputeRepeatsNoReduceScatterAndFullRecomputeOnePerBlock) {

@@ -61,7 +61,7 @@ TEST(BatchStream, EveryLayoutSeesTheSameSamplesAtTheSamePlaces) {
         int64_t rank = j / layout.local % layout.dp;
         const StepBatch& batch = batches[static_cast<size_t>(rank)];
         const MicroBatch& micro = batch.microbatches[static_cast<size_t>(a)];
-        EXPECT_EQ(batch.first_chunk, step * global);
+        EXPECT_EQ(batch.state.chunk, (step + 1) * global);
         EXPECT_EQ(batch.valid_tokens, global * kLength);
         Chunk chunk;
         chunks.next(chunk);

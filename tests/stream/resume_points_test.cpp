@@ -39,7 +39,7 @@ uint64_t digest(const StepBatch& batch) {
     add(microbatch.positions);
     for (const auto& bounds : microbatch.document_bounds) add(bounds);
   }
-  const int64_t numbers[3] = {batch.first_chunk, batch.samples, batch.valid_tokens};
+  const int64_t numbers[3] = {batch.state.chunk, batch.samples, batch.valid_tokens};
   XXH3_64bits_update(&state, numbers, sizeof numbers);
   return XXH3_64bits_digest(&state);
 }

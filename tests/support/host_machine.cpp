@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "support/cuda_on_host.h"
+#include "support/host_kernels.h"
 #include "support/kernel_machine.h"
 
 namespace titan {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "support/planned_traffic.h"
 #include "titan/base/text.h"
 #include "titan/optimize/gradient_norm.h"
 #include "titan/plan/plan.h"
@@ -76,9 +77,9 @@ double norm_of(const std::map<std::string, at::Tensor>& gradients) {
 std::string traffic_difference(const RankResult& result) {
   std::string differences;
   for (const auto& [communicator, counted] : result.traffic) {
-    const CommunicatorTraffic* planned = result.plan.traffic_of(communicator);
+    const TrafficTable planned = planned_traffic(result.plan, communicator);
     for (size_t k = 0; k < kCollectives; ++k) {
-      const Traffic expected = planned ? planned->table[k] : Traffic{};
+      const Traffic expected = planned[k];
       if (counted[k] == expected) continue;
       differences +=
           fmt::format("{} {}: {} calls of {} bytes, planned {} of {}\n", communicator, name(static_cast<Collective>(k)),

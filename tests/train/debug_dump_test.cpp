@@ -5,6 +5,7 @@
 #include <map>
 
 #include "support/job.h"
+#include "support/safetensors_file.h"
 #include "support/tensors.h"
 #include "titan/base/error.h"
 

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "comparison.h"
+#include "support/planned_traffic.h"
 
 namespace titan {
 namespace {
@@ -183,7 +184,7 @@ TEST(Float8Gather, ChangesNoBitAndFindingScalesInAdvanceChangesNone) {
 }
 
 int64_t gathered_bytes(const Plan& plan) {
-  return plan.traffic_of("fsdp_gather")->table[static_cast<size_t>(Collective::all_gather)].bytes;
+  return planned_traffic(plan, "fsdp_gather")[static_cast<size_t>(Collective::all_gather)].bytes;
 }
 
 TEST(Float8Gather, SendsAByteForEveryElementOfAFloat8Weight) {
@@ -207,7 +208,7 @@ TEST(Float8TensorParallel, GathersHiddenStatesInOneByteAnElement) {
   const Plan wide = train_ranks(with_float8(row_named("tp2"), {.recipe_name = rowwise}), 2)[0].plan;
   const Plan narrow = train_ranks(with_float8(row_named("tp2")), 2)[0].plan;
   auto gathered = [](const Plan& plan) {
-    return plan.traffic_of("tp")->table[static_cast<size_t>(Collective::all_gather)];
+    return planned_traffic(plan, "tp")[static_cast<size_t>(Collective::all_gather)];
   };
   EXPECT_EQ(gathered(narrow).calls, gathered(wide).calls);
   const int64_t hidden_elements = narrow.request.tokens() * narrow.hidden_width;

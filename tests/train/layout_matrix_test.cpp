@@ -6,6 +6,7 @@
 #include <set>
 
 #include "comparison.h"
+#include "support/planned_traffic.h"
 
 namespace titan {
 namespace {
@@ -242,7 +243,7 @@ TEST(LayoutMatrix, NoticesOneCallThatThePlanHasAndTheRunHasNot) {
     LayoutRow row = row_named(skipped.layout);
     row.pipeline = skipped.pipeline;
     const Traffic planned =
-        train_ranks(row, 0)[0].plan.traffic_of(skipped.name)->table[static_cast<size_t>(skipped.kind)];
+        planned_traffic(train_ranks(row, 0)[0].plan, skipped.name)[static_cast<size_t>(skipped.kind)];
     // One in the middle of the second step, which is the one that is counted; of messages every second is a receive.
     const int64_t number = skipped.kind == Collective::permute ? row.microbatches + 1 : planned.calls * 3 / 2;
     Fault fault;

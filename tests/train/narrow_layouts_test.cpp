@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "comparison.h"
+#include "support/planned_traffic.h"
 
 namespace titan {
 namespace {
@@ -84,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Bf16, NarrowReductions,
                          [](const auto& info) { return info.param; });
 
 int64_t bytes_of(const Plan& plan, const char* communicator, Collective kind) {
-  return plan.traffic_of(communicator)->table[static_cast<size_t>(kind)].bytes;
+  return planned_traffic(plan, communicator)[static_cast<size_t>(kind)].bytes;
 }
 
 TEST(NarrowReductions, SendHalfTheBytesBetweenDataParallelRanksAndAsManyElsewhere) {

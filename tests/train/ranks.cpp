@@ -12,6 +12,7 @@
 
 #include "recorded_calls.h"
 #include "support/checkout.h"
+#include "support/host_kernels.h"
 #include "support/optimizer_options.h"
 #include "support/whole_matrices.h"
 #include "titan/base/error.h"

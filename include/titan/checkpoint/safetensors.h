@@ -25,9 +25,6 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
-/// Reads every tensor of a file. Throws Error(storage) naming the file if its header does not match its bytes.
-NamedTensors read_safetensors(const std::filesystem::path& path);
-
 // The header of a safetensors file, from an untrusted source: checked for consistency and against the file's size
 // before any use.
 

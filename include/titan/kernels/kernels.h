@@ -41,7 +41,5 @@ struct Kernels {
 
 /// Defined in libtitan_cuda.so; the program calls Cuda::kernels.
 const Kernels& gpu_kernels();
-/// Defined in tests: pointers are host memory, streams are ignored.
-const Kernels& host_kernels();
 
 }  // namespace titan

@@ -31,12 +31,6 @@ struct RotaryTurn {
   uint32_t* largest_key = nullptr;
 };
 
-/// Tokens whose heads are all adjacent.
-inline void set_dense_strides(RotaryTurn& a) {
-  a.query_stride = a.turned_query_stride = a.query_heads * a.head_dim;
-  a.key_stride = a.turned_key_stride = a.key_heads * a.head_dim;
-}
-
 inline bool supported(const RotaryTurn& a) {
   const auto whole = [&](int64_t stride) { return stride % a.head_dim == 0; };
   return a.head_dim % 2 == 0 && whole(a.query_stride) && whole(a.key_stride) && whole(a.turned_query_stride) &&

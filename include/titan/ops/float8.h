@@ -36,8 +36,6 @@ struct Float8Scale {
   Float8Scale t() const { return {value.t(), inverse.t()}; }
 };
 
-Float8Scale float8_scale_of(const at::Tensor& value);
-
 /// Scales of several tensors in one allocation.
 struct Float8Scales {
   at::Tensor block;  // [2, n, …]: the values, then the inverses

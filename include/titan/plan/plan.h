@@ -278,7 +278,6 @@ struct Plan {
   int64_t training_bytes(bool device_only = false) const;
   int64_t validation_bytes(bool device_only = false) const;
   int64_t predicted_bytes(bool device_only = false) const;
-  const CommunicatorTraffic* traffic_of(std::string_view communicator) const;
 };
 
 /// Throws Error(bad_config) if an axis does not divide a dimension that is split over it, or if samples do not divide

@@ -46,7 +46,6 @@ struct MicroBatch {
 
 struct StepBatch {
   std::vector<MicroBatch> microbatches;  ///< `accumulation` of them
-  int64_t first_chunk = 0;               ///< index in the stream of the first chunk
   int64_t samples = 0;       ///< real samples in the global batch: G, or fewer at the end of a finite source, where
                              ///< rows of ignored labels keep the shapes equal on all ranks
   int64_t valid_tokens = 0;  ///< labels that are not ignored, over the whole global batch
