@@ -5,27 +5,13 @@ from __future__ import annotations
 
 import pathlib
 import shutil
-import tempfile
 
 import torch
 from program import DEBUG_CONFIG, NON_FINITE, BehaviourTest
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from saved_state import state_of
 
 SAVES = ["--checkpoint.enable", "--checkpoint.last_save_model_only=false", "--checkpoint.keep_latest_k=0"]
 BETAS, EPS, DECAY = (0.9, 0.95), 1e-8, 0.1
-
-
-def flat(value, name: str = "") -> dict:
-    if not isinstance(value, dict):
-        return {name: value}
-    return {k: v for key, item in value.items() for k, v in flat(item, f"{name}.{key}" if name else str(key)).items()}
-
-
-def state_of(checkpoint: pathlib.Path) -> dict:
-    """The whole state dict as torch reads it, by full name."""
-    with tempfile.NamedTemporaryFile() as file:
-        dcp_to_torch_save(checkpoint, file.name)
-        return flat(torch.load(file.name, weights_only=False))
 
 
 class StepCount(BehaviourTest):
