@@ -69,6 +69,9 @@ def numbers(record: dict) -> dict[str, float]:
         if key in NAMES and not isinstance(value, (dict, list)):
             name, factor = NAMES[key]
             values[name] = float(value) * factor
+    for name, value in record.get("statistics", {}).items():
+        for i, element in enumerate(value if isinstance(value, list) else [value]):
+            values[f"statistics/{name}[{i}]" if isinstance(value, list) else f"statistics/{name}"] = float(element)
     return values
 
 

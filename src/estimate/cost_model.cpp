@@ -32,9 +32,8 @@ double CostModel::collective_seconds(std::string_view communicator, Collective k
   return sent_bytes(kind, traffic, ring.ranks) / ring.rate + static_cast<double>(traffic.calls) * (kLaunch + hops);
 }
 
-double CostModel::stage_message_seconds() {
-  const double bytes = static_cast<double>(plan_.hidden_rows * plan_.hidden_width *
-                                           size_of(plan_.request.training.mixed_precision_param));
+double CostModel::stage_message_seconds(const Action& send) {
+  const auto bytes = static_cast<double>(plan_.message_bytes(plan_.message_of(send.stage, carried_by(send).backward)));
   const Link& pipeline = link(communicator_names::kPipeline);
   const double rate = pipeline.hosts > 1 ? hardware_.network_rate : hardware_.nvlink_rate;
   return bytes / rate + kLaunch + (pipeline.hosts > 1 ? kHostHop : kHop);

@@ -24,8 +24,8 @@ class CostModel {
   CostModel(const Plan& plan, const Hardware& hardware) : plan_(plan), hardware_(hardware) {}
 
   double collective_seconds(std::string_view communicator, Collective kind, const Traffic& traffic);
-  /// Sending hidden states or their gradient to the next stage.
-  double stage_message_seconds();
+  /// This SEND of hidden states or their gradients.
+  double stage_message_seconds(const Action& send);
   /// Copying between host and device memory, in either direction.
   double host_copy_seconds(double bytes) const;
   /// Matrix products in the compute dtype.

@@ -282,7 +282,7 @@ class RankClock {
   double send(const Action& action) {
     double& busy = busy_[communicator_names::kPipeline];
     const double begin = std::max(clock_, busy);
-    busy = begin + costs_.stage_message_seconds();
+    busy = begin + costs_.stage_message_seconds(action);
     note(action, EventKind::communication, communicator_names::kPipeline, begin, busy);
     return busy;
   }

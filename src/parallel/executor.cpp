@@ -1,6 +1,6 @@
 #include "titan/parallel/executor.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
@@ -60,65 +60,6 @@ std::string_view range_name(ActionKind kind) {
 }
 
 }  // namespace
-
-HiddenStates StageMessages::take(Key key) {
-  const auto found = entries_.find(key);
-  TITAN_CHECK(found != entries_.end() && !found->second.receiving, key.stage, key.microbatch);
-  HiddenStates hidden = std::move(found->second.hidden);
-  entries_.erase(found);
-  return hidden;
-}
-
-void StageMessages::hand_off(const Action& action) {
-  const StageMessage message = carried_by(action);
-  put({message.backward, message.receiver(), message.microbatch},
-      packed(take({message.backward, message.stage, message.microbatch})));
-}
-
-void StageMessages::transfer(const Action& action, const BatchContext& batch) {
-  std::vector<Message> receives, sends;
-  std::vector<Entry*> received;
-  HiddenStates sent;
-  for (const Action& part : leaves(action)) {
-    const StageMessage message = carried_by(part);
-    const Key key{message.backward, part.stage, part.microbatch};
-    if (is_send(part.kind)) {
-      sent.push_back(packed(take(key))[0]);
-      sends.push_back({rank_of(message.receiver()), {sent.back()}});
-    } else {
-      Entry& entry = entries_[key];
-      entry.hidden = empty_message(batch);
-      receives.push_back({rank_of(message.stage), entry.hidden});
-      received.push_back(&entry);
-    }
-  }
-  const std::shared_ptr<PendingCollective> pending = pipeline_->transfer(std::move(receives), std::move(sends));
-  for (Entry* entry : received) entry->receiving = pending;
-  if (!sent.empty()) sends_.emplace_back(pending, std::move(sent));
-  // A send reads its tensors until it completes; those of completed ones are released without a wait.
-  while (!sends_.empty() && sends_.front().first->inputs_free()) sends_.pop_front();
-}
-
-void StageMessages::wait(Key key) {
-  Entry& entry = entries_.at(key);
-  entry.receiving->wait();
-  entry.receiving.reset();
-}
-
-void StageMessages::wait_sends() {
-  for (auto& [pending, tensors] : sends_) pending->wait();
-  sends_.clear();
-}
-
-HiddenStates StageMessages::packed(HiddenStates hidden) const {
-  return {hidden[0].to(scalar_type(plan_.request.training.mixed_precision_param)).contiguous()};
-}
-
-HiddenStates StageMessages::empty_message(const BatchContext& batch) const {
-  const int64_t rows = batch.tokens.numel() / plan_.request.place.mesh.size(MeshAxis::tp);
-  return {at::empty({rows, plan_.hidden_width},
-                    batch.labels.options().dtype(scalar_type(plan_.request.training.mixed_precision_param)))};
-}
 
 Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chain, WeightStores weights,
                    std::unique_ptr<UnitRunner> runner, ExecutorOptions options,
@@ -209,7 +150,7 @@ void Executor::execute(const Action& action, const Run& run) {
 
     case send_forward: case receive_forward: case send_backward: case receive_backward:
     case batch: return messages_.transfer(action, run.microbatches[0]);
-    case handoff_forward: case handoff_backward: return messages_.hand_off(action);
+    case handoff_forward: case handoff_backward: return messages_.hand_off(action, run.microbatches[0]);
     case wait_forward: case wait_backward: return messages_.wait(key_of(action, action.kind == wait_backward));
     case wait_sends: return messages_.wait_sends();
 
@@ -245,6 +186,7 @@ void Executor::run_forward(const Action& action, const BatchContext& batch) {
   state.context = context_for(action, UnitMode::train);
   HiddenStates output =
       runner_->forward(*chain_[static_cast<size_t>(action.unit)], as_computed_in(unit, std::move(input)), batch, state);
+  check_and_count(unit, batch, /*counted=*/true, output);
   if (!unit.is_models_last) return messages_.put(key_of(action, /*backward=*/false), std::move(output));
   result_ = result_.defined() ? result_ + output[0] : output[0];
 }
@@ -255,6 +197,7 @@ void Executor::run_backward(const Action& action, const BatchContext& batch) {
   HiddenStates gradients = unit.is_models_last
                                ? HiddenStates{at::ones({}, loss_options(batch))}
                                : as_computed_in(unit, messages_.take(key_of(action, /*backward=*/true)));
+  append_factors(unit, gradients, batch);
   gradients = runner_->backward(*chain_[static_cast<size_t>(action.unit)], gradients, batch, state_of(action));
   if (unit.is_stages_first && !plan_.request.splits_backward()) --live_;
   if (unit.chain_index > 0) messages_.put(key_of(action, /*backward=*/true), std::move(gradients));
@@ -267,8 +210,44 @@ void Executor::run_evaluate(const Action& action, const BatchContext& batch, Uni
   const std::unique_ptr<UnitContext> context = context_for(action, mode);
   HiddenStates output =
       chain_[static_cast<size_t>(action.unit)]->forward(as_computed_in(unit, std::move(input)), batch, *context);
+  check_and_count(unit, batch, /*counted=*/false, output);
   if (!unit.is_models_last) return messages_.put(key_of(action, /*backward=*/false), std::move(output));
   result_ = output[0];
+}
+
+void Executor::check_and_count(const UnitPlan& unit, const BatchContext& batch, bool counted, HiddenStates& output) {
+  const std::vector<size_t>& statistics = unit.statistics;
+  if (unit.is_models_last) {
+    TITAN_CHECK(output.size() == 1 + statistics.size(), unit.name, output.size(), statistics.size());
+  } else {
+    check_hidden(output, unit.hands_on, rows_of(batch, plan_), statistics.size(), unit.name);
+    for (size_t i = 0; i < unit.hands_on.size(); ++i) {
+      TITAN_CHECK(output[i].scalar_type() == scalar_type(unit.compute), unit.name, unit.hands_on[i].name,
+                  c10::toString(output[i].scalar_type()), name(unit.compute));
+    }
+  }
+  const size_t first = output.size() - statistics.size();
+  for (size_t i = 0; i < statistics.size(); ++i) {
+    const StatisticDescription& statistic = plan_.statistics[statistics[i]];
+    const at::Tensor& values = output[first + i];
+    TITAN_CHECK(values.scalar_type() == at::kDouble && values.dim() == 1 && values.numel() == statistic.numel,
+                unit.name, statistic.name, c10::toString(values.scalar_type()), values.sizes(), statistic.numel);
+    if (!counted) continue;
+    if (!statistics_.defined()) statistics_ = at::zeros({plan_.statistics_numel()}, loss_options(batch));
+    statistics_.narrow(0, plan_.first_of_statistic(statistics[i]), statistic.numel).add_(values);
+  }
+  output.resize(first);
+}
+
+void Executor::append_factors(const UnitPlan& unit, HiddenStates& gradients, const BatchContext& batch) {
+  for (const size_t index : unit.statistics) {
+    const StatisticDescription& statistic = plan_.statistics[index];
+    at::Tensor& factor = factors_[index];
+    if (!factor.defined() && statistic.loss_factor != 0) {
+      factor = at::full({statistic.numel}, statistic.loss_factor, loss_options(batch));
+    }
+    gradients.push_back(factor);
+  }
 }
 
 void Executor::run_weight_gradients(const Action& action) {
@@ -283,11 +262,16 @@ void Executor::run_weight_gradients(const Action& action) {
 void Executor::run_graph(const Action& action, const Run& run) {
   TITAN_CHECK(graphs_);
   scales_.forget_gone();
-  result_ = graphs_->run(run.microbatches[0], [&](const BatchContext& placed) {
+  const at::Tensor before = take_statistics();
+  const HiddenStates computed = graphs_->run(run.microbatches[0], [&](const BatchContext& placed) {
     forget_microbatch();
     for (const Action& part : action.parts) execute(part, {{&placed, 1}, run.work, run.mode});
-    return std::exchange(result_, at::Tensor());
+    HiddenStates sums{std::exchange(result_, at::Tensor())};
+    if (statistics_.defined()) sums.push_back(take_statistics());
+    return sums;
   });
+  result_ = computed[0];
+  if (computed.size() > 1) statistics_ = before.defined() ? before + computed[1] : computed[1].clone();
 }
 
 void Executor::forget_microbatch() {
@@ -295,6 +279,7 @@ void Executor::forget_microbatch() {
   states_.clear();
   live_ = 0;
   result_ = at::Tensor();
+  statistics_ = at::Tensor();
 }
 
 UnitState& Executor::state_of(const Action& action) {

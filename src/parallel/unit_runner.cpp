@@ -144,10 +144,17 @@ HiddenStates EagerRunner::backward(Unit& unit, const HiddenStates& output_gradie
   }
   torch::autograd::edge_list inputs;
   for (const at::Tensor& leaf : state.leaves) inputs.push_back(torch::autograd::impl::gradient_edge(leaf));
-  torch::autograd::edge_list roots(state.edges.begin(), state.edges.end());
+  // What has no gradient is left out: statistics without a factor, and tensors that the next unit did not use.
+  TITAN_CHECK(state.edges.size() == output_gradients.size(), state.edges.size(), output_gradients.size());
+  torch::autograd::edge_list roots;
+  HiddenStates root_gradients;
+  for (size_t i = 0; i < output_gradients.size(); ++i) {
+    if (!state.edges[i].is_valid() || !output_gradients[i].defined()) continue;
+    roots.push_back(state.edges[i]);
+    root_gradients.push_back(output_gradients[i]);
+  }
   HiddenStates input_gradients = torch::autograd::Engine::get_default_engine().execute(
-      roots, output_gradients, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/inputs.empty(),
-      inputs);
+      roots, root_gradients, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/inputs.empty(), inputs);
   // Deferred weight gradients hold the tensors that they need, so the context can be freed.
   state = UnitState();
   return input_gradients;
@@ -352,18 +359,18 @@ MicrobatchGraphs::Entry* MicrobatchGraphs::entry_for(const BatchContext& batch) 
   return ++entry.seen <= kEagerPasses ? nullptr : &entry;
 }
 
-at::Tensor MicrobatchGraphs::run(const BatchContext& batch, const Compute& compute) {
+HiddenStates MicrobatchGraphs::run(const BatchContext& batch, const Compute& compute) {
   Entry* entry = entry_for(batch);
   if (entry && !entry->graph) return record_or_compute(*entry, batch, compute);
   if (entry) entry->usable = entry->usable && entry->addresses == addresses_of(parameters_, /*with_gradients=*/true);
   if (!entry || !entry->usable) return compute(batch);
   copy_batch(entry->batch, batch);
-  const at::Tensor loss = entry->graph->run()[0];
+  HiddenStates sums = entry->graph->run();
   for (Parameter* parameter : entry->written) parameter->mark_gradient_written();
-  return loss;
+  return sums;
 }
 
-at::Tensor MicrobatchGraphs::record_or_compute(Entry& entry, const BatchContext& batch, const Compute& compute) {
+HiddenStates MicrobatchGraphs::record_or_compute(Entry& entry, const BatchContext& batch, const Compute& compute) {
   const GradientMarks marks(parameters_);
   try {
     return record(entry, batch, compute);
@@ -376,16 +383,16 @@ at::Tensor MicrobatchGraphs::record_or_compute(Entry& entry, const BatchContext&
   return compute(batch);
 }
 
-at::Tensor MicrobatchGraphs::record(Entry& entry, const BatchContext& batch, const Compute& compute) {
+HiddenStates MicrobatchGraphs::record(Entry& entry, const BatchContext& batch, const Compute& compute) {
   recorder_->prepare();
   entry.addresses = addresses_of(parameters_, /*with_gradients=*/true);
   entry.batch = place_for(batch);
-  entry.graph = recorder_->record([&entry, compute]() -> HiddenStates { return {compute(entry.batch)}; });
-  const at::Tensor loss = entry.graph->run()[0];
+  entry.graph = recorder_->record([&entry, compute] { return compute(entry.batch); });
+  HiddenStates sums = entry.graph->run();
   for (Parameter* parameter : parameters_) {
     if (parameter->trainable() && parameter->gradient_written()) entry.written.push_back(parameter);
   }
-  return loss;
+  return sums;
 }
 
 }  // namespace titan

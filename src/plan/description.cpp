@@ -2,6 +2,12 @@
 
 namespace titan {
 
+int64_t width_of(std::span<const HiddenTensor> tensors) {
+  int64_t width = 0;
+  for (const HiddenTensor& tensor : tensors) width += tensor.width;
+  return width;
+}
+
 int64_t UnitDescription::numel() const {
   int64_t total = 0;
   for (const ParameterSpec& parameter : parameters) total += parameter.numel();

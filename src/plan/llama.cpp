@@ -69,7 +69,7 @@ ModelDescription describe_llama(const ModelRequest& request, const LlamaArgument
       a.block_causal ? ", block-causal attention" : "");
   model.units.push_back(
       {"tok_embeddings", UnitRole::embedding, {llama_embedding_parameter(a)}, {}, [a](UnitTrace& trace) {
-         trace.set_ends(kNoTensor, trace_embedding(trace, a.dim, trace.shape().trains("tok_embeddings.weight")));
+         trace.set_ends({}, {trace_embedding(trace, a.dim, trace.shape().trains("tok_embeddings.weight"))});
        }});
   for (int64_t layer = 0; layer < a.layers; ++layer) {
     model.units.push_back({fmt::format("layers.{}", layer),
@@ -81,6 +81,7 @@ ModelDescription describe_llama(const ModelRequest& request, const LlamaArgument
                              return llama_policy(selection, layer, tensor_ranks);
                            }});
   }
+  for (UnitDescription& unit : model.units) unit.hands_on = {{"residual stream", a.dim}};
   std::vector<std::string> borrowed;
   if (a.tied) borrowed.push_back(llama_embedding_parameter(a).name);
   model.units.push_back({"head", UnitRole::head, llama_head_parameters(a), borrowed,
@@ -156,7 +157,7 @@ void trace_llama_block(UnitTrace& trace, const LlamaArguments& a, int64_t layer)
   const TracedTensor activated = trace_swiglu(trace, gate_up[0], gate_up[1]);
   const TracedTensor down =
       trace_linear(trace, activated, a.hidden, {weight("feed_forward.w2", a.dim)}, 6, LinearSplit::output)[0];
-  trace.set_ends(input, trace_closing(trace, h, down));
+  trace.set_ends({input}, {trace_closing(trace, h, down)});
 }
 
 void trace_llama_head(UnitTrace& trace, const LlamaArguments& a) {
@@ -165,7 +166,7 @@ void trace_llama_head(UnitTrace& trace, const LlamaArguments& a) {
   const TracedTensor normed = trace_norm(trace, a.norm, input, kNoTensor, a.dim, 0).normed;
   trace_cross_entropy(trace, normed, a.dim, a.vocabulary,
                       shape.trains(a.tied ? "tok_embeddings.weight" : "output.weight"));
-  trace.set_ends(input, kNoTensor);
+  trace.set_ends({input}, {});
 }
 
 const Architecture& llama_architecture() {

@@ -97,16 +97,19 @@ class HeldBytes : public RankObserver {
       case deferred:
         kept_ += sign * plan_.units[token.of].trace->deferred_bytes(plan_.units[token.of].policy);
         return;
-      case receive:
+      case receive: {  // token.of: 2 · the stage that sends, + 1 for a gradient
+        const bool backward = token.of % 2 == 1;
+        const int sender = static_cast<int>(token.of / 2);
+        return keep(sign, plan_.message_of(backward ? sender - 1 : sender + 1, /*of_input=*/!backward));
+      }
       case output:
       case input_gradient:
-        kept_ += sign * message_bytes();
-        return;
+        return keep(sign, plan_.message_of(static_cast<int>(token.of), token.thing == input_gradient));
       case input:  // within a stage, units count their input and output themselves
-        if (plan_.units[token.of].is_stages_first) kept_ += sign * message_bytes();
+        if (plan_.units[token.of].is_stages_first) keep(sign, plan_.units[token.of].takes);
         return;
       case output_gradient:
-        if (is_stages_last(token.of)) kept_ += sign * message_bytes();
+        if (is_stages_last(token.of)) keep(sign, plan_.units[token.of].hands_on);
         return;
       case gather:
         return pad(sign * gather_padding(plan_.groups[token.of]));
@@ -141,9 +144,7 @@ class HeldBytes : public RankObserver {
   }
 
  private:
-  int64_t message_bytes() const {
-    return plan_.hidden_rows * plan_.hidden_width * size_of(plan_.request.training.mixed_precision_param);
-  }
+  void keep(int64_t sign, const std::vector<HiddenTensor>& tensors) { kept_ += sign * plan_.message_bytes(tensors); }
   bool is_stages_last(size_t unit) const {
     return std::any_of(plan_.stages.begin(), plan_.stages.end(),
                        [&](const StagePlan& stage) { return stage.last == unit + 1; });

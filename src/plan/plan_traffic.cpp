@@ -13,7 +13,7 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kFloat32 = 4;
+constexpr int64_t kFloat32 = 4, kFloat64 = 8;
 
 /// Elements of all ranks' chunks of a group's gradient, padding included.
 int64_t scattered_numel(const WeightGroupPlan& group) {
@@ -88,7 +88,10 @@ std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
 std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
   std::vector<Exchange> all;
   if (action.kind == ActionKind::loss_sum) {
-    all.push_back({communicator_names::kLoss, Collective::all_reduce, {1, kLossMessageBytes}});
+    const int64_t statistics = kFloat64 * plan.statistics_numel();
+    all.push_back({communicator_names::kLoss, Collective::all_reduce, {1, kLossMessageBytes + statistics}});
+    // Tensor-parallel ranks have the same loss, but statistics of different tokens.
+    if (statistics > 0) all.push_back({communicator_names::kTensor, Collective::all_reduce, {1, statistics}});
   } else if (action.kind == ActionKind::scale) {
     // Groups with the same shards send their amaxes in one message, as WeightStore::scale_shards does.
     std::map<std::string_view, int64_t> scales;
@@ -97,10 +100,11 @@ std::vector<Exchange> step_exchanges(const Plan& plan, const Action& action) {
     }
     for (const auto& [shards, count] : scales) add_scales(all, count, shards);
   } else if (is_transfer(leaves(action)[0].kind)) {
-    const int64_t message = plan.hidden_rows * plan.hidden_width * size_of(plan.request.training.mixed_precision_param);
-    const auto parts = leaves(action);
-    const auto sends = std::count_if(parts.begin(), parts.end(), [](const Action& part) { return is_send(part.kind); });
-    all.push_back({communicator_names::kPipeline, Collective::permute, {1, sends * message}});
+    int64_t sent = 0;
+    for (const Action& part : leaves(action)) {
+      if (is_send(part.kind)) sent += plan.message_bytes(plan.message_of(part.stage, carried_by(part).backward));
+    }
+    all.push_back({communicator_names::kPipeline, Collective::permute, {1, sent}});
   }
   return all;
 }

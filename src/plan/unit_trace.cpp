@@ -5,6 +5,13 @@
 #include "titan/base/error.h"
 
 namespace titan {
+namespace {
+
+bool has(const std::vector<TracedTensor>& tensors, TracedTensor tensor) {
+  return std::find(tensors.begin(), tensors.end(), tensor) != tensors.end();
+}
+
+}  // namespace
 
 bool TraceShape::in_float8(const std::string& parameter) const {
   return std::find(float8_parameters.begin(), float8_parameters.end(), parameter) != float8_parameters.end();
@@ -92,12 +99,14 @@ void UnitTrace::run_forward(Live& live, const RecomputePolicy& policy, bool save
   const std::vector<size_t> last = last_uses(policy);
   const bool keeps_results = policy.checkpointed() && !is_replay;
   std::vector<bool> held(tensors_.size());
+  std::vector<TracedTensor> leaving;
+  for (const TracedTensor output : outputs_) leaving.push_back(memory_of(output, policy));
   for (size_t i = 0; i < operations_.size(); ++i) {
     const TracedOperation& operation = operations_[i];
     for (const TracedTensor result : operation.results) {
       const TracedTensor memory = memory_of(result, policy);
       const bool is_there = is_replay && (operation.is_closing || fate(result, policy) != Keep::recompute);
-      if (is_there || held[static_cast<size_t>(memory)] || memory == input_) continue;
+      if (is_there || held[static_cast<size_t>(memory)] || has(inputs_, memory)) continue;
       live.hold(memory);
       held[static_cast<size_t>(memory)] = true;
     }
@@ -109,8 +118,7 @@ void UnitTrace::run_forward(Live& live, const RecomputePolicy& policy, bool save
       if (keeps_results && fate(result, policy) == Keep::keep) live.hold(memory_of(result, policy));
     }
     for (size_t t = 0; t < tensors_.size(); ++t) {
-      const bool leaves = output_ != kNoTensor && static_cast<TracedTensor>(t) == memory_of(output_, policy);
-      if (!held[t] || last[t] > i || leaves) continue;
+      if (!held[t] || last[t] > i || has(leaving, static_cast<TracedTensor>(t))) continue;
       live.release(static_cast<TracedTensor>(t));
       held[t] = false;
     }
@@ -119,7 +127,7 @@ void UnitTrace::run_forward(Live& live, const RecomputePolicy& policy, bool save
 
 int64_t UnitTrace::saved_bytes(const RecomputePolicy& policy) const {
   Live live(*this);
-  if (input_ != kNoTensor) live.hold(input_);
+  for (const TracedTensor input : inputs_) live.hold(input);
   for (const TracedOperation& operation : operations_) {
     if (!policy.checkpointed()) hold_saved(live, operation, policy, /*release=*/false);
     for (const TracedTensor result : operation.results) {
@@ -132,14 +140,14 @@ int64_t UnitTrace::saved_bytes(const RecomputePolicy& policy) const {
 
 int64_t UnitTrace::forward_peak(const RecomputePolicy& policy) const {
   Live live(*this);
-  if (input_ != kNoTensor) live.hold(input_);
+  for (const TracedTensor input : inputs_) live.hold(input);
   run_forward(live, policy, /*saves=*/!policy.checkpointed(), /*is_replay=*/false);
   return live.most();
 }
 
 int64_t UnitTrace::evaluation_peak() const {
   Live live(*this);
-  if (input_ != kNoTensor) live.hold(input_);
+  for (const TracedTensor input : inputs_) live.hold(input);
   run_forward(live, RecomputePolicy::none(), /*saves=*/false, /*is_replay=*/false);
   return live.most();
 }
@@ -148,9 +156,13 @@ int64_t UnitTrace::backward_peak(const RecomputePolicy& policy) const {
   int64_t most = 0;
   if (policy.checkpointed()) {
     Live replay(*this);
-    // A replay runs beside what forward saved and the output's gradient; the input is held below.
-    replay.add(saved_bytes(policy) - bytes(input_) + bytes(output_));
-    replay.hold(input_);
+    // A replay runs beside what forward saved and the outputs' gradients; the inputs are held below.
+    replay.add(saved_bytes(policy));
+    for (const TracedTensor output : outputs_) replay.add(bytes(output));
+    for (const TracedTensor input : inputs_) {
+      replay.remove(bytes(input));
+      replay.hold(input);
+    }
     for (const TracedOperation& operation : operations_) {
       for (const TracedTensor result : operation.results) {
         if (fate(result, policy) != Keep::keep) continue;
@@ -162,7 +174,7 @@ int64_t UnitTrace::backward_peak(const RecomputePolicy& policy) const {
     most = replay.most();
   }
   Live saved(*this);
-  if (input_ != kNoTensor) saved.hold(input_);
+  for (const TracedTensor input : inputs_) saved.hold(input);
   for (const TracedOperation& operation : operations_) hold_saved(saved, operation, policy, /*release=*/false);
   run_backward(saved, policy);
   return std::max(most, saved.most());
@@ -192,7 +204,7 @@ void UnitTrace::run_backward(Live& live, const RecomputePolicy& policy) const {
     live.remove(bytes(tensor));
     has_gradient[static_cast<size_t>(tensor)] = false;
   };
-  if (output_ != kNoTensor) make(output_);
+  for (const TracedTensor output : outputs_) make(output);
   for (auto operation = operations_.rbegin(); operation != operations_.rend(); ++operation) {
     auto release = [&] {
       for (const TracedTensor result : operation->results) drop(result);

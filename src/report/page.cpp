@@ -94,6 +94,9 @@ Json data_of(const ReportedRun& run) {
     if (!history.series(key).empty()) series[key] = curve_of(history.series(key));
     if (const std::optional<double> value = history.newest(key)) newest[key] = shown(*value);
   }
+  for (const std::string& key : history.statistics()) {
+    if (!history.series(key).empty()) series[key] = curve_of(history.series(key));
+  }
   for (const char* key : {"tokens_seen", "skipped_steps"}) {
     if (const std::optional<double> value = history.newest(key)) newest[key] = shown(*value);
   }
@@ -107,6 +110,7 @@ Json data_of(const ReportedRun& run) {
           {"step", history.last_step()},
           {"newest", newest},
           {"series", series},
+          {"statistics", history.statistics()},
           {"events", events},
           {"facts", facts},
           {"config", options_of(run)}};

@@ -31,6 +31,16 @@ class Page {
 
   void gauge(const char* name, const char* help, double value) { add(name, "gauge", help, value); }
   void counter(const char* name, const char* help, double value) { add(name, "counter", help, value); }
+  void statistics(const std::vector<Statistic>& all) {
+    if (!all.empty())
+      text_ += "# HELP titan_statistic Numbers that the model reports, of that step.\n# TYPE titan_statistic gauge\n";
+    for (const Statistic& statistic : all) {
+      for (size_t i = 0; i < statistic.values.size(); ++i) {
+        text_ += fmt::format("titan_statistic{}name=\"{}\"}} {}\n", label_.substr(0, label_.size() - 1) + ",",
+                             escaped(statistic.name_of(i)), number(statistic.values[i]));
+      }
+    }
+  }
   std::string text() && { return std::move(text_); }
 
  private:
@@ -58,6 +68,7 @@ void add_step(Page& page, const StepReport& r) {
   page.gauge("eta_seconds", "Time left at this pace.", r.eta_seconds);
   page.counter("tokens_seen_total", "Tokens trained on.", static_cast<double>(r.tokens_seen));
   page.counter("skipped_steps_total", "Steps left out.", static_cast<double>(r.skipped_steps));
+  page.statistics(r.statistics);
   page.counter("bad_records_total", "Records of the corpus left out.", static_cast<double>(r.bad_records));
 }
 

@@ -19,6 +19,8 @@ constexpr std::array kCurves{"loss",        "validation_loss",   "lr",          
                              "mfu_percent", "memory_peak_bytes", "step_seconds", "data_wait_seconds"};
 constexpr std::array kNumbers{"tokens_seen", "skipped_steps", "tflops", "data_bad_records", "data_loops"};
 
+const std::string kStatistics = "statistics.";
+
 /// A number, or the string that metrics.jsonl has for a non-finite value.
 std::optional<double> number_of(const nlohmann::json& value) {
   if (value.is_number()) return value.get<double>();
@@ -71,20 +73,42 @@ void RunHistory::add(const nlohmann::json& line) {
   for (const char* key : kCurves) {
     const auto found = line.find(key);
     if (found == line.end()) continue;
-    const std::optional<double> value = number_of(*found);
-    if (!value) continue;
-    series_[key].add(step, *value);
-    newest_[key] = *value;
-    if (std::isfinite(*value)) {
-      not_finite_.erase(key);
-    } else {
-      note_not_finite(key, step);
+    add_value(key, step, *found);
+  }
+  if (const auto found = line.find("statistics"); found != line.end() && found->is_object()) {
+    for (const auto& [name, values] : found->items()) {
+      if (!values.is_array()) add_value(kStatistics + name, step, values);
+      for (size_t i = 0; values.is_array() && i < values.size(); ++i) {
+        add_value(fmt::format("{}{}[{}]", kStatistics, name, i), step, values[i]);
+      }
     }
   }
   for (const char* key : kNumbers) {
     const auto found = line.find(key);
     if (found != line.end() && found->is_number()) newest_[key] = found->get<double>();
   }
+}
+
+void RunHistory::add_value(const std::string& key, int64_t step, const nlohmann::json& given) {
+  const std::optional<double> value = number_of(given);
+  if (!value) return;
+  if (key.starts_with(kStatistics) && !series_.contains(key) && statistics().size() == kMostStatistics) return;
+  series_[key].add(step, *value);
+  newest_[key] = *value;
+  if (std::isfinite(*value)) {
+    not_finite_.erase(key);
+  } else {
+    note_not_finite(key, step);
+  }
+}
+
+std::vector<std::string> RunHistory::statistics() const {
+  std::vector<std::string> keys;
+  for (auto found = series_.lower_bound(kStatistics); found != series_.end() && found->first.starts_with(kStatistics);
+       ++found) {
+    keys.push_back(found->first);
+  }
+  return keys;
 }
 
 bool RunHistory::add_line(std::string_view line) {

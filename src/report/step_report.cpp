@@ -49,6 +49,18 @@ std::string grouped(double value) {
   return point == std::string::npos ? text : with_thousands(std::stoll(text)) + text.substr(point);
 }
 
+/// "name: 0.25", or "name: [0.25 0.5 … 8 values]".
+std::string statistic_field(const Statistic& statistic) {
+  constexpr size_t kMostShown = 8;  // experts of a small layer; a line with more is not read, and metrics.jsonl has all
+  if (statistic.values.size() == 1) return fmt::format("{}: {:.4g}", statistic.name, statistic.values[0]);
+  std::vector<std::string> shown;
+  for (const double value : statistic.values) {
+    if (shown.size() < kMostShown) shown.push_back(fmt::format("{:.4g}", value));
+  }
+  if (statistic.values.size() > kMostShown) shown.push_back(fmt::format("… {} values", statistic.values.size()));
+  return fmt::format("{}: [{}]", statistic.name, fmt::join(shown, " "));
+}
+
 double teraflops(const StepReport& r) { return static_cast<double>(r.flops_per_token) * r.tokens_per_second / 1e12; }
 
 /// Adds memory under TensorBoard's names: GiB and percent of the device.
@@ -85,6 +97,7 @@ std::string console_line(const StepReport& r, bool colour) {
                         gibibytes(r.ranks->most_memory_bytes));
   }
   if (r.skipped_steps > 0) line += fmt::format("  skipped: {}", r.skipped_steps);
+  for (const Statistic& statistic : r.statistics) line += "  " + statistic_field(statistic);
   const bool starves = r.data_queue_depth > 0 && r.data_queue_ready == 0 && r.data_wait_seconds > 0.01 * r.step_seconds;
   if (starves) line += "  data queue: empty";
   if (r.bad_records > 0) line += fmt::format("  bad records: {}", r.bad_records);
@@ -118,6 +131,11 @@ std::string json_line(const StepReport& r) {
   line["data_long_conversations"] = r.long_conversations;
   line["data_loops"] = r.data_loops;
   line["skipped_steps"] = r.skipped_steps;
+  for (const Statistic& statistic : r.statistics) {
+    nlohmann::ordered_json& values = line["statistics"][statistic.name];
+    for (const double value : statistic.values) values.push_back(json_number(value));
+    if (statistic.values.size() == 1) values = json_number(statistic.values[0]);
+  }
   if (r.ranks) {
     line["ranks"] = {{"fastest_step_seconds", json_number(r.ranks->fastest_step_seconds)},
                      {"slowest_step_seconds", json_number(r.ranks->slowest_step_seconds)},
@@ -179,6 +197,11 @@ std::vector<TaggedValue> tagged_values(const StepReport& r) {
   values.push_back({"n_tokens_seen", static_cast<double>(r.tokens_seen)});
   values.push_back({"lr", r.learning_rate});
   values.push_back({"skipped_steps", static_cast<double>(r.skipped_steps)});
+  for (const Statistic& statistic : r.statistics) {
+    for (size_t i = 0; i < statistic.values.size(); ++i) {
+      values.push_back({"statistics/" + statistic.name_of(i), statistic.values[i]});
+    }
+  }
   return values;
 }
 

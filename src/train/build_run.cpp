@@ -287,9 +287,10 @@ void build_optimizer(Run& run) {
                           run.config.optimizer, static_cast<uint64_t>(run.config.debug.seed.value_or(0)),
                           assembly.optimizer_offload);
                     });
-  model.step_runner = std::make_unique<StepRunner>(
-      *assembly.executor, *model.optimizer, assembly.group_parameters, training.max_norm,
-      StepCommunicators{run.communicators.loss, run.communicators.model, run.communicators.of_weights});
+  model.step_runner =
+      std::make_unique<StepRunner>(*assembly.executor, *model.optimizer, assembly.group_parameters, training.max_norm,
+                                   StepCommunicators{run.communicators.loss, run.communicators.model,
+                                                     run.communicators.of_weights, run.communicators.tensor});
   if (training.spike_guard != "off") {
     model.guard = std::make_unique<SpikeGuard>(training.spike_window, training.spike_threshold,
                                                /*skips=*/training.spike_guard == "skip", run.device.device);

@@ -148,18 +148,23 @@ at::Tensor numbers_of(const StepOutcome& outcome) {
   at::Tensor values = at::stack({outcome.loss.to(at::kDouble), outcome.control.norm,
                                  outcome.control.skip.to(at::kDouble), outcome.own_loss.to(at::kDouble)});
   std::vector<at::Tensor> parts{values, outcome.requests};
+  if (outcome.statistics.defined()) parts.push_back(outcome.statistics);
   if (outcome.spike.defined()) parts.push_back(outcome.spike);
   return at::cat(parts);
 }
 
 }  // namespace
 
-StepReadback::StepReadback(const StepOutcome& outcome) : copy_(numbers_of(outcome)) {}
+StepReadback::StepReadback(const StepOutcome& outcome)
+    : copy_(numbers_of(outcome)), statistics_(outcome.statistics.defined() ? outcome.statistics.numel() : 0) {}
 
 StepValues StepReadback::wait() {
   const std::span<const double> values = copy_.wait();
   StepValues found{values[0], values[1], values[2] != 0, {values[4] != 0, values[5] != 0}, values[3]};
-  if (values.size() > 6 && values[6] != 0) found.spike = Spike{values[7], values[8]};
+  const std::span<const double> rest = values.subspan(6);
+  found.statistics.assign(rest.begin(), rest.begin() + statistics_);
+  const std::span<const double> spike = rest.subspan(static_cast<size_t>(statistics_));
+  if (!spike.empty() && spike[0] != 0) found.spike = Spike{spike[1], spike[2]};
   return found;
 }
 

@@ -86,6 +86,11 @@ StepReport StepMeter::measure(int64_t step, double learning_rate, const StepValu
   report.long_conversations = counters.long_conversations;
   report.data_loops = counters.re_loops;
   report.skipped_steps = skipped_steps_;
+  auto next = values.statistics.begin();
+  for (const StatisticDescription& statistic : statistics_) {
+    report.statistics.push_back({statistic.name, {next, next + statistic.numel}});
+    next += statistic.numel;
+  }
   return report;
 }
 

@@ -69,7 +69,8 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
   }
   executor_.run(executor_.program(ProgramKind::last_pass), microbatches_of(microbatches.back()), *this, observer);
   executor_.run(executor_.program(ProgramKind::update), {}, *this, observer);
-  StepOutcome outcome{progress_.loss, progress_.control, progress_.requests, progress_.own_loss, progress_.spike};
+  StepOutcome outcome{progress_.loss,     progress_.control, progress_.requests,
+                      progress_.own_loss, progress_.spike,   progress_.statistics};
   progress_ = {};
   return outcome;
 }
@@ -92,12 +93,26 @@ std::vector<BatchContext> StepRunner::microbatches_of(const BatchContext& batch)
 void StepRunner::sum_loss(const at::Tensor& loss) {
   if (loss.defined()) progress_.loss = progress_.loss + loss;
   progress_.own_loss = progress_.loss;
-  if (!communicators_.loss) return;
-  // Requests travel with the loss and with the norm: they need no collective of their own.
-  at::Tensor message = at::cat({progress_.loss.view({1}), progress_.requests});
-  communicators_.loss->all_reduce({message})->wait();
-  progress_.loss = message[0];
-  progress_.requests = message.narrow(0, 1, 2).clamp_max(1);
+  progress_.statistics = all_statistics();
+  if (communicators_.loss) {
+    // Requests travel with the loss and with the norm: they need no collective of their own.
+    at::Tensor message = at::cat({progress_.loss.view({1}), progress_.requests, progress_.statistics});
+    communicators_.loss->all_reduce({message})->wait();
+    progress_.loss = message[0];
+    progress_.requests = message.narrow(0, 1, 2).clamp_max(1);
+    progress_.statistics = message.slice(0, 3);
+  }
+  // Tensor-parallel ranks have the same loss, but statistics of different tokens.
+  if (communicators_.tensor && progress_.statistics.numel() > 0) {
+    communicators_.tensor->all_reduce({progress_.statistics})->wait();
+  }
+}
+
+at::Tensor StepRunner::all_statistics() {
+  const at::Tensor sums = executor_.take_statistics();
+  if (sums.defined()) return sums;
+  // This rank has no unit with statistics, but its message is as long as those of the others.
+  return at::zeros({executor_.plan().statistics_numel()}, at::TensorOptions(device_).dtype(at::kDouble));
 }
 
 void StepRunner::add_squares(int group) {

@@ -56,6 +56,15 @@ class WeightsAndBiases(BehaviourTest):
         followed = self.hand_over(run.folder, "--follow", "--patience=0.5")
         self.assertEqual([step for step, _ in followed], [0, 1, 2, 3, -1])
 
+    def test_statistics_of_the_model_have_a_name_each(self):
+        folder = self.folder / "run"
+        folder.mkdir()
+        line = {"step": 1, "loss": 2.0, "statistics": {"balance": 0.5, "load": [1, "nan"]}}
+        (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        _, (step, values), _ = self.hand_over(folder)
+        self.assertEqual((step, values["statistics/balance"], values["statistics/load[0]"]), (1, 0.5, 1.0))
+        self.assertNotEqual(values["statistics/load[1]"], values["statistics/load[1]"])
+
     def test_a_folder_without_a_run_is_named(self):
         script = ROOT / "scripts" / "to_wandb.py"
         run = subprocess.run([sys.executable, script, self.folder], capture_output=True, text=True, timeout=60)

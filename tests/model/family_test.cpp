@@ -77,12 +77,12 @@ class ToyModel : public Model {
 
 /// The toy without tensors.
 ModelDescription describe_toy() {
-  auto words_trace = [](UnitTrace& trace) { trace.set_ends(kNoTensor, trace_embedding(trace, kDim)); };
+  auto words_trace = [](UnitTrace& trace) { trace.set_ends({}, {trace_embedding(trace, kDim)}); };
   auto mix_trace = [](int64_t layer) {
     return [layer](UnitTrace& trace) {
       const TracedTensor input = trace.tensor(trace.shape().tokens() * kDim * 4);
       const TracedTensor mixed = trace_linear(trace, input, kDim, {{mix(layer).name, kDim}}, 0, LinearSplit::input)[0];
-      trace.set_ends(input, trace_closing(trace, input, mixed));
+      trace.set_ends({input}, {trace_closing(trace, input, mixed)});
     };
   };
   auto policy = [](const RecomputeSelection& selection, int64_t) {
@@ -91,7 +91,7 @@ ModelDescription describe_toy() {
   auto guess_trace = [](UnitTrace& trace) {
     const TracedTensor input = trace.tensor(trace.shape().tokens() * kDim * 4);
     trace_cross_entropy(trace, input, kDim, kWords);
-    trace.set_ends(input, kNoTensor);
+    trace.set_ends({input}, {});
   };
   ModelDescription model;
   model.name = "toy";
@@ -99,6 +99,7 @@ ModelDescription describe_toy() {
                  {"mix.0", UnitRole::block, {mix(0)}, {}, mix_trace(0), policy},
                  {"mix.1", UnitRole::block, {mix(1)}, {}, mix_trace(1), policy},
                  {"guess", UnitRole::head, {guess()}, {}, guess_trace}};
+  for (size_t u = 0; u + 1 < model.units.size(); ++u) model.units[u].hands_on = {{"mixed", kDim}};
   model.dim = kDim, model.layers = 2, model.vocabulary = kWords;
   return model;
 }

@@ -16,6 +16,8 @@ at::Tensor host_memory(const at::Tensor& like) {
   return at::empty(like.sizes(), at::TensorOptions(like.scalar_type()).pinned_memory(!like.is_cpu()));
 }
 
+constexpr int64_t kDim = 24;  // of small_request
+
 class NumberingRunner : public UnitRunner {
  public:
   explicit NumberingRunner(std::map<std::string, std::vector<Parameter*>> parameters_of_unit)
@@ -23,7 +25,8 @@ class NumberingRunner : public UnitRunner {
 
   HiddenStates forward(Unit& unit, const HiddenStates&, const BatchContext& batch, UnitState&) override {
     see_weights(unit);
-    return {at::empty({}, batch.tokens.options().dtype(at::kDouble))};
+    if (unit.name() == "head") return {at::empty({}, batch.tokens.options().dtype(at::kDouble))};
+    return {at::empty({batch.tokens.numel(), kDim}, batch.tokens.options().dtype(at::kFloat))};
   }
   HiddenStates backward(Unit& unit, const HiddenStates& gradients, const BatchContext&, UnitState&) override {
     if (unit.name() != "tok_embeddings") see_weights(unit);

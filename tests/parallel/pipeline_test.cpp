@@ -155,7 +155,11 @@ struct StageLog {
 class StandInStages : public UnitRunner {
  public:
   StandInStages(const Plan& plan, const StageTimes& times, std::shared_ptr<double> now, std::shared_ptr<StageLog> log)
-      : times_(times), now_(std::move(now)), log_(std::move(log)), rows_(plan.hidden_rows), width_(plan.hidden_width) {
+      : times_(times),
+        now_(std::move(now)),
+        log_(std::move(log)),
+        rows_(plan.hidden_rows),
+        width_(plan.units[0].is_models_last ? width_of(plan.units[0].takes) : width_of(plan.units[0].hands_on)) {
     for (const StagePlan& stage : plan.stages) stages_[plan.units[stage.first].name] = static_cast<int>(stage.number);
   }
 

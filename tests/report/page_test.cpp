@@ -68,6 +68,17 @@ TEST(Page, HasEveryCurveThatHasValuesAndNoOther) {
   EXPECT_NEAR(series["loss"]["y"][9].get<double>(), 3 + 5 * std::exp(-0.1), 1e-5);
 }
 
+TEST(Page, HasACurveOfEachStatisticOfTheModel) {
+  RunHistory history = a_history(5);
+  history.add_line(R"({"step":6,"loss":3,"statistics":{"balance":0.5,"load":[1,2]}})");
+  const std::string page = render_page({a_run(history)});
+  const nlohmann::json run = data_of(page)["runs"][0];
+  EXPECT_EQ(run["statistics"],
+            nlohmann::json::parse(R"(["statistics.balance","statistics.load[0]","statistics.load[1]"])"));
+  EXPECT_EQ(run["series"]["statistics.load[1]"]["y"][0], 2.0);
+  EXPECT_NE(page.find("of new Set(runs.flatMap(run => run.statistics))) charts.push"), std::string::npos);
+}
+
 TEST(Page, ACurveOfManyStepsHasTheRangeOfEachBucket) {
   const RunHistory history = a_history(2000);
   const nlohmann::json loss = data_of(render_page({a_run(history)}))["runs"][0]["series"]["loss"];

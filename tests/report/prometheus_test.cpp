@@ -28,6 +28,17 @@ TEST(PrometheusText, NamesEveryNumberWithItsHelpItsTypeAndTheRun) {
   EXPECT_EQ(text.find("mfu"), std::string::npos) << "not known";
 }
 
+TEST(PrometheusText, StatisticsOfTheModelHaveTheirNamesAsALabel) {
+  StepReport report;
+  report.statistics = {{"balance", {0.5}}, {"load", {1, 2}}};
+  const std::string text = prometheus_text({"out", true, 12.5, report, {}});
+  EXPECT_NE(text.find("# TYPE titan_statistic gauge\ntitan_statistic{run=\"out\",name=\"balance\"} 0.5\n"
+                      "titan_statistic{run=\"out\",name=\"load[0]\"} 1\n"
+                      "titan_statistic{run=\"out\",name=\"load[1]\"} 2\n"),
+            std::string::npos)
+      << text;
+}
+
 TEST(PrometheusText, SpellsWhatIsNoFiniteNumberAsTheFormatDoes) {
   StepReport report;
   report.loss = NAN;

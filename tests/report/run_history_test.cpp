@@ -36,6 +36,21 @@ TEST(RunHistory, TakesCurvesAndTheNewestNumbersFromLines) {
   EXPECT_TRUE(history.events().empty());
 }
 
+TEST(RunHistory, StatisticsOfTheModelAreCurvesByNameAndElementAndBoundedInNumber) {
+  RunHistory history;
+  history.add_line(R"({"step":1,"loss":7,"statistics":{"balance":0.5,"load":[1,"nan"]}})");
+  history.add_line(R"({"step":2,"loss":7,"statistics":{"balance":0.25,"load":[3,4]}})");
+  EXPECT_EQ(history.statistics(),
+            (std::vector<std::string>{"statistics.balance", "statistics.load[0]", "statistics.load[1]"}));
+  EXPECT_EQ(history.newest("statistics.balance"), 0.25);
+  EXPECT_EQ(history.series("statistics.load[0]").buckets().size(), 2u);
+  EXPECT_EQ(history.series("statistics.load[1]").buckets().size(), 1u);
+  EXPECT_EQ(texts(history), std::vector<std::string>{"1: statistics.load[1] is not finite"});
+  nlohmann::json many{{"step", 3}, {"loss", 7}, {"statistics", {{"more", std::vector<double>(100, 1.0)}}}};
+  history.add(many);
+  EXPECT_EQ(history.statistics().size(), RunHistory::kMostStatistics);
+}
+
 TEST(RunHistory, WhatIsNoLineIsPassedOver) {
   RunHistory history;
   for (const char* line : {"", "{", "[1]", "3", R"({"step":"1","loss":2})", R"({"step":-4,"loss":2})", R"({"loss":2})",

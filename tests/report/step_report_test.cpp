@@ -67,6 +67,34 @@ TEST(ConsoleLine, SkippedStepsAndBadRecordsAreShownOnceThereAreAny) {
   EXPECT_TRUE(console_line(report, false).ends_with("  skipped: 2  bad records: 3"));
 }
 
+StepReport with_statistics() {
+  StepReport report = a_whole_step();
+  report.statistics = {{"balance", {0.125}}, {"load", {1, 2.5}}, {"many", std::vector<double>(10, 3.0)}};
+  return report;
+}
+
+TEST(ConsoleLine, StatisticsOfTheModelStandThereByName) {
+  const std::string line = console_line(with_statistics(), false);
+  EXPECT_TRUE(line.ends_with("  balance: 0.125  load: [1 2.5]  many: [3 3 3 3 3 3 3 3 … 10 values]")) << line;
+}
+
+TEST(JsonLine, StatisticsOfTheModelAreNumbersAndListsByName) {
+  StepReport report = with_statistics();
+  report.statistics[1].values[0] = std::nan("");
+  const auto line = nlohmann::json::parse(json_line(report));
+  EXPECT_EQ(line["statistics"]["balance"], 0.125);
+  EXPECT_EQ(line["statistics"]["load"], nlohmann::json::parse(R"(["nan", 2.5])"));
+  EXPECT_EQ(line["statistics"]["many"].size(), 10u);
+  EXPECT_FALSE(nlohmann::json::parse(json_line(a_whole_step())).contains("statistics"));
+}
+
+TEST(TaggedValues, StatisticsOfTheModelAreThereByNameAndElement) {
+  std::map<std::string, double> values;
+  for (const TaggedValue& value : tagged_values(with_statistics())) values[value.tag] = value.value;
+  EXPECT_EQ(values.at("statistics/balance"), 0.125);
+  EXPECT_EQ(values.at("statistics/load[1]"), 2.5);
+}
+
 TEST(ConsoleLine, ANonFiniteLossIsWrittenAsSuch) {
   StepReport report = a_whole_step();
   report.loss = NAN;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "support/checkout.h"
+#include "support/side_channel.h"
 #include "titan/plan/architecture.h"
 #include "titan/plan/plan.h"
 #include "titan/schedule/pipeline_plan.h"
@@ -43,7 +44,9 @@ struct LayoutRow {
   std::vector<MeshAxis> second_axes;  // over which that group is sharded
   bool loss_parallel = true;
   double max_norm = 1.0;
-  bool whole_matrices = false;    // stepped by the optimizer of support/whole_matrices.h
+  bool whole_matrices = false;  // stepped by the optimizer of support/whole_matrices.h
+  bool side_channel = false;    // the model of support/side_channel.h
+  double side_factor = 0.5;
   bool step_in_backward = false;  // gradients are gone when the step is over, and are not handed out
   bool graphs = false;            // blocks are recorded and replayed
   bool fused = false;             // the fused kernels, compiled for the host
@@ -76,6 +79,7 @@ inline ModelRequest matrix_request(const LayoutRow& row) {
 inline ModelDescription matrix_model(const LayoutRow& row) {
   const ModelRequest request = matrix_request(row);
   ModelDescription model = describe_model(request);
+  if (row.side_channel) add_side_channel(model, row.side_factor);
   const std::regex frozen(row.frozen), second(row.second);
   for (UnitDescription& unit : model.units) {
     if (!row.second.empty()) unit.groups.push_back({"second", row.second_axes});

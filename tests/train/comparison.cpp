@@ -42,11 +42,13 @@ const RankResult& reference_of(const LayoutRow& row) {
   single.sizes = row.sizes;
   single.frozen = row.frozen;
   single.whole_matrices = row.whole_matrices;
+  single.side_channel = row.side_channel;
   static std::map<std::string, RankResult> known;
-  RankResult& result = known[fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", single.tied, single.unequal_masks,
-                                         name(single.compute), join(single.keep_fp32, ","), single.global_batch,
-                                         single.sizes.dim, single.sizes.n_layers, single.sizes.vocab_size,
-                                         single.documents, single.length, single.frozen, single.whole_matrices)];
+  RankResult& result =
+      known[fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", single.tied, single.unequal_masks,
+                        name(single.compute), join(single.keep_fp32, ","), single.global_batch, single.sizes.dim,
+                        single.sizes.n_layers, single.sizes.vocab_size, single.documents, single.length, single.frozen,
+                        single.whole_matrices, single.side_channel)];
   const bool only_gradients = single.compute == ElementType::bfloat16;  // losses have no bound there
   if (result.losses.empty()) result = train_ranks(single, only_gradients ? 1 : compared_steps())[0];
   return result;
@@ -61,6 +63,12 @@ std::string difference(const RankResult& result, const RankResult& reference) {
   for (size_t step = 0; step < result.losses.size(); ++step) {
     const double error = relative(result.losses[step], reference.losses[step]);
     if (!(error <= (step == 0 ? kFirstLossError : kLossError))) return fmt::format("loss {}: {:.3g}", step + 1, error);
+  }
+  for (size_t step = 0; step < result.statistics.size(); ++step) {
+    for (size_t i = 0; i < reference.statistics[step].size(); ++i) {
+      const double error = relative(result.statistics[step].at(i), reference.statistics[step][i]);
+      if (!(error <= kLossError)) return fmt::format("statistic {} of step {}: {:.3g}", i, step + 1, error);
+    }
   }
   if (const double error = relative(result.norms.at(0), reference.norms.at(0)); !(error <= kFirstNormError)) {
     return fmt::format("norm 1: {:.3g}", error);
@@ -101,6 +109,7 @@ std::vector<RankResult> expect_as_one_process(const LayoutRow& row) {
     const std::optional<PipelinePart>& pipeline = ranks[rank].plan.request.pipeline;
     EXPECT_EQ(ranks[rank].most_live, pipeline ? planned_live(*pipeline) : 0) << "activations, rank " << rank;
     EXPECT_EQ(ranks[rank].losses, ranks[0].losses) << "all ranks know the same loss";
+    EXPECT_EQ(ranks[rank].statistics, ranks[0].statistics) << "and the same statistics";
     EXPECT_EQ(ranks[rank].norms, ranks[0].norms) << "and the same norm, to the bit";
     EXPECT_EQ(ranks[rank].norms[0], norm_of(ranks[rank].gradients))
         << "that of the whole gradients, however they are cut";

@@ -159,6 +159,18 @@ TEST(StepReadback, TellsASpikeWhereAGuardHasFoundOne) {
   EXPECT_EQ(spike->norm_deviations, -0.5);
 }
 
+TEST(StepReadback, BringsStatisticsWithAndWithoutAGuard) {
+  StepOutcome step = outcome(at::scalar_tensor(2.0, at::kDouble), 1, 0);
+  step.statistics = at::tensor({0.25, 0.5, 4.0, 8.0}, at::kDouble);
+  EXPECT_EQ(StepReadback(step).wait().statistics, (std::vector{0.25, 0.5, 4.0, 8.0}));
+  EXPECT_FALSE(StepReadback(step).wait().spike.has_value());
+  step.spike = at::tensor({1.0, 7.5, -0.5}, at::kDouble);
+  const StepValues values = StepReadback(step).wait();
+  EXPECT_EQ(values.statistics, (std::vector{0.25, 0.5, 4.0, 8.0}));
+  ASSERT_TRUE(values.spike.has_value());
+  EXPECT_EQ(values.spike->loss_deviations, 7.5);
+}
+
 TEST(StepReadback, WhatHappensToTheTensorsAfterwardsDoesNotMatter) {
   at::Tensor loss = at::scalar_tensor(2.0, at::kDouble);
   StepReadback readback(outcome(loss, 1, 0));

@@ -211,7 +211,7 @@ TEST(Float8TensorParallel, GathersHiddenStatesInOneByteAnElement) {
     return planned_traffic(plan, "tp")[static_cast<size_t>(Collective::all_gather)];
   };
   EXPECT_EQ(gathered(narrow).calls, gathered(wide).calls);
-  const int64_t hidden_elements = narrow.request.tokens() * narrow.hidden_width;
+  const int64_t hidden_elements = narrow.request.tokens() * width_of(narrow.units[0].hands_on);
   const int64_t blocks = static_cast<int64_t>(narrow.units.size()) - 2;
   // A block gathers for q, k and v, for gate and up, the gradients of both writers, and both inputs again.
   EXPECT_EQ(gathered(wide).bytes - gathered(narrow).bytes, 3 * 6 * blocks * hidden_elements);

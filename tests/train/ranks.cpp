@@ -123,7 +123,9 @@ class RankRun {
     MeshPlace place{DeviceMesh({row.pipeline, row.replicate, row.shard, row.context, row.tensor}, world.size),
                     world.rank};
     const ModelRequest request = matrix_request(row);
-    const ModelFamily& family = *find_model_family(request.model.name);
+    const SideChannelFamily side_channel(fault.side);
+    const ModelFamily& family =
+        row.side_channel ? static_cast<const ModelFamily&>(side_channel) : *find_model_family(request.model.name);
     const ModelDescription model = matrix_model(row);
     request_ = matrix_plan(row, place);
     const PlanRequest plan = with_pipeline(request_, row, model);
@@ -158,7 +160,7 @@ class RankRun {
     }
     runner_ = std::make_unique<StepRunner>(
         *assembly_.executor, *optimizer_, assembly_.group_parameters, row.max_norm,
-        StepCommunicators{communicators_.loss, communicators_.model, communicators_.of_weights});
+        StepCommunicators{communicators_.loss, communicators_.model, communicators_.of_weights, communicators_.tensor});
   }
 
   RankResult run(int64_t steps) {
@@ -187,6 +189,9 @@ class RankRun {
       const StepOutcome outcome = runner_->run(share_of(batch, request_), step, /*rate=*/3e-3, Requests{.stop = stop},
                                                /*dump=*/nullptr, observer);
       result_.losses.push_back(outcome.loss.item<double>());
+      const at::Tensor statistics = outcome.statistics.contiguous();
+      result_.statistics.emplace_back(statistics.const_data_ptr<double>(),
+                                      statistics.const_data_ptr<double>() + statistics.numel());
       result_.norms.push_back(outcome.control.norm.item<double>());
       result_.stop_requests.push_back(outcome.requests[0].item<double>());
       if (step == 2) note_traffic();

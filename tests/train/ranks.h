@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "side_channel_family.h"
 #include "support/layout_row.h"
 #include "support/replayed_work.h"
 #include "support/tensors.h"
@@ -26,6 +27,7 @@ struct RankResult {
   std::vector<double> losses;
   std::vector<double> norms;
   std::vector<double> stop_requests;
+  std::vector<std::vector<double>> statistics;  // of each step
   std::map<std::string, at::Tensor> gradients;
   std::map<std::string, at::Tensor> weights;    // whole, after the last step
   std::vector<std::string> strays;              // parameters whose gradient here is not that part of the whole one
@@ -48,6 +50,7 @@ struct Fault {
   /// May put others in the place of the communicators that were made; what those did is counted.
   std::function<void(int64_t rank, MeshCommunicators& made)> communicators;
   std::function<void(int64_t rank, Parameter& parameter)> reduced_gradient;
+  SideFault side = SideFault::none;  // of a row with a side channel
 };
 
 /// Trains the row's model for `steps` steps on all ranks of the row; the results by rank.

@@ -32,6 +32,20 @@ TEST(StepMeter, SpeedsAreOverTheStepsSinceTheLastReport) {
   EXPECT_DOUBLE_EQ(second.eta_seconds, 5 * 0.5);
 }
 
+TEST(StepMeter, StatisticsHaveTheirNames) {
+  const DeviceInfo device = a_device();
+  StepMeter meter = a_meter(device);
+  meter.name_statistics({{"balance", 1, 0.01}, {"load", 3, 0}});
+  StepValues values;
+  values.statistics = {0.5, 1, 2, 3};
+  const StepReport report = meter.report(1, 0, values, {}, kStart);
+  ASSERT_EQ(report.statistics.size(), 2u);
+  EXPECT_EQ(report.statistics[0].name, "balance");
+  EXPECT_EQ(report.statistics[0].values, std::vector{0.5});
+  EXPECT_EQ(report.statistics[1].name, "load");
+  EXPECT_EQ(report.statistics[1].values, (std::vector{1.0, 2.0, 3.0}));
+}
+
 TEST(StepMeter, TimeSpentElsewhereIsNoTrainingTime) {
   const DeviceInfo device = a_device();
   StepMeter meter = a_meter(device);

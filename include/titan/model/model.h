@@ -22,8 +22,8 @@
 
 namespace titan {
 
-/// What units pass to each other: usually one tensor, the residual stream [tokens, D]: the B·T tokens of a microbatch,
-/// row-major, or this rank's shard of them.
+/// What units pass to each other: the tensors of UnitDescription::hands_on, usually one, the residual stream [tokens,
+/// D]. Rows are the B·T tokens of a microbatch, row-major, or this rank's shard of them.
 using HiddenStates = std::vector<at::Tensor>;
 
 /// Inputs of one microbatch that every unit receives and that are not differentiated.
@@ -53,8 +53,9 @@ class Unit {
   const std::string& name() const { return name_; }
   const std::vector<Parameter*>& weights() const { return weights_; }
 
-  /// The head returns its loss (an fp64 scalar), or the logits in UnitMode::logits: [B, T, V], or [n, V] of
-  /// BatchContext::logit_rows.
+  /// Returns what its description hands on, then its statistics: fp64 [numel], of the tokens of this rank's rows; those
+  /// without a loss factor need no graph. The head hands on its loss (an fp64 scalar), or the logits in
+  /// UnitMode::logits: [B, T, V], or [n, V] of BatchContext::logit_rows.
   virtual HiddenStates forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) = 0;
 
  private:

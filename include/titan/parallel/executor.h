@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "titan/distributed/communicator.h"
 #include "titan/model/model.h"
+#include "titan/parallel/stage_messages.h"
 #include "titan/parallel/unit_runner.h"
 #include "titan/parallel/weight_store.h"
 #include "titan/plan/program.h"
@@ -52,50 +52,6 @@ struct ExecutorOptions {
   std::shared_ptr<Communicator> pipeline = nullptr;  // the ranks of the axis pp
 };
 
-/// Hidden states and gradients between units, between stages of this rank, and in messages to and from the other ranks
-/// of a pipeline.
-class StageMessages {
- public:
-  struct Key {
-    bool backward;  // a gradient
-    int stage;      // the stage that receives or produced it
-    int microbatch;
-    auto operator<=>(const Key&) const = default;
-  };
-
-  /// `pipeline` joins the ranks of the axis pp; null without a pipeline.
-  StageMessages(const Plan& plan, std::shared_ptr<Communicator> pipeline)
-      : plan_(plan), pipeline_(std::move(pipeline)) {}
-
-  void put(Key key, HiddenStates hidden) { entries_[key] = {std::move(hidden), nullptr}; }
-  HiddenStates take(Key key);
-  /// HANDOFF: to the neighbouring stage on this rank, rounded as a message is.
-  void hand_off(const Action& action);
-  /// Executes SEND, RECEIVE or a BATCH of them as one call. `batch` has the shape of all microbatches.
-  void transfer(const Action& action, const BatchContext& batch);
-  /// WAIT_F, WAIT_B.
-  void wait(Key key);
-  void wait_sends();
-  bool empty() const { return entries_.empty() && sends_.empty(); }
-  void clear() { entries_.clear(); }
-
- private:
-  struct Entry {
-    HiddenStates hidden;
-    std::shared_ptr<PendingCollective> receiving;  // null: it has arrived
-  };
-
-  int64_t rank_of(int stage) const { return plan_.request.pipeline->rank_of_stage[static_cast<size_t>(stage)]; }
-  /// In the form in which it is sent: contiguous, in the compute dtype.
-  HiddenStates packed(HiddenStates hidden) const;
-  HiddenStates empty_message(const BatchContext& batch) const;
-
-  const Plan& plan_;
-  std::shared_ptr<Communicator> pipeline_;
-  std::map<Key, Entry> entries_;
-  std::deque<std::pair<std::shared_ptr<PendingCollective>, HiddenStates>> sends_;
-};
-
 class Executor {
  public:
   /// `chain`: the whole model's; `weights`: one store per weight group, in the plan's order. With `graphs` whole
@@ -117,6 +73,10 @@ class Executor {
   /// Runs the evaluation program. UnitMode::evaluate: the loss, 0 on ranks without the model's last stage.
   /// UnitMode::logits: the logits, undefined on those ranks.
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
+
+  /// The sums of the statistics of all forwards since the last call, fp64 [Plan::statistics_numel()], of this rank;
+  /// undefined if the model has none.
+  at::Tensor take_statistics() { return std::exchange(statistics_, at::Tensor()); }
 
   /// Call after masters were written from outside (initialisation, load): their copies and scales are stale.
   void weights_changed();
@@ -153,6 +113,11 @@ class Executor {
   void run_graph(const Action& action, const Run& run);
   void wait_for_host(StepWork& work);
   void drop_gradients(int group);
+  /// Checks what a forward returned against the unit's plan, and removes the statistics, which it adds up if
+  /// `counted`.
+  void check_and_count(const UnitPlan& unit, const BatchContext& batch, bool counted, HiddenStates& output);
+  /// Appends the gradients of the unit's statistics: their loss factors. Undefined without a factor.
+  void append_factors(const UnitPlan& unit, HiddenStates& gradients, const BatchContext& batch);
   /// Whatever an earlier try to record this microbatch has left.
   void forget_microbatch();
 
@@ -178,7 +143,9 @@ class Executor {
   std::unique_ptr<ActivationOffload> offload_;                  // null unless the plan offloads a unit
   std::vector<std::vector<UnitState>> states_;                  // [microbatch][unit]
   StageMessages messages_;
-  at::Tensor result_;  // sum of the losses, or logits, of this run
+  at::Tensor result_;                     // sum of the losses, or logits, of this run
+  at::Tensor statistics_;                 // sums since take_statistics; undefined: none yet
+  std::map<size_t, at::Tensor> factors_;  // gradients of statistics, by index in Plan::statistics
   std::optional<Action> position_;
   int64_t live_ = 0;
   int64_t most_live_ = 0;

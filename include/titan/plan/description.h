@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,25 @@ struct WeightGroupDescription {
   std::vector<MeshAxis> sharded_over = {MeshAxis::dp_shard, MeshAxis::cp};
 };
 
+/// A tensor that a unit hands to the next one: [tokens, width] of a microbatch, in the unit's compute dtype.
+struct HiddenTensor {
+  std::string name;
+  int64_t width = 0;
+  bool operator==(const HiddenTensor&) const = default;
+};
+/// Elements that all of them have for one token.
+int64_t width_of(std::span<const HiddenTensor> tensors);
+
+/// Numbers that a unit returns beside its hidden states, fp64 [numel]: those of this rank's tokens. A step sums them
+/// over microbatches, ranks and all units that give them the same name, as it sums the loss.
+struct StatisticDescription {
+  std::string name;
+  int64_t numel = 1;
+  /// The step minimises its loss plus this times each element. 0: the statistic is only reported.
+  double loss_factor = 0;
+  bool operator==(const StatisticDescription&) const = default;
+};
+
 struct UnitDescription {
   std::string name;
   UnitRole role = UnitRole::block;
@@ -36,6 +56,10 @@ struct UnitDescription {
   std::function<RecomputePolicy(const RecomputeSelection& selection, int64_t tensor_ranks)> policy = {};
   /// What ParameterSpec::group names. The split of a group's parameters over dp_replicate, dp_shard and cp is the same.
   std::vector<WeightGroupDescription> groups = {{}};
+  /// What its forward returns and the next unit takes, in this order; nothing of a head, which returns the loss.
+  std::vector<HiddenTensor> hands_on = {};
+  /// What its forward returns after that, in this order.
+  std::vector<StatisticDescription> statistics = {};
 
   int64_t numel() const;
 };

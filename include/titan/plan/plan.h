@@ -199,8 +199,11 @@ struct UnitPlan {
   int64_t backward_peak = 0;               // what was saved and the output's gradient included
   bool offloaded = false;                  // the saved bytes are on the host from forward to backward
   ElementType compute = ElementType::float32;
-  bool weights_in_backward = true;    // false for an embedding, whose backward reads no weights
-  bool gradients_in_forward = false;  // true for the head, which computes its weight gradients in forward
+  bool weights_in_backward = true;     // false for an embedding, whose backward reads no weights
+  bool gradients_in_forward = false;   // true for the head, which computes its weight gradients in forward
+  std::vector<HiddenTensor> takes;     // of the unit before; of the model's first: nothing but token ids
+  std::vector<HiddenTensor> hands_on;  // to the next unit; of the model's last: nothing, it returns the loss
+  std::vector<size_t> statistics;      // of Plan::statistics: what its forward returns after that
 };
 
 /// A stage in this rank's units: [first, last) of Plan::units.
@@ -238,11 +241,12 @@ struct Plan {
   int64_t parameter_count = 0;
   int64_t flops_per_token = 0;
   int64_t hidden_rows = 0;   // tokens of a microbatch that this rank holds between units
-  int64_t hidden_width = 0;  // the model's dim
   int64_t hidden_bytes = 0;  // of all tokens of a microbatch or a validation batch, in the widest dtype of a unit
   std::vector<MemoryPurpose> memory;             // at the peak of a step
   std::string peak;                              // the instruction at the peak: "BACKWARD layers.3 microbatch 0"
   std::vector<MemoryPurpose> validation_memory;  // at the peak of a validation; empty: no validation
+  std::vector<StatisticDescription>
+      statistics;  // of the whole model, one of each name; a message has them in this order
   std::vector<CommunicatorTraffic> traffic;
   std::vector<LinearChoice> float8_layers;  // of the whole model; empty without float8
   /// Bytes per step from the host to the device and back (CPU offload).
@@ -266,6 +270,14 @@ struct Plan {
     return gathers_weights() && request.float8 && request.float8->enable_fsdp_float8_all_gather &&
            request.float8->precompute_float8_dynamic_scale_for_fsdp;
   }
+  /// Elements of all statistics, and of those before one of them: where a message has it.
+  int64_t statistics_numel() const { return first_of_statistic(statistics.size()); }
+  int64_t first_of_statistic(size_t index) const;
+  /// The tensors in a message that an action of this stage sends or receives: its output or its gradient, or
+  /// (`of_input`) its input or that gradient. Their rows are tokens, their dtype is training.mixed_precision_param.
+  const std::vector<HiddenTensor>& message_of(int stage, bool of_input) const;
+  /// Bytes of these tensors of one microbatch in a message.
+  int64_t message_bytes(std::span<const HiddenTensor> tensors) const;
   /// Bytes of peer memory that async tensor parallelism shares within its communicator; 0 without it.
   int64_t peer_bytes() const;
   /// True if this rank runs the stage of that number.

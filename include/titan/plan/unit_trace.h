@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "titan/plan/collective.h"
@@ -105,8 +106,13 @@ class UnitTrace {
   TracedTensor in_place_of(TracedTensor other, std::optional<ResultKind> kind = std::nullopt, int ordinal = 0);
   int64_t bytes(TracedTensor tensor) const { return tensors_[static_cast<size_t>(tensor)].bytes; }
   void add(TracedOperation operation) { operations_.push_back(std::move(operation)); }
-  /// The hidden states that enter (kNoTensor: token ids) and leave the unit.
-  void set_ends(TracedTensor input, TracedTensor output) { input_ = input, output_ = output; }
+  /// The hidden states that enter and leave the unit, in the order of UnitDescription::hands_on. None enter an
+  /// embedding; none leave a head.
+  void set_ends(std::vector<TracedTensor> inputs, std::vector<TracedTensor> outputs) {
+    inputs_ = std::move(inputs), outputs_ = std::move(outputs);
+  }
+  const std::vector<TracedTensor>& inputs() const { return inputs_; }
+  const std::vector<TracedTensor>& outputs() const { return outputs_; }
 
   const std::vector<TracedOperation>& operations() const { return operations_; }
 
@@ -156,7 +162,7 @@ class UnitTrace {
   TraceShape shape_;
   std::vector<Tensor> tensors_;
   std::vector<TracedOperation> operations_;
-  TracedTensor input_ = kNoTensor, output_ = kNoTensor;
+  std::vector<TracedTensor> inputs_, outputs_;
 };
 
 }  // namespace titan

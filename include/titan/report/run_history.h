@@ -64,6 +64,7 @@ struct LoggedEvent {
 class RunHistory {
  public:
   static constexpr size_t kMostEvents = 100;
+  static constexpr size_t kMostStatistics = 24;
 
   /// One line of metrics.jsonl. A step that is not after the previous one means that the run resumed: newer values
   /// replace older ones.
@@ -75,6 +76,9 @@ class RunHistory {
   const Series& series(const std::string& key) const;
   /// The value in the newest line that has it.
   std::optional<double> newest(const std::string& key) const;
+  /// Keys of the curves of the model's statistics, by name: "statistics.balance", "statistics.load[3]". A page shows
+  /// the first kMostStatistics of a run.
+  std::vector<std::string> statistics() const;
   const std::deque<LoggedEvent>& events() const { return events_; }  // the newest, in order
   int64_t last_step() const { return last_step_; }
   bool empty() const { return last_step_ == 0; }
@@ -83,6 +87,7 @@ class RunHistory {
   void rewind(int64_t step);
   void note(int64_t step, std::string text);
   void add_event(LoggedEvent event);
+  void add_value(const std::string& key, int64_t step, const nlohmann::json& value);
   void note_not_finite(const std::string& key, int64_t step);
 
   std::map<std::string, Series, std::less<>> series_;

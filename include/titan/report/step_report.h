@@ -1,6 +1,8 @@
 // The numbers of one logged step in two forms: the console line that scripts parse, and a line of metrics.jsonl.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,6 +11,14 @@
 #include "titan/report/tensorboard.h"
 
 namespace titan {
+
+/// What units of the model report beside the loss (StatisticDescription), under their name; sums of a step.
+struct Statistic {
+  std::string name;
+  std::vector<double> values;
+  /// Of values[i]: "name", or "name[i]" where there are several.
+  std::string name_of(size_t i) const { return values.size() == 1 ? name : fmt::format("{}[{}]", name, i); }
+};
 
 /// Bytes, seconds, and rates per second of one device. Sums are over the steps since the last report.
 struct StepReport {
@@ -39,6 +49,7 @@ struct StepReport {
   int64_t long_conversations = 0;  // truncated or dropped
   int64_t data_loops = 0;
   int64_t skipped_steps = 0;
+  std::vector<Statistic> statistics;
 
   /// Over all ranks; none for a single process.
   struct Ranks {

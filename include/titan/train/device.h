@@ -87,6 +87,7 @@ struct StepValues {
   Requests requests = {};
   double own_loss = 0;  // contribution of this rank's tokens to the loss
   std::optional<Spike> spike = {};
+  std::vector<double> statistics = {};  // those of Plan::statistics one after the other
 };
 
 /// Copies fp64 numbers to the host behind the work already enqueued; `wait` blocks for that copy only.
@@ -112,7 +113,8 @@ class StepReadback {
   StepValues wait();
 
  private:
-  HostCopy copy_;  // loss, norm, skip, own loss, requests, spike
+  HostCopy copy_;  // loss, norm, skip, own loss, requests, statistics, spike
+  int64_t statistics_;
 };
 
 }  // namespace titan

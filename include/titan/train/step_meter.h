@@ -6,8 +6,11 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "titan/distributed/communicator.h"
+#include "titan/plan/description.h"
 #include "titan/report/step_report.h"
 #include "titan/stream/chunk_stream.h"
 #include "titan/train/device.h"
@@ -43,6 +46,8 @@ class StepMeter {
     tokens_before_ = tokens;
     skipped_steps_ = skipped_steps;
   }
+  /// From now on reports name a step's statistics after these, the plan's.
+  void name_statistics(std::vector<StatisticDescription> statistics) { statistics_ = std::move(statistics); }
   /// Once per finished step.
   void add_step(double data_wait_seconds, bool skipped);
   /// The report of `step`, over the interval since the last report; starts a new interval.
@@ -68,6 +73,7 @@ class StepMeter {
   int64_t tokens_before_ = 0;
   int64_t steps_seen_ = 0;
   int64_t skipped_steps_ = 0;
+  std::vector<StatisticDescription> statistics_;
 };
 
 }  // namespace titan

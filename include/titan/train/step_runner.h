@@ -26,6 +26,7 @@ struct StepCommunicators {
   std::shared_ptr<Communicator> loss;   // ranks that read different tokens
   std::shared_ptr<Communicator> model;  // ranks that together hold every gradient once
   std::map<std::string, std::shared_ptr<Communicator>, std::less<>> of_weights = {};  // of whole matrices, by name
+  std::shared_ptr<Communicator> tensor = nullptr;  // ranks that share the tokens of a microbatch
 };
 
 /// Requests of a rank to all ranks after a step, sent with the step's sums.
@@ -46,9 +47,10 @@ struct Requests {
 struct StepOutcome {
   at::Tensor loss;
   StepControl control;
-  at::Tensor requests;  // fp64 [2], stop and save: 1 if any rank asks, else 0
-  at::Tensor own_loss;  // fp64: contribution of this rank's tokens to the loss; differs between ranks
-  at::Tensor spike;     // fp64 [3], see SpikeGuard::judge; undefined without a guard
+  at::Tensor requests;         // fp64 [2], stop and save: 1 if any rank asks, else 0
+  at::Tensor own_loss;         // fp64: contribution of this rank's tokens to the loss; differs between ranks
+  at::Tensor spike;            // fp64 [3], see SpikeGuard::judge; undefined without a guard
+  at::Tensor statistics = {};  // fp64, those of Plan::statistics one after the other, of all ranks
 };
 
 class StepRunner : private StepWork {
@@ -82,7 +84,7 @@ class StepRunner : private StepWork {
     int64_t step = 0;
     double rate = 0;
     DebugDump* dump = nullptr;
-    at::Tensor loss, requests, any_skipped, own_loss, spike;
+    at::Tensor loss, requests, any_skipped, own_loss, spike, statistics;
     at::Tensor squares;        // of all groups so far
     at::Tensor group_squares;  // of the current group, in backward
     StepControl control;       // of the whole step
@@ -102,6 +104,8 @@ class StepRunner : private StepWork {
   void step(int group) override;
 
   bool steps_in_backward() const { return executor_.plan().request.optimizer.early_step_in_backward; }
+  /// This rank's sums of the statistics in this step.
+  at::Tensor all_statistics();
   /// Computes clip factor and skip flag of the whole step, once its norm is known.
   void control_step();
   std::vector<BatchContext> microbatches_of(const BatchContext& batch) const;
