@@ -50,6 +50,7 @@ endforeach()
 titan_test(plan titan_plan)
 titan_test(job titan_job)
 titan_test(estimate titan_estimate)
+titan_test(cli titan_cli)
 titan_test(structure titan_base)
 
 # The interpreter of strangers' chat templates under AddressSanitizer and UndefinedBehaviorSanitizer.

@@ -11,6 +11,7 @@
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/load.h"
+#include "titan/cli/facts.h"
 #include "titan/corpus/vocabulary.h"
 #include "titan/job/checks.h"
 #include "titan/job/job.h"
@@ -159,7 +160,7 @@ CheckpointJob load_checkpoint_job(const Schema& schema, const fs::path& checkpoi
         ExitCode::storage,
         fmt::format("{} holds no weights; put the model's *.safetensors beside its config.json", folder.string()));
   }
-  locate_inputs(loaded);
+  use_found_inputs(loaded, find_inputs(loaded));
   const int64_t most = loaded.config.model.max_seq_len;
   if (!given("--training.seq_len")) {
     loaded.config.training.seq_len = most > 0 ? std::min(most, stored.length) : stored.length;

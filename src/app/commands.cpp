@@ -11,6 +11,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/cli/commands.h"
+#include "titan/cli/facts.h"
 #include "titan/config/config_command.h"
 #include "titan/config/load.h"
 #include "titan/job/checks.h"

@@ -12,6 +12,7 @@
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/training_state.h"
+#include "titan/cli/facts.h"
 #include "titan/cli/options.h"
 #include "titan/config/config_command.h"
 #include "titan/config/load.h"
@@ -69,7 +70,7 @@ int run_convert(const Schema& schema, std::span<const std::string> arguments) {
     print_problems(std::cerr, loaded.problems);
     return static_cast<int>(ExitCode::bad_config);
   }
-  for (const std::string& line : locate_inputs(loaded)) std::cerr << line << '\n';
+  for (const std::string& line : use_found_inputs(loaded, find_inputs(loaded))) std::cerr << line << '\n';
   const bool reads_checkpoint = !options->direction.starts_with("from-");
   constexpr double kGigabyte = 1e9;
   use_threads(default_threads());

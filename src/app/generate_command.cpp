@@ -22,6 +22,7 @@
 #include "titan/text/chat.h"
 #include "titan/train/generate.h"
 #include "titan/train/hugging_face.h"
+#include "titan/train/open_data.h"
 
 namespace titan {
 namespace {

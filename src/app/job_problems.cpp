@@ -5,11 +5,11 @@
 
 #include <iostream>
 #include <sstream>
-#include <thread>
 
 #include "titan/base/error.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
+#include "titan/cli/facts.h"
 #include "titan/config/config_command.h"
 #include "titan/distributed/rendezvous.h"
 #include "titan/job/start.h"
@@ -62,7 +62,7 @@ int report_config_problems(const LoadedConfig& loaded) {
 }
 
 int report_job_problems(const LoadedConfig& loaded, bool is_rank) {
-  const StartCheck start = check_start(loaded, std::thread::hardware_concurrency());
+  const StartCheck start = check_start(loaded, machine_facts(loaded));
   return report_problems(is_rank ? find_launch(loaded.config.comm) : std::nullopt, start.problems, start.code);
 }
 

@@ -16,6 +16,7 @@
 #include "titan/base/philox.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
+#include "titan/cli/facts.h"
 #include "titan/config/dump.h"
 #include "titan/distributed/own_device.h"
 #include "titan/train/device.h"

@@ -9,6 +9,7 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/final_message.h"
 #include "titan/base/stop_signals.h"
+#include "titan/cli/facts.h"
 #include "titan/config/dump.h"
 #include "titan/config/load.h"
 #include "titan/estimate/planned_job.h"
@@ -34,14 +35,12 @@ void show_config(const Log& log, const Schema& schema, const LoadedConfig& loade
                  const std::vector<std::string>& located, const World& world) {
   const JobConfig& config = loaded.config;
   log.info("Starting job: {}", config.job.description);
-  if (generation_of(config) == Generation::december_2024) {
-    log.info("Defaults and formulas of December 2024 (job.generation 2024): {}", loaded.generation_reason);
-  }
+  if (const std::string line = december_line(loaded); !line.empty()) log.info(line);
   if (!loaded.renamed.empty()) log.shared_warning(renaming_line(loaded));
   for (const std::string& line : located) log.info(line);
   for (const std::string& note : loaded.notes) log.shared_warning(note);
   if (!world.is_distributed()) {
-    for (const std::string& note : notes_for_one_process(schema, loaded)) log.warning(note);
+    for (const std::string& note : loaded.notes_for_one_process) log.warning(note);
   }
   if (config.job.print_config) log.info(dump_json(schema, config));
 }
@@ -76,7 +75,7 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   checks.push_back(world_check());
   LoadedConfig loaded = load_run_job(schema, arguments, checks);
   if (const int code = report_job_problems(loaded)) return code;
-  const std::vector<std::string> located = locate_inputs(loaded);
+  const std::vector<std::string> located = use_found_inputs(loaded, find_inputs(loaded));
   const JobConfig& config = loaded.config;
   if (config.memory_estimation.enable) return estimate_memory(config);
   const auto final_message = std::make_shared<FinalMessage>();

@@ -1,5 +1,6 @@
 #include "titan/base/process.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
@@ -15,6 +16,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "titan/base/control_group.h"
@@ -24,6 +26,11 @@ namespace titan {
 
 std::filesystem::path beside_program(std::string_view name) {
   return std::filesystem::read_symlink("/proc/self/exe").replace_filename(name);
+}
+
+std::string random_secret() {
+  std::random_device source;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", source(), source(), source(), source());
 }
 
 int64_t resident_bytes() {

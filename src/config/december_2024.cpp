@@ -1,5 +1,6 @@
 // What a config of December 2024 means in today's options: how its generation is found, its spellings and their
-// conversions (and the later names of torchtitan and its guide), and the one default that follows from other options.
+// conversions (and the later names of torchtitan and its guide), the one default that follows from other options, and
+// the formulas that no option chooses.
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -7,8 +8,16 @@
 #include "given.h"
 #include "titan/config/section.h"
 #include "titan/config/settings.h"
+#include "titan/schedule/pipeline_plan.h"
 
-namespace titan::detail {
+namespace titan {
+
+std::string december_line(const LoadedConfig& loaded) {
+  if (loaded.config.lr_scheduler.formula != RateFormula::december_2024) return {};
+  return fmt::format("Defaults and formulas of December 2024 (job.generation 2024): {}", loaded.generation_reason);
+}
+
+namespace detail {
 
 namespace {
 
@@ -204,4 +213,12 @@ void derive_december_microbatches(Settings& settings) {
   }
 }
 
-}  // namespace titan::detail
+void set_generation(JobConfig& config, Generation generation) {
+  const bool december = generation == Generation::december_2024;
+  config.job.generation = december ? "2024" : "2026";
+  config.lr_scheduler.formula = december ? RateFormula::december_2024 : RateFormula::warm_up_stable_decay;
+  config.parallelism.split_rule = december ? SplitRule::december_2024 : SplitRule::balanced;
+}
+
+}  // namespace detail
+}  // namespace titan

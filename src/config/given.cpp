@@ -254,19 +254,21 @@ void apply_given(const std::vector<Given>& given, Settings& settings, std::vecto
   }
 }
 
-void judge_effects(const Schema& schema, const Settings& settings, const JobConfig& config,
-                   std::vector<Problem>& problems, std::vector<std::string>& notes) {
+void judge_effects(const Schema& schema, const Settings& settings, LoadedConfig& loaded) {
   // By the condition that does not hold: one note for all options that it makes idle, not one for each.
   std::map<std::string, std::vector<std::string>> idle;
   for (const Option& option : schema.options()) {
     if (!settings.is_set(option.key)) continue;
     const Value& value = settings.value(option.key);
-    std::string place = settings.origins().place(option.key).to_string();
+    const auto no_effect = [&](const std::string& why) {
+      const std::string place = settings.origins().place(option.key).to_string();
+      return fmt::format("{}: {} has no effect here: {}", place, option.key, why);
+    };
     if (!option.idle.empty()) {
       if (option.is_harmless(value)) {
-        notes.push_back(fmt::format("{}: {} has no effect here: {}", place, option.key, option.idle));
+        loaded.notes.push_back(no_effect(option.idle));
       } else {
-        problems.push_back(settings.origins().problem(
+        loaded.problems.push_back(settings.origins().problem(
             option.key, fmt::format("{} = {} is not offered here: {}", option.key, to_toml(value), option.idle),
             "leave it out"));
       }
@@ -274,12 +276,14 @@ void judge_effects(const Schema& schema, const Settings& settings, const JobConf
     }
     bool on_command_line = settings.level(option.key) == Level::command_line;
     bool says_something = on_command_line || value != option.default_for(settings.generation());
-    if (option.condition && !option.condition->holds(config) && says_something) {
+    if (!says_something) continue;
+    if (!option.idle_alone.empty()) loaded.notes_for_one_process.push_back(no_effect(option.idle_alone));
+    if (option.condition && !option.condition->holds(loaded.config)) {
       idle[option.condition->text].push_back(option.key);
     }
   }
   for (const auto& [condition, keys] : idle) {
-    notes.push_back(fmt::format("no effect unless {}: {}", condition, join(keys, ", ")));
+    loaded.notes.push_back(fmt::format("no effect unless {}: {}", condition, join(keys, ", ")));
   }
 }
 

@@ -107,9 +107,9 @@ class GivenReader {
 void apply_given(const std::vector<Given>& given, Settings& settings, std::vector<Problem>& problems,
                  std::vector<std::string>& renamed);
 
-/// Adds notes for given options without effect, and problems for options that request something unsupported.
-void judge_effects(const Schema& schema, const Settings& settings, const JobConfig& config,
-                   std::vector<Problem>& problems, std::vector<std::string>& notes);
+/// Adds notes for given options without effect, here or in a run of one process, and problems for options that request
+/// something unsupported.
+void judge_effects(const Schema& schema, const Settings& settings, LoadedConfig& loaded);
 
 // Decides the generation of a config from the given options. Private to config. Runs once per load, before defaults are
 // filled in, because they depend on it.
@@ -122,6 +122,9 @@ struct GenerationChoice {
 /// job.generation if given; otherwise December 2024 if the file has a spelling that existed only then and none that
 /// came later. A file with both is a problem that names both places.
 GenerationChoice decide_generation(const std::vector<Given>& given, std::vector<Problem>& problems);
+
+/// Sets what follows from the generation alone: its name and its formulas.
+void set_generation(JobConfig& config, Generation generation);
 
 /// December 2024's default: as many microbatches as stages.
 void derive_december_microbatches(Settings& settings);

@@ -87,6 +87,17 @@ void drop_trailing_slashes(JobConfig& config) {
   for (MixtureSource& source : config.data.mixture) drop(source.path);
 }
 
+/// An error is kept for the check of the pipeline: without one, nobody needs the file.
+void read_schedule(ParallelismSection& parallelism) {
+  const std::string& file = parallelism.pipeline_parallel_schedule_csv;
+  if (file.empty()) return;
+  try {
+    parallelism.custom_schedule.text = read_text_file(file, ExitCode::bad_config);
+  } catch (const Error& error) {
+    parallelism.custom_schedule.error = error.what();
+  }
+}
+
 /// The config file that the command line names; reports a problem if it names two different ones.
 std::string config_file_of(detail::CommandLine& command_line) {
   std::string file = command_line.config_file.value_or("");
@@ -122,8 +133,9 @@ LoadedConfig detail::load_read(const Schema& schema, const TomlDocument& documen
   apply_hugging_face_config(settings, loaded.problems);
   loaded.config = settings.config();
   drop_trailing_slashes(loaded.config);
+  read_schedule(loaded.config.parallelism);
   loaded.origins = settings.origins();
-  judge_effects(schema, settings, loaded.config, loaded.problems, loaded.notes);
+  judge_effects(schema, settings, loaded);
   run_checks(checks, loaded);
   sort_by_place(loaded.problems);
   return loaded;

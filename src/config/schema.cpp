@@ -5,6 +5,7 @@
 
 #include "titan/base/error.h"
 #include "titan/config/section.h"
+#include "titan/config/settings.h"
 
 namespace titan {
 
@@ -87,14 +88,7 @@ std::string Schema::display_name(const std::string& key) const {
   return alias == nullptr ? key : alias->target + " (formerly " + key + ")";
 }
 
-JobConfig default_config(const Schema& schema, Generation generation) {
-  JobConfig config;
-  for (const Option& option : schema.options()) {
-    if (option.write) option.write(config, option.default_for(generation));
-  }
-  config.job.generation = generation == Generation::december_2024 ? "2024" : "2026";
-  return config;
-}
+JobConfig default_config(const Schema& schema, Generation generation) { return Settings(schema, generation).config(); }
 
 JobConfig default_config(Generation generation) { return default_config(Schema(), generation); }
 

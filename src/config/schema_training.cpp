@@ -396,9 +396,9 @@ void describe_lr_scheduler(Schema& schema) {
       schema, "lr_scheduler", "The learning rate over time: warm-up, plateau, decay.",
       [](auto& config) -> auto& { return config.lr_scheduler; });
   Condition shaped{"job.generation is 2026",
-                   [](const JobConfig& config) { return generation_of(config) == Generation::last_2026; }};
+                   [](const JobConfig& config) { return config.lr_scheduler.formula != RateFormula::december_2024; }};
   Condition decays{"job.generation is 2026 and lr_scheduler.decay_ratio not 0", [](const JobConfig& config) {
-                     return generation_of(config) == Generation::last_2026 &&
+                     return config.lr_scheduler.formula != RateFormula::december_2024 &&
                             config.lr_scheduler.decay_ratio.value_or(1) > 0;
                    }};
   scheduler.add("warmup_steps", &S::warmup_steps, 200).later().at_least(0).help("steps of linear warm-up");

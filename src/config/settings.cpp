@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "given.h"
 #include "titan/base/error.h"
 
 namespace titan {
@@ -35,7 +36,7 @@ JobConfig Settings::config() const {
   for (const Option& option : schema_.options()) {
     if (option.write) option.write(config, value(option.key));
   }
-  config.job.generation = generation_ == Generation::december_2024 ? "2024" : "2026";
+  detail::set_generation(config, generation_);
   return config;
 }
 

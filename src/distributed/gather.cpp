@@ -9,6 +9,7 @@
 
 #include "ending.h"
 #include "titan/base/error.h"
+#include "titan/base/process.h"
 #include "titan/base/stop_signals.h"
 #include "titan/job/launch_environment.h"
 

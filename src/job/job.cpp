@@ -6,7 +6,6 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/job/parameter_groups.h"
-#include "titan/stream/chunk_stream.h"
 
 namespace titan {
 namespace {
@@ -124,14 +123,8 @@ bool splits_by_rank(const JobConfig& config, const MeshPlace& place) {
   return config.data.split == "upstream" && place.mesh.data_parallel_degree() > 1;
 }
 
-std::shared_ptr<const ChatTemplate> open_chat_template(const JobConfig& config,
-                                                       const std::shared_ptr<const Tokenizer>& tokenizer) {
-  ChatTemplateOptions options;
-  options.name = config.data.chat_template;
-  options.tokenizer = tokenizer_location(config);
-  options.custom = config.data.chat;
-  options.all_count = config.data.chat_loss == "all";
-  return std::make_shared<ChatTemplate>(options, tokenizer);
+ChatTemplateOptions make_chat_template(const JobConfig& config) {
+  return {config.data.chat_template, tokenizer_location(config), config.data.chat, config.data.chat_loss == "all"};
 }
 
 ChunkPacking make_packing(const JobConfig& config, const std::string& dataset) {
@@ -151,10 +144,7 @@ BatchOptions make_batch_options(const JobConfig& config, bool block_causal) {
   return options;
 }
 
-namespace {
-
-/// Options of this rank's part and order of a single training corpus.
-DatasetOptions training_part(const JobConfig& config, const MeshPlace& place) {
+DatasetOptions make_training_part(const JobConfig& config, const MeshPlace& place) {
   DatasetOptions dataset = make_training_dataset(config);
   if (config.data.shuffle) dataset.shuffle_seed = static_cast<uint64_t>(config.data.shuffle_seed);
   if (splits_by_rank(config, place)) {
@@ -164,10 +154,17 @@ DatasetOptions training_part(const JobConfig& config, const MeshPlace& place) {
   return dataset;
 }
 
-}  // namespace
-
-std::unique_ptr<DocumentSource> open_training_documents(const JobConfig& config, const MeshPlace& place) {
-  return open_dataset(training_part(config, place));
+std::vector<DatasetOptions> make_training_sources(const JobConfig& config, const MeshPlace& place) {
+  const DatasetOptions whole = make_training_part(config, place);
+  if (config.training.dataset != "mixture") return {whole};
+  std::vector<DatasetOptions> sources;
+  for (const MixtureSource& source : config.data.mixture) {
+    DatasetOptions& dataset = sources.emplace_back(whole);
+    dataset.dataset = source.dataset;
+    dataset.path = source.path;
+    if (!source.text_field.empty()) dataset.text_field = source.text_field;
+  }
+  return sources;
 }
 
 std::string foreign_position_obstacle(const JobConfig& config, const MeshPlace& place, int64_t saved_ranks) {
@@ -186,33 +183,6 @@ std::string foreign_position_obstacle(const JobConfig& config, const MeshPlace& 
     return fmt::format("data.packing = \"{}\" cuts sequences at other places", config.data.packing);
   }
   return {};
-}
-
-std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const MeshPlace& place,
-                                                  const std::shared_ptr<const Tokenizer>& tokenizer,
-                                                  const BatchOptions& options, std::string& description) {
-  ChunkOptions chunks = chunk_options(make_batch_plan(config, place), options);
-  const auto open = [&](DatasetOptions& dataset) {
-    dataset.chat = dataset.dataset == "chat" ? open_chat_template(config, tokenizer) : nullptr;
-    chunks.packing = make_packing(config, dataset.dataset);
-    std::unique_ptr<DocumentSource> source = open_dataset(dataset);
-    description += (description.empty() ? "" : ", ") + source->description();
-    return std::make_unique<ChunkStream>(std::move(source), tokenizer, chunks);
-  };
-  DatasetOptions dataset = training_part(config, place);
-  if (config.training.dataset != "mixture") return open(dataset);
-  std::vector<std::unique_ptr<ChunkSource>> streams;
-  std::vector<double> weights;
-  chunks.chunks_needed = 1;  // a source's share of one batch may be less than a chunk
-  for (const MixtureSource& source : config.data.mixture) {
-    dataset.dataset = source.dataset;
-    dataset.path = source.path;
-    dataset.text_field = source.text_field.empty() ? config.data.text_field : source.text_field;
-    chunks.dataset = fmt::format("mixture ({})", source.path);
-    streams.push_back(open(dataset));
-    weights.push_back(source.weight);
-  }
-  return std::make_unique<ChunkMixture>(std::move(streams), integer_weights(weights));
 }
 
 DatasetOptions make_validation_dataset(const JobConfig& config) {

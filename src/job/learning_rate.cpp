@@ -53,13 +53,13 @@ double factor_2026(const LearningRateSchedule& schedule, int64_t step) {
 }  // namespace
 
 double LearningRateSchedule::factor(int64_t step) const {
-  return generation == Generation::december_2024 ? factor_2024(*this, step) : factor_2026(*this, step);
+  return options.formula == RateFormula::december_2024 ? factor_2024(*this, step) : factor_2026(*this, step);
 }
 
 LearningRateSchedule make_schedule(const JobConfig& config, std::vector<std::string>& notes) {
-  LearningRateSchedule schedule{generation_of(config), config.lr_scheduler, config.optimizer.lr};
+  LearningRateSchedule schedule{config.lr_scheduler, config.optimizer.lr};
   if (!schedule.options.total_steps) schedule.options.total_steps = config.training.steps;
-  if (schedule.generation == Generation::december_2024) return schedule;
+  if (schedule.options.formula == RateFormula::december_2024) return schedule;
   if (schedule.options.warmup_steps > schedule.total_steps()) {
     notes.push_back(fmt::format("lr_scheduler.warmup_steps = {} is more than all {} steps; the whole run warms up",
                                 schedule.options.warmup_steps, schedule.total_steps()));

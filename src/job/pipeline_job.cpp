@@ -1,10 +1,7 @@
 #include "titan/job/pipeline_job.h"
 
 #include "titan/base/error.h"
-#include "titan/base/file_kind.h"
-#include "titan/base/filesystem.h"
 #include "titan/job/checks.h"
-#include "titan/job/start.h"
 #include "titan/plan/plan.h"
 #include "titan/schedule/action.h"
 
@@ -17,7 +14,7 @@ constexpr const char* kScheduleFile = "pipeline_parallel_schedule_csv";
 StageSplitRequest split_request(const JobConfig& config) {
   const ParallelismSection& section = config.parallelism;
   StageSplitRequest split;
-  split.rule = generation_of(config) == Generation::december_2024 ? SplitRule::december_2024 : SplitRule::balanced;
+  split.rule = section.split_rule;
   split.split_points = section.pipeline_parallel_split_points;
   if (section.pipeline_parallel_layers_per_stage) {
     split.layers_per_stage = static_cast<int>(*section.pipeline_parallel_layers_per_stage);
@@ -41,16 +38,16 @@ PipelinePlan make_pipeline(const JobConfig& config, const ModelDescription& mode
   request.split = split_request(config);
   if (const std::string& file = section.pipeline_parallel_schedule_csv; !file.empty()) {
     PipelinePlan refused;
-    try {
-      CsvTable table = parse_csv(read_text_file(file, ExitCode::bad_config), file);
-      for (const std::string& problem : table.problems) {
-        refused.problems.push_back({kScheduleFile, problem, "correct the file"});
-      }
-      request.custom = std::move(table.table);
-    } catch (const Error& error) {
-      refused.problems.push_back({kScheduleFile, error.what(), "name a file that can be read"});
+    if (const std::string& error = section.custom_schedule.error; !error.empty()) {
+      refused.problems.push_back({kScheduleFile, error, "name a file that can be read"});
+      return refused;
+    }
+    CsvTable table = parse_csv(section.custom_schedule.text, file);
+    for (const std::string& problem : table.problems) {
+      refused.problems.push_back({kScheduleFile, problem, "correct the file"});
     }
     if (!refused.problems.empty()) return refused;
+    request.custom = std::move(table.table);
   }
   return plan_pipeline(request);
 }

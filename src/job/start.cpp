@@ -2,137 +2,106 @@
 #include "titan/job/start.h"
 
 #include <fmt/format.h>
-#include <glob.h>
+
 #include <algorithm>
-#include <filesystem>
 
 #include "titan/base/text.h"
 #include "titan/job/job.h"
 
 namespace titan {
 
-// Input files named in a config: where to search, and the error if they are missing.
+// Input files named in a config: where they are, and the error if they are missing.
 
 namespace {
 
-namespace fs = std::filesystem;
+constexpr const char* kTrainingPath = "training.dataset_path";
+constexpr const char* kValidationPath = "validation.dataset_path";
+constexpr const char* kMixture = "data.mixture";
 
-/// A config file's folder and the parents to search: one of them may be the root of the checkout or installation.
-constexpr int kLevels = 4;
-
-bool matches_a_file(const std::string& pattern) {
-  if (pattern.find_first_of("*?[") == std::string::npos) return false;
-  glob_t matches{};
-  const bool found = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &matches) == 0;
-  ::globfree(&matches);
-  return found;
+const char* tokenizer_key(const JobConfig& config) {
+  return config.model.tokenizer_path ? "model.tokenizer_path" : "model.hf_assets_path";
 }
 
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored) || matches_a_file(path.string());
-}
-
-/// The folders in which an option's relative path is searched, in order.
-std::vector<fs::path> folders_for(const LoadedConfig& loaded, const std::string& key) {
-  std::error_code ignored;
-  std::vector<fs::path> folders{fs::current_path(ignored)};
-  if (loaded.origins.place(key).kind != Place::Kind::file) return folders;
-  fs::path folder = fs::absolute(loaded.config.job.config_file, ignored).lexically_normal().parent_path();
-  for (int level = 0; level < kLevels; ++level, folder = folder.parent_path()) {
-    if (std::find(folders.begin(), folders.end(), folder) == folders.end()) folders.push_back(folder);
+/// Calls `visit` with key and path of each input that the job reads.
+template <class Config, class Visit>
+void visit_inputs(Config& config, const Visit& visit) {
+  auto& model = config.model;
+  visit(tokenizer_key(config), model.tokenizer_path ? *model.tokenizer_path : model.hf_assets_path);
+  if (config.training.dataset == "mixture") {
+    for (auto& source : config.data.mixture) visit(kMixture, source.path);
+  } else if (config.training.dataset_path) {
+    visit(kTrainingPath, *config.training.dataset_path);
   }
-  return folders;
+  if (config.validation.enable && config.validation.dataset_path) {
+    visit(kValidationPath, *config.validation.dataset_path);
+  }
 }
 
-/// A path that can be opened: `path` itself if it exists, else the first match in the folders; nothing if there is
-/// none.
-std::optional<std::string> find_input(const LoadedConfig& loaded, const std::string& key, const std::string& path) {
-  if (is_there(path)) return path;
-  if (fs::path(path).is_absolute()) return std::nullopt;
-  for (const fs::path& folder : folders_for(loaded, key)) {
-    const fs::path candidate = (folder / path).lexically_normal();
-    if (is_there(candidate)) return candidate.string();
-  }
-  return std::nullopt;
+const InputPlace& place_of(const std::vector<InputPlace>& inputs, const InputPath& input) {
+  const auto found =
+      std::find_if(inputs.begin(), inputs.end(), [&](const InputPlace& place) { return place.input == input; });
+  TITAN_CHECK(found != inputs.end(), input.key, input.path);
+  return *found;
 }
 
 /// The `what` of a missing input.
-std::string missing(const LoadedConfig& loaded, const std::string& key, const std::string& path) {
-  std::string what = fmt::format("{} = \"{}\" does not exist", key, path);
-  if (fs::path(path).is_absolute()) return what;
-  std::vector<std::string> folders;
-  for (const fs::path& folder : folders_for(loaded, key)) folders.push_back(folder.string());
-  return what + fmt::format(" (looked in {})", join(folders, ", "));
+std::string missing(const InputPlace& place) {
+  std::string what = fmt::format("{} = \"{}\" does not exist", place.input.key, place.input.path);
+  return place.searched.empty() ? what : what + fmt::format(" (looked in {})", join(place.searched, ", "));
 }
 
-void check_dataset(const std::string& section, const std::string& dataset, const std::optional<std::string>& path,
-                   const LoadedConfig& loaded, std::vector<Problem>& problems) {
-  if (dataset == "mixture") return;
-  const std::string key = section + ".dataset_path";
-  if (path) {
-    if (find_input(loaded, key, *path)) return;
-    problems.push_back(loaded.origins.problem(key, missing(loaded, key, *path),
-                                              "name a file or folder that is there, or a glob that matches"));
-    // "text" and "chat" without a path are left to check_contradictions, which knows what they need.
-  } else if (dataset != "text" && dataset != "chat") {
-    problems.push_back(loaded.origins.problem(
-        section + ".dataset", fmt::format("{}.dataset = \"{}\" is not downloaded", section, dataset),
-        fmt::format("point {} at local .jsonl, .txt or .bin files, such as configs/corpora/stories{}.jsonl", key,
-                    section == "validation" ? "_validation" : "")));
+/// A corpus that has no path: its name alone would have to be downloaded.
+void check_download(const std::string& section, const std::string& dataset, const std::optional<std::string>& path,
+                    const Origins& origins, std::vector<Problem>& problems) {
+  // "text" and "chat" without a path are left to check_contradictions, which knows what they need.
+  if (path || dataset == "mixture" || dataset == "text" || dataset == "chat") return;
+  problems.push_back(origins.problem(
+      section + ".dataset", fmt::format("{}.dataset = \"{}\" is not downloaded", section, dataset),
+      fmt::format("point {}.dataset_path at local .jsonl, .txt or .bin files, such as configs/corpora/stories{}.jsonl",
+                  section, section == "validation" ? "_validation" : "")));
+}
+
+Problem missing_input(const LoadedConfig& loaded, const InputPlace& place) {
+  const std::string& key = place.input.key;
+  if (key != tokenizer_key(loaded.config)) {
+    return loaded.origins.problem(key, missing(place), "name a file or folder that is there, or a glob that matches");
   }
-}
-
-void locate(const LoadedConfig& loaded, const std::string& key, std::string& path, std::vector<std::string>& lines) {
-  const std::optional<std::string> found = find_input(loaded, key, path);
-  if (!found || *found == path) return;
-  lines.push_back(fmt::format("{} = \"{}\" is not in the current folder; using {}", key, path, *found));
-  path = *found;
+  return {loaded.origins.place(key), "model.tokenizer_path", missing(place),
+          "name a tokenizer file, a folder that holds one, or the .bin file of ids that is trained on, in "
+          "model.tokenizer_path, such as configs/tokenizers/stories.model",
+          Severity::error};
 }
 
 }  // namespace
 
-std::vector<Problem> check_inputs(const LoadedConfig& loaded) {
+std::vector<InputPath> input_paths(const JobConfig& config) {
+  std::vector<InputPath> paths;
+  visit_inputs(config, [&](const char* key, const std::string& path) { paths.push_back({key, path}); });
+  return paths;
+}
+
+std::vector<Problem> check_inputs(const LoadedConfig& loaded, const std::vector<InputPlace>& inputs) {
   std::vector<Problem> problems;
   const JobConfig& config = loaded.config;
-  check_dataset("training", config.training.dataset, config.training.dataset_path, loaded, problems);
+  check_download("training", config.training.dataset, config.training.dataset_path, loaded.origins, problems);
   if (config.validation.enable) {
-    check_dataset("validation", config.validation.dataset, config.validation.dataset_path, loaded, problems);
+    check_download("validation", config.validation.dataset, config.validation.dataset_path, loaded.origins, problems);
   }
-  for (const MixtureSource& source : config.data.mixture) {
-    if (config.training.dataset != "mixture" || find_input(loaded, "data.mixture", source.path)) continue;
-    problems.push_back(loaded.origins.problem("data.mixture", missing(loaded, "data.mixture", source.path),
-                                              "name a file or folder that is there, or a glob that matches"));
-  }
-  const std::string key = config.model.tokenizer_path ? "model.tokenizer_path" : "model.hf_assets_path";
-  const std::string& tokenizer = tokenizer_location(config);
-  if (!find_input(loaded, key, tokenizer)) {
-    problems.push_back(
-        {loaded.origins.place(key), "model.tokenizer_path", missing(loaded, key, tokenizer),
-         "name a tokenizer file, a folder that holds one, or the .bin file of ids that is trained on, in "
-         "model.tokenizer_path, such as configs/tokenizers/stories.model",
-         Severity::error});
+  for (const InputPath& input : input_paths(config)) {
+    const InputPlace& place = place_of(inputs, input);
+    if (!place.found) problems.push_back(missing_input(loaded, place));
   }
   return problems;
 }
 
-std::vector<std::string> locate_inputs(LoadedConfig& loaded) {
+std::vector<std::string> use_found_inputs(LoadedConfig& loaded, const std::vector<InputPlace>& inputs) {
   std::vector<std::string> lines;
-  JobConfig& config = loaded.config;
-  if (config.model.tokenizer_path) {
-    locate(loaded, "model.tokenizer_path", *config.model.tokenizer_path, lines);
-  } else {
-    locate(loaded, "model.hf_assets_path", config.model.hf_assets_path, lines);
-  }
-  if (config.training.dataset_path) {
-    locate(loaded, "training.dataset_path", *config.training.dataset_path, lines);
-  }
-  if (config.training.dataset == "mixture") {
-    for (MixtureSource& source : config.data.mixture) locate(loaded, "data.mixture", source.path, lines);
-  }
-  if (config.validation.enable && config.validation.dataset_path) {
-    locate(loaded, "validation.dataset_path", *config.validation.dataset_path, lines);
-  }
+  visit_inputs(loaded.config, [&](const char* key, std::string& path) {
+    const std::optional<std::string>& found = place_of(inputs, {key, path}).found;
+    if (!found || *found == path) return;
+    lines.push_back(fmt::format("{} = \"{}\" is not in the current folder; using {}", key, path, *found));
+    path = *found;
+  });
   return lines;
 }
 
@@ -152,23 +121,7 @@ bool is_settled(const Problem& problem, const std::vector<Problem>& reported) {
   });
 }
 
-bool says_something(const Option& option, const LoadedConfig& loaded) {
-  if (!option.read || !loaded.origins.is_set(option.key)) return false;
-  const bool on_command_line = loaded.origins.place(option.key).kind == Place::Kind::command_line;
-  return on_command_line || option.read(loaded.config) != option.default_for(generation_of(loaded.config));
-}
-
 }  // namespace
-
-std::vector<std::string> notes_for_one_process(const Schema& schema, const LoadedConfig& loaded) {
-  std::vector<std::string> notes;
-  for (const Option& option : schema.options()) {
-    if (option.idle_alone.empty() || !says_something(option, loaded)) continue;
-    notes.push_back(fmt::format("{}: {} has no effect here: {}", loaded.origins.place(option.key).to_string(),
-                                option.key, option.idle_alone));
-  }
-  return notes;
-}
 
 std::vector<Problem> check_threads(const LoadedConfig& loaded, int64_t processors) {
   const std::string key = "training.threads";
@@ -199,7 +152,7 @@ std::string host_wait_obstacle(const JobConfig& config, bool on_gpu) {
   return {};
 }
 
-StartCheck check_start(const LoadedConfig& loaded, int64_t processors) {
+StartCheck check_start(const LoadedConfig& loaded, const MachineFacts& facts) {
   StartCheck start{loaded.problems, ExitCode::success};
   auto add = [&](const std::vector<Problem>& more, ExitCode code) {
     for (const Problem& problem : more) {
@@ -209,8 +162,8 @@ StartCheck check_start(const LoadedConfig& loaded, int64_t processors) {
     }
   };
   if (!loaded.problems.empty()) start.code = ExitCode::bad_config;
-  add(check_threads(loaded, processors), ExitCode::bad_config);
-  if (!loaded.config.memory_estimation.enable) add(check_inputs(loaded), ExitCode::bad_data);
+  add(check_threads(loaded, facts.processors), ExitCode::bad_config);
+  if (!loaded.config.memory_estimation.enable) add(check_inputs(loaded, facts.inputs), ExitCode::bad_data);
   sort_by_place(start.problems);
   return start;
 }

@@ -1,4 +1,5 @@
 #include "titan/tools/launch.h"
+#include "titan/base/process.h"
 
 #include <poll.h>
 #include <signal.h>

@@ -27,6 +27,7 @@
 #include "titan/plan/program.h"
 #include "titan/train/compile.h"
 #include "titan/train/generate.h"
+#include "titan/train/open_data.h"
 #include "titan/train/run.h"
 #include "titan/train/run_folder.h"
 #include "titan/train/start_report.h"

@@ -15,6 +15,7 @@
 #include "titan/job/job.h"
 #include "titan/stream/batch_stream.h"
 #include "titan/text/chat.h"
+#include "titan/train/open_data.h"
 
 namespace titan {
 namespace {

@@ -14,6 +14,7 @@
 #include "titan/corpus/vocabulary.h"
 #include "titan/job/job.h"
 #include "titan/text/chat.h"
+#include "titan/train/open_data.h"
 
 namespace titan {
 namespace {

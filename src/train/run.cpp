@@ -1,4 +1,5 @@
 #include "titan/train/run.h"
+#include "titan/train/open_data.h"
 
 #include <ATen/ops/zeros.h>
 

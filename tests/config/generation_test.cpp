@@ -1,12 +1,13 @@
 #include <gtest/gtest.h>
 
 #include "support.h"
+#include "titan/schedule/pipeline_plan.h"
 
 namespace titan {
 namespace {
 
 Generation generation_for(const char* text, const std::vector<std::string>& overrides = {}) {
-  return generation_of(load(text, overrides).config);
+  return load(text, overrides).config.job.generation == "2024" ? Generation::december_2024 : Generation::last_2026;
 }
 
 TEST(Generation, a_december_spelling_selects_decembers_defaults) {
@@ -47,11 +48,24 @@ TEST(Generation, the_choice_of_a_norm_says_december_alone_but_may_stand_beside_l
   EXPECT_EQ(loaded.config.job.generation, "2026");
 }
 
+TEST(Generation, selects_the_formulas_that_no_option_chooses) {
+  const JobConfig december = load("[training]\nbatch_size = 4").config;
+  EXPECT_EQ(december.lr_scheduler.formula, RateFormula::december_2024);
+  EXPECT_EQ(december.parallelism.split_rule, SplitRule::december_2024);
+  const JobConfig last = default_config();
+  EXPECT_EQ(last.lr_scheduler.formula, RateFormula::warm_up_stable_decay);
+  EXPECT_EQ(last.parallelism.split_rule, SplitRule::balanced);
+}
+
 TEST(Generation, is_explained_with_the_place_that_decided) {
   EXPECT_EQ(load("[training]\nbatch_size = 4").generation_reason,
             "training.batch_size at job.toml:2:1 is a spelling that only December 2024 knew");
   EXPECT_EQ(load("[job]\nprint_config = false\n[compile]\nenable = false").generation_reason,
             "job.print_config at job.toml:2:1 is a later spelling than December 2024's");
+  EXPECT_EQ(december_line(load("[job]\nprint_config = false\n[compile]\nenable = false")), "");
+  EXPECT_EQ(december_line(load("", {"--job.generation=2024"})),
+            "Defaults and formulas of December 2024 (job.generation 2024): asked for at command line: "
+            "--job.generation");
   EXPECT_EQ(load("", {"--job.generation=2024"}).generation_reason, "asked for at command line: --job.generation");
   EXPECT_EQ(load("[training]\nsteps = 4", {"--training.batch_size=4"}).generation_reason,
             "the file has no spelling that only December 2024 knew");

@@ -22,13 +22,13 @@ void expect_factors(const LearningRateSchedule& schedule, const std::vector<doub
 
 TEST(LearningRate, December2024WarmsUpOverOneStepMoreAndDecaysLinearly) {
   LearningRateSchedule schedule = schedule_2026(10, 2);
-  schedule.generation = Generation::december_2024;
+  schedule.options.formula = RateFormula::december_2024;
   expect_factors(schedule, {1.0 / 3, 2.0 / 3, 1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125});
 }
 
 TEST(LearningRate, December2024StaysDefinedWhenEverythingIsWarmUp) {
   LearningRateSchedule schedule = schedule_2026(3, 5);
-  schedule.generation = Generation::december_2024;
+  schedule.options.formula = RateFormula::december_2024;
   expect_factors(schedule, {1.0 / 6, 2.0 / 6, 3.0 / 6});
   schedule.options.warmup_steps = 3;
   EXPECT_EQ(schedule.factor(4), 1.0);
@@ -107,7 +107,7 @@ TEST(LearningRate, TheConfigNamesEveryFieldOfTheSchedule) {
   const Made made = from_config(
       "[training]\nsteps = 40\n[optimizer]\nlr = 2e-3\n[lr_scheduler]\nwarmup_steps = 4\ndecay_ratio = 0.25\n"
       "decay_type = \"cosine\"\nmin_lr_factor = 0.2\n");
-  EXPECT_EQ(made.schedule.generation, Generation::last_2026);
+  EXPECT_EQ(made.schedule.options.formula, RateFormula::warm_up_stable_decay);
   EXPECT_EQ(made.schedule.total_steps(), 40);
   EXPECT_EQ(made.schedule.options.warmup_steps, 4);
   EXPECT_EQ(made.schedule.options.decay_ratio, 0.25);
@@ -115,6 +115,10 @@ TEST(LearningRate, TheConfigNamesEveryFieldOfTheSchedule) {
   EXPECT_DOUBLE_EQ(made.schedule.options.min_lr_factor, 0.2);
   EXPECT_DOUBLE_EQ(made.schedule.rate(4), 2e-3);
   EXPECT_TRUE(made.notes.empty());
+}
+
+TEST(LearningRate, AConfigOfDecember2024HasItsFormula) {
+  EXPECT_EQ(from_config("[training]\nbatch_size = 4\n").schedule.options.formula, RateFormula::december_2024);
 }
 
 TEST(LearningRate, TotalStepsOfTheSchedulerMayDifferFromThoseOfTheRun) {

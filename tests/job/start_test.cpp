@@ -12,8 +12,8 @@ namespace {
 TEST(OneProcess, options_for_several_processes_are_no_obstacle_and_say_why_they_do_nothing) {
   const char* text = "[comm]\ntrain_timeout_seconds = 30\ntrace_buf_size = 0\n[metrics]\nsave_for_all_ranks = true\n";
   EXPECT_EQ(said_about(text), "");
-  EXPECT_EQ(notes_for_one_process(Schema(), load(text)).size(), 3u);
-  EXPECT_TRUE(notes_for_one_process(Schema(), load("[comm]\ntrain_timeout_seconds = 100")).empty());
+  EXPECT_EQ(load(text).notes_for_one_process.size(), 3u);
+  EXPECT_TRUE(load("[comm]\ntrain_timeout_seconds = 100").notes_for_one_process.empty());
 }
 
 TEST(OneProcess, a_world_may_have_one_rank_or_more) {
@@ -24,20 +24,53 @@ TEST(OneProcess, a_world_may_have_one_rank_or_more) {
   }
 }
 
-class Inputs : public ScratchTest {};
+/// Facts of a machine where each input of `loaded` is at `found`, or is missing.
+MachineFacts machine_with(const LoadedConfig& loaded, const std::optional<std::string>& found) {
+  MachineFacts machine{2, {}};
+  for (const InputPath& input : input_paths(loaded.config))
+    machine.inputs.push_back({input, found, {"/here", "/there"}});
+  return machine;
+}
+MachineFacts complete_machine(const LoadedConfig& loaded) { return machine_with(loaded, "/found"); }
+MachineFacts empty_machine(const LoadedConfig& loaded) { return machine_with(loaded, std::nullopt); }
 
-TEST_F(Inputs, a_glob_is_there_when_it_matches) {
-  write("a.txt", "x");
-  auto about = [&](const std::string& pattern) {
-    return format_problems(
-        check_inputs(load("[training]\ndataset = \"text\"\ndataset_path = \"" + (folder_ / pattern).string() +
-                          "\"\n[model]\ntokenizer_path = \"" + folder_.string() + "\"")));
-  };
-  EXPECT_EQ(about("*.txt"), "");
-  EXPECT_NE(about("*.jsonl"), "");
+constexpr const char* kAllInputs =
+    "[model]\ntokenizer_path = \"t.model\"\n[training]\ndataset = \"text\"\ndataset_path = \"a.jsonl\"\n"
+    "[validation]\nenable = true\ndataset = \"text\"\ndataset_path = \"b.jsonl\"\n";
+
+TEST(Inputs, of_a_job_are_its_tokenizer_and_the_corpora_that_it_reads) {
+  using Paths = std::vector<InputPath>;
+  EXPECT_EQ(input_paths(load(kAllInputs).config), (Paths{{"model.tokenizer_path", "t.model"},
+                                                         {"training.dataset_path", "a.jsonl"},
+                                                         {"validation.dataset_path", "b.jsonl"}}));
+  EXPECT_EQ(input_paths(load(kAllInputs, {"--validation.enable=false"}).config).size(), 2u);
+  const char* mixture =
+      "[training]\ndataset = \"mixture\"\n[model]\nhf_assets_path = \"assets\"\n[[data.mixture]]\npath = \"a\"\n"
+      "weight = 1\n[[data.mixture]]\npath = \"b\"\nweight = 1\n";
+  EXPECT_EQ(input_paths(load(mixture).config),
+            (Paths{{"model.hf_assets_path", "assets"}, {"data.mixture", "a"}, {"data.mixture", "b"}}));
 }
 
-TEST_F(Inputs, the_stories_that_used_to_be_generated_are_refused_with_what_to_write_instead) {
+TEST(Inputs, that_are_missing_are_reported_with_the_folders_that_were_searched) {
+  const LoadedConfig loaded = load(kAllInputs);
+  EXPECT_EQ(format_problems(check_inputs(loaded, complete_machine(loaded).inputs)), "");
+  const std::vector<Problem> problems = check_inputs(loaded, empty_machine(loaded).inputs);
+  ASSERT_EQ(problems.size(), 3u);
+  EXPECT_EQ(problems[1].where.to_string(), "job.toml:5:16");
+  EXPECT_EQ(problems[1].what, "training.dataset_path = \"a.jsonl\" does not exist (looked in /here, /there)");
+}
+
+TEST(Inputs, that_were_found_elsewhere_are_used_and_named) {
+  LoadedConfig loaded = load(kAllInputs);
+  const std::vector<std::string> lines = use_found_inputs(loaded, complete_machine(loaded).inputs);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0], "model.tokenizer_path = \"t.model\" is not in the current folder; using /found");
+  EXPECT_EQ(*loaded.config.model.tokenizer_path, "/found");
+  EXPECT_EQ(*loaded.config.validation.dataset_path, "/found");
+  EXPECT_TRUE(use_found_inputs(loaded, complete_machine(loaded).inputs).empty());
+}
+
+TEST(Inputs, the_stories_that_used_to_be_generated_are_refused_with_what_to_write_instead) {
   const std::string said =
       said_about("[training]\ndataset = \"stories\"\n[validation]\nenable = true\ndataset = \"Stories\"");
   EXPECT_TRUE(contains(said,
@@ -46,48 +79,6 @@ TEST_F(Inputs, the_stories_that_used_to_be_generated_are_refused_with_what_to_wr
                        "\"configs/corpora/stories.jsonl\""))
       << said;
   EXPECT_TRUE(contains(said, "validation.dataset_path = \"configs/corpora/stories_validation.jsonl\"")) << said;
-}
-
-/// An installation: configs/sub/job.toml and tokenizers/t.model, which the config names by its path from the top.
-class Installation : public ScratchTest {
- protected:
-  void SetUp() override {
-    write("root/tokenizers/t.model", "x");
-    write_config("./tokenizers/t.model");
-  }
-  void write_config(const std::string& tokenizer) const {
-    write("root/configs/sub/job.toml", "[model]\ntokenizer_path = \"" + tokenizer +
-                                           "\"\n[training]\ndataset = \"text\"\ndataset_path = \"" + config_.string() +
-                                           "\"\n");
-  }
-
-  std::filesystem::path root_ = folder_ / "root";
-  std::filesystem::path config_ = root_ / "configs/sub/job.toml";
-};
-
-TEST_F(Installation, a_path_in_a_config_is_found_above_the_config_and_said_to_be) {
-  LoadedConfig loaded = load_words({config_});
-  EXPECT_EQ(format_problems(check_inputs(loaded)), "");
-  const std::string place = root_ / "tokenizers/t.model";
-  EXPECT_EQ(join(locate_inputs(loaded), "\n"),
-            "model.tokenizer_path = \"./tokenizers/t.model\" is not in the current folder; using " + place);
-  EXPECT_EQ(*loaded.config.model.tokenizer_path, place);
-}
-
-TEST_F(Installation, the_current_folder_comes_first_and_needs_no_line) {
-  // Tests run in the source folder, which has this file.
-  write_config("README.md");
-  write("root/configs/sub/README.md", "x");
-  LoadedConfig loaded = load_words({config_});
-  ASSERT_TRUE(std::filesystem::exists("README.md"));
-  EXPECT_TRUE(locate_inputs(loaded).empty());
-  EXPECT_EQ(*loaded.config.model.tokenizer_path, "README.md");
-}
-
-TEST_F(Installation, a_path_of_the_command_line_is_looked_for_in_the_current_folder_only) {
-  LoadedConfig loaded = load_words({config_, "--model.tokenizer_path=tokenizers/t.model"});
-  EXPECT_EQ(check_inputs(loaded).size(), 1u);
-  EXPECT_TRUE(locate_inputs(loaded).empty());
 }
 
 TEST(Threads, a_few_per_processor_are_allowed_and_many_are_refused_with_the_limit) {
@@ -124,7 +115,7 @@ TEST(HostWaits, that_a_gpus_steps_have_by_design_are_refused_with_the_options_th
 TEST(Start, errors_and_missing_files_are_one_list_in_the_order_of_the_file) {
   const LoadedConfig loaded =
       load("[training]\nstps = 3\nthreads = 100000\n[model]\ntokenizer_path = \"no.model\"", {"--metrics.log_freq=0"});
-  const StartCheck start = check_start(loaded, 2);
+  const StartCheck start = check_start(loaded, empty_machine(loaded));
   EXPECT_EQ(start.code, ExitCode::bad_config);
   std::vector<std::string> places;
   for (const Problem& problem : start.problems) places.push_back(problem.where.to_string());
@@ -134,24 +125,29 @@ TEST(Start, errors_and_missing_files_are_one_list_in_the_order_of_the_file) {
 }
 
 TEST(Start, only_what_is_missing_on_this_machine_ends_with_the_code_of_bad_data) {
-  const StartCheck start = check_start(load("[training]\ndataset = \"text\"\ndataset_path = \"tests\""), 2);
+  const LoadedConfig loaded = load("[training]\ndataset = \"text\"\ndataset_path = \"tests\"");
+  MachineFacts facts = empty_machine(loaded);
+  facts.inputs.back().found = "tests";
+  const StartCheck start = check_start(loaded, facts);
   EXPECT_EQ(start.code, ExitCode::bad_data);
   EXPECT_EQ(start.problems.size(), 1u);
 }
 
 TEST(Start, a_default_is_not_held_against_somebody_who_mistyped_the_option) {
-  for (const char* text :
-       {"[model]\ntokenizer_pth = \"x\"\n[training]\ndataset = \"text\"\ndataset_path = \"tests\"",
-        "[modl]\ntokenizer_path = \"x\"\n[training]\ndataset = \"text\"\ndataset_path = \"tests\"",
-        "[model]\ntokenizer_path = 3\n[training]\ndataset = \"text\"\ndataset_path = \"tests\"", "[model"}) {
-    const StartCheck start = check_start(load(text), 2);
+  for (const char* text : {"[model]\ntokenizer_pth = \"x\"\n", "[modl]\ntokenizer_path = \"x\"\n",
+                           "[model]\ntokenizer_path = 3\n", "[model"}) {
+    const LoadedConfig loaded = load(text, {"--training.dataset=text", "--training.dataset_path=tests"});
+    MachineFacts facts = empty_machine(loaded);
+    facts.inputs.back().found = "tests";
+    const StartCheck start = check_start(loaded, facts);
     EXPECT_EQ(start.problems.size(), 1u) << format_problems(start.problems);
     EXPECT_EQ(start.code, ExitCode::bad_config);
   }
 }
 
 TEST(Start, a_sound_config_with_its_files_has_nothing_against_it) {
-  const StartCheck start = check_start(load_words({source_folder() / "configs/debug_model.toml"}), 2);
+  const LoadedConfig loaded = load_words({source_folder() / "configs/debug_model.toml"});
+  const StartCheck start = check_start(loaded, complete_machine(loaded));
   EXPECT_EQ(format_problems(start.problems), "");
   EXPECT_EQ(start.code, ExitCode::success);
 }

@@ -27,6 +27,9 @@ std::string machine_id();
 /// The path of a file in the folder of the running program's executable.
 std::filesystem::path beside_program(std::string_view name);
 
+/// 128 random bits of the machine as hexadecimal digits: a secret that a launcher passes to its ranks, or a nonce.
+std::string random_secret();
+
 // Wall-clock time; for durations use std::chrono::steady_clock.
 
 /// Seconds since 1970.

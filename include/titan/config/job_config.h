@@ -13,8 +13,17 @@
 
 namespace titan {
 
-/// Which torchtitan generation's defaults and formulas apply where the two differ.
+/// Which torchtitan generation's defaults and formulas apply where the two differ. december_2024.cpp alone decides what
+/// follows from it: other parts read the values that it sets.
 enum class Generation { december_2024, last_2026 };
+
+/// How the learning rate depends on the step.
+enum class RateFormula {
+  warm_up_stable_decay,  ///< torchtitan's of 2026: warm-up, a plateau, and a decay of a chosen shape and length
+  december_2024          ///< warm-up over one step more, then a linear decay to 0
+};
+
+enum class SplitRule;  // schedule/pipeline_plan.h
 
 struct JobSection {
   std::string config_file;  ///< empty: no file, defaults and command line only
@@ -108,6 +117,7 @@ struct LrSchedulerSection {
   std::optional<double> decay_ratio{};   ///< none: everything after the warm-up decays
   DecayType decay_type{};
   double min_lr_factor{};
+  RateFormula formula{};  ///< no option: follows from the generation
 };
 
 struct TrainingSection {
@@ -135,6 +145,13 @@ struct TrainingSection {
   std::vector<std::string> keep_fp32;             ///< units whose parameters stay fp32 under mixed precision
 };
 
+/// The text of the file that parallelism.pipeline_parallel_schedule_csv names, read when the config is loaded: what the
+/// file says belongs to the job, and checks read no file.
+struct ScheduleText {
+  std::string text;
+  std::string error;  ///< why the file cannot be read; empty: it was read, or none is named
+};
+
 struct ParallelismSection {
   int64_t data_parallel_replicate_degree{};
   int64_t data_parallel_shard_degree{};  ///< -1: the rest of the world
@@ -150,6 +167,8 @@ struct ParallelismSection {
   std::optional<int64_t> pipeline_parallel_layers_per_stage;
   std::string pipeline_parallel_schedule;  ///< canonical spelling, for example "Interleaved1F1B"
   std::string pipeline_parallel_schedule_csv;
+  SplitRule split_rule{};        ///< no option: follows from the generation
+  ScheduleText custom_schedule;  ///< no option: what pipeline_parallel_schedule_csv names
   int64_t pipeline_parallel_microbatch_size{};
   int64_t context_parallel_degree{};
   Rotation context_parallel_rotate_method{};
@@ -300,11 +319,6 @@ struct JobConfig {
   DebugSection debug;
   DataSection data;
 };
-
-/// The generation of a loaded config (its job.generation is "2024" or "2026").
-inline Generation generation_of(const JobConfig& config) {
-  return config.job.generation == "2024" ? Generation::december_2024 : Generation::last_2026;
-}
 
 /// True if training reads conversations, alone or in a mixture.
 inline bool trains_on_chat(const JobConfig& config) {

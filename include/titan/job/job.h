@@ -11,6 +11,7 @@
 #include "titan/plan/architecture.h"
 #include "titan/plan/plan.h"
 #include "titan/stream/batch_stream.h"
+#include "titan/text/chat.h"
 
 namespace titan {
 
@@ -38,20 +39,15 @@ DatasetOptions make_training_dataset(const JobConfig& config);
 /// Whether each data-parallel rank reads its own part of the corpus, as torchtitan splits it.
 bool splits_by_rank(const JobConfig& config, const MeshPlace& place);
 
-/// The chunks that training reads: of one corpus or a mixture, whole or this rank's part, in order or shuffled. Sets
-/// `description` to the names of the sources. Throws Error(bad_data).
-std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const MeshPlace& place,
-                                                  const std::shared_ptr<const Tokenizer>& tokenizer,
-                                                  const BatchOptions& options, std::string& description);
+/// make_training_dataset with this rank's part and order of the corpus.
+DatasetOptions make_training_part(const JobConfig& config, const MeshPlace& place);
+/// The same for each source of a mixture, in order; otherwise of the corpus alone.
+std::vector<DatasetOptions> make_training_sources(const JobConfig& config, const MeshPlace& place);
 /// Why a run cannot resume from torchtitan's data position, as the end of a sentence; empty if it can.
 std::string foreign_position_obstacle(const JobConfig& config, const MeshPlace& place, int64_t saved_ranks);
-/// The documents of the training corpus that this rank reads.
-std::unique_ptr<DocumentSource> open_training_documents(const JobConfig& config, const MeshPlace& place);
 
-/// The template for the conversations of a dataset "chat". Throws Error(bad_config) if the configured template does not
-/// exist or the tokenizer lacks its tokens.
-std::shared_ptr<const ChatTemplate> open_chat_template(const JobConfig& config,
-                                                       const std::shared_ptr<const Tokenizer>& tokenizer);
+/// The template for the conversations of a dataset "chat".
+ChatTemplateOptions make_chat_template(const JobConfig& config);
 
 /// How documents of a dataset fill sequences.
 ChunkPacking make_packing(const JobConfig& config, const std::string& dataset);

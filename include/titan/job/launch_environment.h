@@ -1,6 +1,5 @@
 // This process's rank, the world size and the rendezvous endpoint, from options and environment variables.
-// detect_launch is a pure function of its arguments; process_context alone reads the process. docs/launch.md has the
-// table.
+// detect_launch is a pure function of its arguments; titan/cli/facts.h reads the process. docs/launch.md has the table.
 #pragma once
 
 #include <fmt/format.h>
@@ -56,12 +55,6 @@ struct Launch {
 /// (torchrun, titan_train launch); Open MPI; PMI (MPICH, Intel MPI); a Slurm step; other launchers; a single process.
 /// Throws Error(launcher) with a remedy for variables that contradict each other or are incomplete.
 Launch detect_launch(const CommSection& comm, const LaunchContext& context);
-
-/// The context of the running process. TITAN_SECRET may also be the first line of the file TITAN_SECRET_FILE.
-LaunchContext process_context();
-
-/// 128 random bits as hexadecimal digits: a secret that a launcher passes to its ranks, or a nonce.
-std::string random_secret();
 
 /// The first host of Slurm's list notation: "n[001-015],h2" → "n001", "n[07,9]-x" → "n07-x".
 /// Throws Error(launcher) when the list is empty or a bracket is not closed.

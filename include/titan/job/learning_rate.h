@@ -12,12 +12,11 @@
 namespace titan {
 
 struct LearningRateSchedule {
-  Generation generation = Generation::last_2026;
   LrSchedulerSection options = {};  // total_steps is set, and the warm-up is at most as long
   double peak = 1.0;
 
   int64_t total_steps() const { return *options.total_steps; }
-  /// The multiplier of the peak rate in step `step` (1-based), by the formula of the config's torchtitan generation.
+  /// The multiplier of the peak rate in step `step` (1-based), by options.formula.
   double factor(int64_t step) const;
   double rate(int64_t step) const { return peak * factor(step); }
 };
