@@ -1,5 +1,7 @@
 #include "titan/train/traffic_check.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "titan/base/text.h"
