@@ -151,6 +151,10 @@ CheckpointJob load_checkpoint_job(const Schema& schema, const fs::path& checkpoi
     const bool is_default = problem.where.kind == Place::Kind::default_value;
     return (is_default || problem.key.starts_with("training.")) && !given("--" + problem.key);
   });
+  for (Problem& problem : reader_device_problems(loaded.config, loaded.origins)) {
+    loaded.problems.push_back(std::move(problem));
+  }
+  sort_by_place(loaded.problems);
   if (loaded.problems.empty() && loaded.config.training.mixed_precision_param == ElementType::bfloat16) {
     // fp32 masters serve the optimizer alone: without one they would only double the memory.
     loaded.config.training.dtype = ElementType::bfloat16;

@@ -18,6 +18,7 @@
 #include "titan/job/job.h"
 #include "titan/job/launch_environment.h"
 #include "titan/plan/architecture.h"
+#include "titan/train/device.h"
 
 namespace titan {
 std::span<const NamedCommand> commands_with_tensors() {
@@ -55,6 +56,36 @@ ConfigCheck world_check(std::optional<int64_t> ranks) {
       return std::vector<Problem>();  // bad launcher variables: the rendezvous reports them once, for all ranks
     }
   };
+}
+
+namespace {
+
+DeviceFacts facts_of_rank(const JobConfig& config) {
+  Launch launch;
+  try {
+    launch = detect_launch(config.comm, process_context());
+  } catch (const Error&) {  // as above
+  }
+  DeviceFacts facts = device_facts(config.training.device, launch.local_rank.value_or(0));
+  const bool several_hosts = launch.local_size.value_or(launch.size) < launch.size;
+  if (several_hosts && !launch.fake) facts.host_ranks = launch.local_size;  // in a dry run no rank needs another
+  return facts;
+}
+
+}  // namespace
+
+ConfigCheck device_check() {
+  return [](const JobConfig& config, const Origins& origins) {
+    // A memory estimate is also for jobs that this machine cannot run.
+    if (config.memory_estimation.enable) return std::vector<Problem>();
+    return device_problems(config, origins, facts_of_rank(config));
+  };
+}
+
+std::vector<Problem> reader_device_problems(const JobConfig& config, const Origins& origins) {
+  DeviceFacts facts = facts_of_rank(config);
+  facts.trains = false;
+  return device_problems(config, origins, facts);
 }
 
 }  // namespace titan

@@ -12,6 +12,7 @@
 #include "titan/cli/options.h"
 #include "titan/config/load.h"
 #include "titan/job/checks.h"
+#include "titan/job/device_problems.h"
 #include "titan/tools/launch.h"
 
 namespace titan {
@@ -61,7 +62,13 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   if (!trains) words = config_words_of_ranks(words);
   if (!words.empty()) refuse_mistyped_command(words[0]);
   std::vector<ConfigCheck> checks = job_checks();
-  if (trains) checks.push_back(world_check(options->ranks));
+  if (trains) {
+    checks.push_back(world_check(options->ranks));
+    // What the config states of the device; each rank asks its own.
+    checks.push_back([](const JobConfig& config, const Origins& origins) {
+      return device_problems(config, origins, stated_facts(config));
+    });
+  }
   const LoadedConfig loaded = load_run_job(schema, words, checks);
   if (loaded.config.comm.rank && loaded.config.comm.mode == "default") {
     throw Error(

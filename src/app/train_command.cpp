@@ -73,6 +73,7 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   if (!arguments.empty()) refuse_mistyped_command(arguments[0]);
   std::vector<ConfigCheck> checks = job_checks();
   checks.push_back(world_check());
+  checks.push_back(device_check());
   LoadedConfig loaded = load_run_job(schema, arguments, checks);
   if (const int code = report_job_problems(loaded)) return code;
   const std::vector<std::string> located = use_found_inputs(loaded, find_inputs(loaded));

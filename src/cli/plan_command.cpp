@@ -17,6 +17,7 @@
 #include "titan/estimate/planned_job.h"
 #include "titan/estimate/prediction.h"
 #include "titan/job/checks.h"
+#include "titan/job/device_problems.h"
 #include "titan/plan/program.h"
 
 namespace titan {
@@ -174,6 +175,20 @@ Hardware hardware_of(const std::string& gpu, int64_t world) {
   return hardware;
 }
 
+/// What is known of the device without one: training.device, and with --gpu the ranks of a host.
+DeviceFacts planned_facts(const PlanOptions& options, const JobConfig& config, int64_t world) {
+  DeviceFacts facts = stated_facts(config);
+  if (!options.gpu) return facts;
+  facts.kind = DeviceFacts::Kind::gpu;
+  facts.name = *options.gpu;
+  try {
+    const int64_t most = find_hardware(*options.gpu).gpus_per_host;
+    if (world > most) facts.host_ranks = most;
+  } catch (const Error&) {  // an unknown name: reported after the config's problems
+  }
+  return facts;
+}
+
 void print_plan(const PlanOptions& options, const JobConfig& config, const PlannedJob& job, int64_t world) {
   const Plan& plan = job.plan;
   std::cout << mesh_line(job.place.mesh) << fmt::format("; rank {} of {}", options.rank, world)
@@ -225,6 +240,9 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
     }
     world = options->world.value_or(fewest_ranks(config));
     return world_problems(config, origins, world);
+  });
+  checks.push_back([&](const JobConfig& config, const Origins& origins) {
+    return device_problems(config, origins, planned_facts(*options, config, world));
   });
   const LoadedConfig loaded = load_config(schema, options->rest, checks);
   if (!loaded.problems.empty()) {

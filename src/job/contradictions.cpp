@@ -28,6 +28,16 @@ void check_profiling(const JobConfig& config, const Origins& origins, Problems& 
   }
 }
 
+void check_samples(const JobConfig& config, const Origins& origins, Problems& problems) {
+  const int64_t degree = config.parallelism.context_parallel_degree;
+  if (config.metrics.sample_freq == 0 || degree == 1) return;
+  problems.push_back(origins.problem(
+      "metrics.sample_freq",
+      fmt::format("metrics.sample_freq = {} with parallelism.context_parallel_degree = {}: no rank sees a whole text",
+                  config.metrics.sample_freq, degree),
+      "set it to 0, or leave out context parallelism"));
+}
+
 void check_guard(const JobConfig& config, const Origins& origins, Problems& problems) {
   if (config.training.spike_guard != "skip" || !config.optimizer.early_step_in_backward) return;
   problems.push_back(origins.problem(
@@ -218,6 +228,7 @@ std::vector<Problem> check_contradictions(const JobConfig& config, const Origins
   Problems problems;
   check_job(config, origins, problems);
   check_profiling(config, origins, problems);
+  check_samples(config, origins, problems);
   check_guard(config, origins, problems);
   check_batch(config, origins, problems);
   check_optimizer(config, origins, problems);

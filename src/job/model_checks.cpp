@@ -77,7 +77,7 @@ std::vector<Problem> check_float8_filters(const ModelDescription& model, const J
 
 }  // namespace
 
-std::vector<ConfigCheck> job_checks() { return {check_contradictions, check_model, check_sources}; }
+std::vector<ConfigCheck> job_checks() { return {check_contradictions, check_sources, check_model}; }
 
 std::vector<Problem> check_sources(const JobConfig& config, const Origins& origins) {
   if (config.training.dataset != "mixture" || config.data.mixture.empty()) return {};

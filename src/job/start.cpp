@@ -133,25 +133,6 @@ std::vector<Problem> check_threads(const LoadedConfig& loaded, int64_t processor
                                  fmt::format("use at most {}, or 0 for one per processor", most))};
 }
 
-std::string host_wait_obstacle(const JobConfig& config, bool on_gpu) {
-  if (!on_gpu || !config.debug.sync_check || !config.training.enable_cpu_offload) return {};
-  const auto waits = [](std::string_view option, std::string_view waits_for) {
-    return fmt::format(
-        "debug.sync_check = true allows one host wait per step; training.enable_cpu_offload = true and {} = true "
-        "together also wait for {}; disable one of the three",
-        option, waits_for);
-  };
-  if (config.optimizer.early_step_in_backward) {
-    return waits("optimizer.early_step_in_backward", "each block's gradients, which its optimizer steps at once");
-  }
-  const std::optional<LinearFloat8Section> float8 = float8_options(config);
-  if (float8 && float8->enable_fsdp_float8_all_gather) {
-    return waits("quantize.linear.float8.enable_fsdp_float8_all_gather",
-                 "the scales of each block's weights, which it casts itself");
-  }
-  return {};
-}
-
 StartCheck check_start(const LoadedConfig& loaded, const MachineFacts& facts) {
   StartCheck start{loaded.problems, ExitCode::success};
   auto add = [&](const std::vector<Problem>& more, ExitCode code) {

@@ -64,6 +64,13 @@ std::vector<Problem> batch_problems(const JobConfig& config, const Origins& orig
       fmt::format("use {} (a multiple of {}), or -1", nearest_multiples(global, local * ranks), local * ranks))};
 }
 
+std::vector<Problem> seed_problems(const JobConfig& config, const Origins& origins, int64_t world) {
+  const std::string key = "checkpoint.create_seed_checkpoint";
+  if (!config.checkpoint.enable || !config.checkpoint.create_seed_checkpoint || world == 1) return {};
+  return {origins.problem(key, fmt::format("{} = true with {} processes", key, world),
+                          "start a single one; runs of any layout can begin from what it saves")};
+}
+
 /// Options that have no effect on this mesh, which the configured degrees alone do not show.
 std::vector<Problem> notes_for_mesh(const JobConfig& config, const Origins& origins, const DeviceMesh& mesh) {
   const std::string key = "parallelism.fsdp_reshard_after_forward";
@@ -93,14 +100,15 @@ int64_t fewest_ranks(const JobConfig& config) {
 std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world) {
   // A dry run has comm.world_size ranks, although the launcher started one process.
   if (config.comm.mode == "fake_backend") world = config.comm.world_size.value_or(world);
+  std::vector<Problem> problems = seed_problems(config, origins, world);
   try {
     const DeviceMesh mesh = make_mesh(config, world);
-    std::vector<Problem> problems = batch_problems(config, origins, mesh);
+    for (Problem& problem : batch_problems(config, origins, mesh)) problems.push_back(std::move(problem));
     for (Problem& note : notes_for_mesh(config, origins, mesh)) problems.push_back(std::move(note));
-    return problems;
   } catch (const Error& error) {
-    return {origins.problem(given_degree(origins), error.what(), fitting_worlds(config.parallelism, world))};
+    problems.push_back(origins.problem(given_degree(origins), error.what(), fitting_worlds(config.parallelism, world)));
   }
+  return problems;
 }
 
 namespace {

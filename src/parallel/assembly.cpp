@@ -13,6 +13,7 @@ namespace {
 
 std::shared_ptr<PeerMemory> peer_memory_of(const Plan& plan, const MeshCommunicators& communicators) {
   if (!communicators.tensor || plan.peer_bytes() == 0) return nullptr;
+  // device_problems has refused what the number of a host's ranks shows; which ranks they are is known only now.
   if (communicators.make_peer_memory) return communicators.make_peer_memory(plan.peer_bytes());
   throw Error(ExitCode::bad_config,
               "parallelism.enable_async_tensor_parallel needs tensor-parallel ranks that share memory: all on one "

@@ -7,6 +7,7 @@
 
 #include "titan/base/error.h"
 #include "titan/checkpoint/store_barrier.h"
+#include "titan/job/device_problems.h"
 
 namespace titan {
 namespace {
@@ -18,9 +19,7 @@ constexpr std::array<std::pair<std::string_view, AttentionKernel>, 3> kKernelNam
     {"efficient", AttentionKernel::efficient},
 }};
 
-constexpr std::string_view kVaryingLengths = "document lengths vary, and cuDNN builds a plan for each new length";
-constexpr std::string_view kVaryingGradients = "cuDNN's gradients vary from run to run";
-
+/// For what only a trial on the device shows; device_problems reports the rest.
 [[noreturn]] void refuse_kernel(const std::string& asked, std::string_view reason) {
   throw Error(
       ExitCode::bad_config,
@@ -40,7 +39,8 @@ AttentionKernel asked_kernel(const Run& run, const Plan& plan, const AttentionUs
       std::find_if(kKernelNames.begin(), kKernelNames.end(), [&](const auto& entry) { return entry.first == asked; });
   TITAN_CHECK(found != kKernelNames.end(), asked);
   const AttentionKernel kernel = found->second;
-  if (const std::string reason = why_not(kernel, use); !reason.empty()) refuse_kernel(asked, reason);
+  const std::string obstacle = attention_obstacle(asked, use);  // device_problems has reported it
+  TITAN_CHECK(obstacle.empty(), obstacle);
   const at::ScalarType type = use.in_bf16 ? at::kBFloat16 : at::kFloat;
   const KernelTiming timing = time_kernel(kernel, [&](AttentionKernel each) {
     return measure_kernel(each, attention_shape(run, plan), type, run.device.device);
@@ -65,14 +65,6 @@ AttentionKernel agreed_kernel(const Run& run, AttentionKernel chosen) {
 
 }  // namespace
 
-std::string why_not(AttentionKernel asked, const AttentionUse& use) {
-  if (use.on_cpu) return "a CPU has one attention kernel, which is not among them";
-  if (!use.in_bf16) return asked == AttentionKernel::efficient ? "" : "fp32 attention has the efficient kernel only";
-  if (asked != AttentionKernel::cudnn) return "";
-  if (use.deterministic) return std::string(kVaryingGradients);
-  return use.documents ? std::string(kVaryingLengths) : "";
-}
-
 AttentionKernel attention_kernel_for(const Run& run, const Plan& plan) {
   const AttentionUse use{run.device.device.is_cpu(),
                          plan.request.training.mixed_precision_param == ElementType::bfloat16,
@@ -80,10 +72,8 @@ AttentionKernel attention_kernel_for(const Run& run, const Plan& plan) {
   // A checkpoint that was trained on a GPU can be read on a CPU.
   if (run.trains && run.config.debug.attention_kernel != kAutomatic) return asked_kernel(run, plan, use);
   if (use.on_cpu || !use.in_bf16) return AttentionKernel::cudnn;
-  for (const auto& [applies, reason] :
-       {std::pair{use.deterministic, kVaryingGradients}, std::pair{use.documents, kVaryingLengths}}) {
-    if (!applies) continue;
-    run.log.info("Attention by {}: {}", name(AttentionKernel::flash), reason);
+  if (const std::string obstacle = attention_obstacle("cudnn", use); !obstacle.empty()) {
+    run.log.info("Attention by {}: {}", name(AttentionKernel::flash), obstacle);
     return AttentionKernel::flash;
   }
   const AttentionShape shape = attention_shape(run, plan);

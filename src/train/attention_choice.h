@@ -12,13 +12,4 @@ namespace titan {
 /// meaning.
 AttentionKernel attention_kernel_for(const Run& run, const Plan& plan);
 
-/// Why a run cannot use the kernel that is asked for, before the kernel is tried; empty: nothing speaks against it.
-struct AttentionUse {
-  bool on_cpu = false;
-  bool in_bf16 = true;
-  bool documents = false;  // document masks
-  bool deterministic = false;
-};
-std::string why_not(AttentionKernel asked, const AttentionUse& use);
-
 }  // namespace titan

@@ -22,7 +22,6 @@
 #include "titan/estimate/plan_report.h"
 #include "titan/job/job.h"
 #include "titan/job/pipeline_job.h"
-#include "titan/job/start.h"
 #include "titan/plan/plan.h"
 #include "titan/plan/program.h"
 #include "titan/train/compile.h"
@@ -168,12 +167,12 @@ void set_up_device(Run& run) {
   run.log.info("{}: {} with {} memory, {} thread{}", run.device.device.is_cpu() ? "CPU" : "CUDA capacity",
                run.device.name, human_bytes(static_cast<double>(run.device.memory_bytes)), threads,
                threads == 1 ? "" : "s");
-  require_kernels(run.device);
-  if (const std::string problem = host_wait_obstacle(config, !run.device.device.is_cpu()); !problem.empty()) {
-    throw Error(ExitCode::bad_config, problem);
-  }
-  const std::optional<LinearFloat8Section> float8 = float8_options(config);
-  if (float8 && !float8->emulate) require_float8(run.device);
+  // Reported before the start, but for a host with different GPUs whose launcher names no local ranks: there the check
+  // has seen another GPU than this one.
+  DeviceFacts facts = device_facts(run.device);
+  facts.trains = run.trains;
+  const std::vector<Problem> problems = device_problems(config, {}, facts);
+  if (!problems.empty()) throw Error(ExitCode::bad_config, problems[0].what + "; " + problems[0].remedy);
 }
 
 void open_folder(Run& run) {
@@ -355,13 +354,8 @@ void open_checkpoints(Run& run) {
 }  // namespace
 
 std::unique_ptr<Run> build_run(const JobConfig& config, const World& world, const Log& log) {
-  if (config.checkpoint.enable && config.checkpoint.create_seed_checkpoint && world.is_distributed()) {
-    throw Error(
-        ExitCode::bad_config,
-        fmt::format("checkpoint.create_seed_checkpoint = true with {} processes: start a single one; runs of any "
-                    "layout can begin from what it saves",
-                    world.size));
-  }
+  const CheckpointSection& checkpoint = config.checkpoint;
+  TITAN_CHECK(!checkpoint.enable || !checkpoint.create_seed_checkpoint || !world.is_distributed(), world.size);
   auto run = std::make_unique<Run>(config, world, log);
   set_up_device(*run);
   open_folder(*run);

@@ -14,14 +14,31 @@
 
 namespace titan {
 
-void require_float8(const DeviceInfo& device) {
-  constexpr int kFirstWithFloat8 = 89;
-  if (device.device.is_cpu() || device.capability >= kFirstWithFloat8) return;
-  throw Error(ExitCode::bad_config,
-              fmt::format("model.converters asks for float8, which {} (compute capability {}.{}) does not multiply: it "
-                          "takes 8.9 or newer; set quantize.linear.float8.emulate = true to compute the same numbers "
-                          "slowly, or leave the converter out",
-                          device.name, device.capability / 10, device.capability % 10));
+namespace {
+
+DeviceFacts facts_of_gpu(int64_t gpu) {
+  const GpuFacts facts = cuda().facts(gpu);
+  return {.kind = DeviceFacts::Kind::gpu,
+          .name = facts.name,
+          .capability = facts.capability,
+          .architectures = std::string(cuda().architectures())};
+}
+
+}  // namespace
+
+DeviceFacts device_facts(const std::string& wanted, int64_t local_rank) {
+  if (wanted == "cpu") return {.kind = DeviceFacts::Kind::cpu};
+  if (!has_gpu()) {
+    const bool is_blocked = opened_cuda() && !gpu_obstacle(cuda().state()).empty();
+    return is_blocked ? DeviceFacts() : DeviceFacts{.kind = DeviceFacts::Kind::cpu};
+  }
+  const int64_t visible = cuda().count();
+  const int64_t gpu = visible == 1 ? 0 : local_rank;
+  return gpu < visible ? facts_of_gpu(gpu) : DeviceFacts();
+}
+
+DeviceFacts device_facts(const DeviceInfo& device) {
+  return device.device.is_cpu() ? DeviceFacts{.kind = DeviceFacts::Kind::cpu} : facts_of_gpu(device.device.index());
 }
 
 std::vector<std::string> visible_gpus(const std::string& wanted) {

@@ -332,8 +332,8 @@ void check_samples(const Run& run) {
   const auto refuse = [](const std::string& why) {
     throw Error(ExitCode::bad_config, fmt::format("metrics.sample_freq: no text can be written: {}", why));
   };
+  TITAN_CHECK(run.share.whole());
   if (!run.data.tokenizer->reads_text()) refuse("this run's tokenizer is ids alone; leave it out");
-  if (!run.share.whole()) refuse("under context parallelism no rank sees a whole text; leave it out");
   const int64_t prompt = std::ssize(sample_prompt(run, sample_template(run).get()));
   if (prompt == 0) refuse("the tokenizer has no token to begin with; give metrics.sample_prompt");
   if (prompt >= run.config.training.seq_len) {

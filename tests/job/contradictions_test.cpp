@@ -39,6 +39,14 @@ TEST(Contradictions, what_goes_together_has_nothing_against_it) {
   }
 }
 
+TEST(Contradictions, samples_are_written_by_ranks_that_see_whole_texts) {
+  const std::string samples = "[metrics]\nsample_freq = 5\n";
+  EXPECT_EQ(problems_of_options(samples), "");
+  EXPECT_EQ(problems_of_options(samples + "[parallelism]\ncontext_parallel_degree = 2\n"),
+            "job.toml:2:15: metrics.sample_freq = 5 with parallelism.context_parallel_degree = 2: no rank sees a whole "
+            "text; set it to 0, or leave out context parallelism\n");
+}
+
 TEST(Contradictions, a_problem_that_a_later_check_reports_in_full_is_reported_once) {
   const ConfigCheck fuller = [](const JobConfig&, const Origins& origins) {
     const std::string what =

@@ -89,29 +89,6 @@ TEST(Threads, a_few_per_processor_are_allowed_and_many_are_refused_with_the_limi
             "use at most 8, or 0 for one per processor\n");
 }
 
-TEST(HostWaits, that_a_gpus_steps_have_by_design_are_refused_with_the_options_that_ask_for_them) {
-  const std::string offload = "[debug]\nsync_check = true\n[training]\nenable_cpu_offload = true\n";
-  const std::string early = "[optimizer]\nearly_step_in_backward = true\n";
-  const std::string float8 = "[quantize.linear.float8]\nenable_fsdp_float8_all_gather = true\n";
-  const std::string converters = "[model]\nconverters = [\"quantize.linear.float8\"]\n";
-  const auto obstacle = [](const std::string& text, bool on_gpu = true) {
-    return host_wait_obstacle(load(text).config, on_gpu);
-  };
-  EXPECT_EQ(
-      obstacle(offload + early),
-      "debug.sync_check = true allows one host wait per step; training.enable_cpu_offload = true and "
-      "optimizer.early_step_in_backward = true together also wait for each block's gradients, which its optimizer "
-      "steps at once; disable one of the three");
-  EXPECT_EQ(obstacle(offload + converters + float8),
-            "debug.sync_check = true allows one host wait per step; training.enable_cpu_offload = true and "
-            "quantize.linear.float8.enable_fsdp_float8_all_gather = true together also wait for the scales of each "
-            "block's weights, which it casts itself; disable one of the three");
-  EXPECT_EQ(obstacle(offload), "");
-  EXPECT_EQ(obstacle(offload + float8), "") << "float8 that no converter asks for";
-  EXPECT_EQ(obstacle("[training]\nenable_cpu_offload = true\n" + early), "");
-  EXPECT_EQ(obstacle(offload + early, /*on_gpu=*/false), "");
-}
-
 TEST(Start, errors_and_missing_files_are_one_list_in_the_order_of_the_file) {
   const LoadedConfig loaded =
       load("[training]\nstps = 3\nthreads = 100000\n[model]\ntokenizer_path = \"no.model\"", {"--metrics.log_freq=0"});

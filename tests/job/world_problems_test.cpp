@@ -20,6 +20,14 @@ TEST(WorldProblems, DegreesThatMultiplyToTheRanksHaveNothingAgainstThem) {
   EXPECT_EQ(problems_of(3, {"--training.local_batch_size=2", "--training.global_batch_size=12"}), "");
 }
 
+TEST(WorldProblems, ASeedCheckpointIsThatOfASingleProcess) {
+  const std::vector<std::string> seed{"--checkpoint.enable", "--checkpoint.create_seed_checkpoint"};
+  EXPECT_EQ(problems_of(1, seed), "");
+  EXPECT_EQ(problems_of(2, seed),
+            "command line: --checkpoint.create_seed_checkpoint: checkpoint.create_seed_checkpoint = true with 2 "
+            "processes; start a single one; runs of any layout can begin from what it saves\n");
+}
+
 TEST(WorldProblems, ADryRunHasAsManyRanksAsItSays) {
   EXPECT_EQ(
       problems_of(1, {"--parallelism.pipeline_parallel_degree=4", "--comm.mode=fake_backend", "--comm.world_size=4"}),

@@ -76,48 +76,15 @@ TEST(GpuObstacle, IsSaidWhereADriverIsAndNowhereElse) {
             "combination\" (error 803); see what nvidia-smi says");
 }
 
-TEST(BuiltKernels, RunOnTheGpusOfTheirArchitectures) {
-  for (const int capability : {80, 86, 89, 90}) EXPECT_TRUE(runs_on("80-real,90a-real", capability)) << capability;
-  for (const int capability : {75, 100, 103, 120}) EXPECT_FALSE(runs_on("80-real,90a-real", capability)) << capability;
-  EXPECT_FALSE(runs_on("90a-real", 91)) << "that very one";
-  EXPECT_FALSE(runs_on("86-real", 80)) << "a newer minor version";
-  EXPECT_TRUE(runs_on("all-major", 120)) << "a name, not a number";
-  EXPECT_TRUE(runs_on("80", 120)) << "PTX is translated";
-  EXPECT_FALSE(runs_on("90a", 100)) << "but not that of one architecture alone";
+TEST(DeviceFactsOfAMachine, AreKnownForACpuWithoutAskingForGpus) {
+  EXPECT_TRUE(device_facts("cpu", 0).is(DeviceFacts::Kind::cpu));
+  EXPECT_TRUE(device_facts(choose_device("cpu")).is(DeviceFacts::Kind::cpu));
 }
 
-TEST(BuiltKernels, AreNeededByEveryRunOnAGpuAndTheErrorSaysHowToGetThem) {
-  const DeviceInfo gpu{.device = at::Device(at::kCUDA, 0), .name = "NVIDIA B200", .capability = 100};
-  EXPECT_NO_THROW(require_kernels(gpu, "80-real,100-real"));
-  EXPECT_NO_THROW(require_kernels(choose_device("cpu"), "90a-real"));
-  try {
-    require_kernels(gpu, "80-real,90a-real");
-    FAIL() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::bad_config);
-    EXPECT_EQ(std::string(error.what()),
-              "the kernels of this program are built for 80-real,90a-real, and NVIDIA B200 has compute capability "
-              "10.0; build it with CUDAARCHS=100-real, or say training.device = \"cpu\"");
-  }
-}
-
-TEST(Float8OnADevice, NeedsAGpuThatMultipliesItAndSaysWhatToDoOtherwise) {
-  DeviceInfo gpu{at::Device(at::kCUDA, 0), "NVIDIA A100", 80};
-  for (const int capable : {89, 90, 100, 120}) {
-    gpu.capability = capable;
-    EXPECT_NO_THROW(require_float8(gpu)) << capable;
-  }
-  EXPECT_NO_THROW(require_float8(choose_device("cpu"))) << "the CPU has its own way";
-  gpu.capability = 80;
-  try {
-    require_float8(gpu);
-    FAIL() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::bad_config);
-    const std::string what = error.what();
-    EXPECT_NE(what.find("NVIDIA A100 (compute capability 8.0)"), std::string::npos) << what;
-    EXPECT_NE(what.find("quantize.linear.float8.emulate = true"), std::string::npos) << what;
-  }
+TEST(DeviceFactsOfAMachine, AgreeWithTheDeviceThatIsChosen) {
+  if (has_gpu()) GTEST_SKIP() << "there is a CUDA device here";
+  EXPECT_TRUE(device_facts("auto", 0).is(DeviceFacts::Kind::cpu));
+  EXPECT_TRUE(device_facts("cuda", 0).is(DeviceFacts::Kind::cpu)) << "device_problems refuses it";
 }
 
 StepOutcome outcome(const at::Tensor& loss, double norm, float skip, double save = 0) {

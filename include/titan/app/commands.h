@@ -26,6 +26,10 @@ void refuse_mistyped_command(const std::string& word);
 int64_t ranks_of_launch(const JobConfig& config);
 /// Whether `ranks` ranks (default: those of the launch) can run the config.
 ConfigCheck world_check(std::optional<int64_t> ranks = std::nullopt);
+/// Whether the device of this rank can run the config; for a process that becomes a rank.
+ConfigCheck device_check();
+/// The same for a command that only reads a model.
+std::vector<Problem> reader_device_problems(const JobConfig& config, const Origins& origins);
 
 int run_train(const Schema& schema, std::span<const std::string> arguments);
 int run_ranks(const Schema& schema, std::span<const std::string> arguments);

@@ -1,5 +1,16 @@
-// The checks of a job that need more than one option: pure functions of the config, the model's description and the
-// number of ranks, made before any rank is started. All problems are reported together with those of the schema.
+// The checks of a job that need more than one option: pure functions of the config, the model's description and facts
+// that are passed to them, made before any rank is started. All problems are reported together.
+//
+// In the order in which a user meets them:
+//   1. spelling, types and ranges, then options without effect (config/load.h)
+//   2. check_contradictions: options against each other
+//   3. check_sources: the corpora's options
+//   4. check_model: the model's sizes, then degrees, units and layers that options name, pipeline, parameter groups
+//   5. world_problems: the number of ranks
+//   6. device_problems (device_problems.h): device and hosts
+//   7. check_start (start.h): processors and input files
+// A later check may rely on the earlier ones, and load_config leaves out what they have reported. What
+// needs the content of a file (tokenizer, corpus, checkpoint) is found by the code that reads it.
 #pragma once
 
 #include <vector>
@@ -10,22 +21,22 @@
 
 namespace titan {
 
-/// check_contradictions, check_model and check_sources, for every command that loads a config.
+/// check_contradictions, check_sources and check_model, for every command that loads a config.
 std::vector<ConfigCheck> job_checks();
 
 /// Contradictions between options, whatever the model and the number of ranks.
 std::vector<Problem> check_contradictions(const JobConfig& config, const Origins& origins);
 
+/// Contradictions between the data options that only the data part can check.
+std::vector<Problem> check_sources(const JobConfig& config, const Origins& origins);
+
 /// The model's part of the checks: the architecture has the flavor, and the sizes fit together. Its problems are
 /// reported with the config's own; needs no tokenizer.
 std::vector<Problem> check_model(const JobConfig& config, const Origins& origins);
 
-/// Contradictions between the data options that only the data part can check.
-std::vector<Problem> check_sources(const JobConfig& config, const Origins& origins);
-
-/// Degrees that do not multiply to `world`, and a global batch that its data-parallel ranks cannot split; each with the
-/// nearest numbers that fit. Notes on options without effect on that many ranks. A dry run uses its own number of
-/// ranks.
+/// Degrees that do not multiply to `world`, a global batch that its data-parallel ranks cannot split (each with the
+/// nearest numbers that fit), and a seed checkpoint of several ranks. Notes on options without effect on that many
+/// ranks. A dry run uses its own number of ranks.
 std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world);
 
 /// The smallest number of ranks for the config's degrees, or comm.world_size if set.

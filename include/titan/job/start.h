@@ -46,10 +46,6 @@ std::vector<std::string> use_found_inputs(LoadedConfig& loaded, const std::vecto
 /// Reports CPU thread counts above `processors`.
 std::vector<Problem> check_threads(const LoadedConfig& loaded, int64_t processors);
 
-/// Why debug.sync_check cannot check the steps of `config`: on a GPU the host waits in them by design. Empty: it can.
-/// The wait of an optimizer on the host (WAIT_HOST) is allowed: it does not go through LibTorch, which does the check.
-std::string host_wait_obstacle(const JobConfig& config, bool on_gpu);
-
 /// Everything that prevents training of `loaded` on this machine.
 struct StartCheck {
   std::vector<Problem> problems;      ///< sorted by place, including those of the config itself

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "titan/gpu/cuda.h"
+#include "titan/job/device_problems.h"
 #include "titan/train/step_runner.h"
 
 namespace titan {
@@ -25,8 +26,11 @@ struct DeviceInfo {
   int capability = 0;       ///< of a GPU: 10 · major + minor
 };
 
-/// Throws Error(bad_config) for a GPU without float8 matmuls (before Ada and Hopper).
-void require_float8(const DeviceInfo& device);
+/// Facts about a device for device_problems.
+DeviceFacts device_facts(const DeviceInfo& device);
+/// Facts about the device that choose_device would choose, without choosing it. Nothing is known where it would throw,
+/// unless because there is no GPU.
+DeviceFacts device_facts(const std::string& wanted, int64_t local_rank);
 
 /// Why GPUs cannot be used although a driver is installed, and the remedy; empty without a driver or without a problem.
 std::string gpu_obstacle(const CudaState& state);
