@@ -154,8 +154,11 @@ class Refused(SavedRunTest):
 
     def test_a_seed_is_made_by_one_process(self):
         folder = self.folder / "run"
-        self.refuse(folder, ["create_seed_checkpoint", "2 processes"], "--checkpoint.create_seed_checkpoint", ranks=2,
-                    code=BAD_CONFIG)
+        text = self.complete(2, folder, 8, "--checkpoint.create_seed_checkpoint", code=BAD_CONFIG)
+        self.assertIn("1 problem in the configuration:", text)
+        self.assertIn("command line: --checkpoint.create_seed_checkpoint: checkpoint.create_seed_checkpoint = true with 2 "
+                      "processes; start a single one", text)
+        self.assertFalse(folder.exists())
         folder = self.folder / "seeded"
         self.assertIn("Created seed checkpoint", self.complete(1, folder, 4, "--checkpoint.create_seed_checkpoint"))
         self.assertIn("LOAD: step 0 from", self.complete(2, folder, 4, "--debug.seed=5"))
