@@ -87,7 +87,7 @@ void drop_trailing_slashes(JobConfig& config) {
   for (MixtureSource& source : config.data.mixture) drop(source.path);
 }
 
-/// An error is kept for the check of the pipeline: without one, nobody needs the file.
+/// Keeps an error instead of throwing it: check_pipeline reports it, and only if the job has a pipeline.
 void read_schedule(ParallelismSection& parallelism) {
   const std::string& file = parallelism.pipeline_parallel_schedule_csv;
   if (file.empty()) return;

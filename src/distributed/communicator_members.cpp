@@ -6,13 +6,12 @@ namespace titan {
 
 void CommunicatorMembers::fail_silent(int64_t peer, std::chrono::milliseconds timeout) const {
   const int64_t rank = run_rank(peer);
-  throw Error(
-      ExitCode::peer_failure,
-      fmt::format(
-          "communication in communicator {} failed ({} sent nothing for {:g} s); another rank has ended or does not "
-          "answer",
-          communicator, rank >= 0 ? fmt::format("rank {}", rank) : fmt::format("its rank {}", peer),
-          std::chrono::duration<double>(timeout).count()));
+  throw Error(ExitCode::peer_failure,
+              fmt::format("communication through communicator {} failed ({} sent nothing for {:g} s); another rank has "
+                          "ended or does not "
+                          "answer",
+                          communicator, rank >= 0 ? fmt::format("rank {}", rank) : fmt::format("its rank {}", peer),
+                          std::chrono::duration<double>(timeout).count()));
 }
 
 WaitForGraph::Ranks CommunicatorMembers::others(int64_t own) const {

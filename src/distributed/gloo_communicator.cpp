@@ -34,9 +34,10 @@ auto translated(const std::string& communicator, const Call& call) {
   try {
     return call();
   } catch (const std::exception& error) {
-    throw Error(ExitCode::peer_failure,
-                fmt::format("communication in communicator {} failed ({}); another rank has ended or does not answer",
-                            communicator, library_words(error)));
+    throw Error(
+        ExitCode::peer_failure,
+        fmt::format("communication through communicator {} failed ({}); another rank has ended or does not answer",
+                    communicator, library_words(error)));
   }
 }
 

@@ -263,10 +263,10 @@ void Executor::run_graph(const Action& action, const Run& run) {
   TITAN_CHECK(graphs_);
   scales_.forget_gone();
   const at::Tensor before = take_statistics();
-  const HiddenStates computed = graphs_->run(run.microbatches[0], [&](const BatchContext& placed) {
+  const std::vector<at::Tensor> computed = graphs_->run(run.microbatches[0], [&](const BatchContext& placed) {
     forget_microbatch();
     for (const Action& part : action.parts) execute(part, {{&placed, 1}, run.work, run.mode});
-    HiddenStates sums{std::exchange(result_, at::Tensor())};
+    std::vector<at::Tensor> sums{std::exchange(result_, at::Tensor())};
     if (statistics_.defined()) sums.push_back(take_statistics());
     return sums;
   });

@@ -359,18 +359,19 @@ MicrobatchGraphs::Entry* MicrobatchGraphs::entry_for(const BatchContext& batch) 
   return ++entry.seen <= kEagerPasses ? nullptr : &entry;
 }
 
-HiddenStates MicrobatchGraphs::run(const BatchContext& batch, const Compute& compute) {
+std::vector<at::Tensor> MicrobatchGraphs::run(const BatchContext& batch, const Compute& compute) {
   Entry* entry = entry_for(batch);
   if (entry && !entry->graph) return record_or_compute(*entry, batch, compute);
   if (entry) entry->usable = entry->usable && entry->addresses == addresses_of(parameters_, /*with_gradients=*/true);
   if (!entry || !entry->usable) return compute(batch);
   copy_batch(entry->batch, batch);
-  HiddenStates sums = entry->graph->run();
+  std::vector<at::Tensor> sums = entry->graph->run();
   for (Parameter* parameter : entry->written) parameter->mark_gradient_written();
   return sums;
 }
 
-HiddenStates MicrobatchGraphs::record_or_compute(Entry& entry, const BatchContext& batch, const Compute& compute) {
+std::vector<at::Tensor> MicrobatchGraphs::record_or_compute(Entry& entry, const BatchContext& batch,
+                                                            const Compute& compute) {
   const GradientMarks marks(parameters_);
   try {
     return record(entry, batch, compute);
@@ -383,12 +384,12 @@ HiddenStates MicrobatchGraphs::record_or_compute(Entry& entry, const BatchContex
   return compute(batch);
 }
 
-HiddenStates MicrobatchGraphs::record(Entry& entry, const BatchContext& batch, const Compute& compute) {
+std::vector<at::Tensor> MicrobatchGraphs::record(Entry& entry, const BatchContext& batch, const Compute& compute) {
   recorder_->prepare();
   entry.addresses = addresses_of(parameters_, /*with_gradients=*/true);
   entry.batch = place_for(batch);
   entry.graph = recorder_->record([&entry, compute] { return compute(entry.batch); });
-  HiddenStates sums = entry.graph->run();
+  std::vector<at::Tensor> sums = entry.graph->run();
   for (Parameter* parameter : parameters_) {
     if (parameter->trainable() && parameter->gradient_written()) entry.written.push_back(parameter);
   }

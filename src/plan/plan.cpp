@@ -42,29 +42,6 @@ WeightGroupPlan plan_copy(const ModelDescription& model, const std::string& para
   throw InvariantError(fmt::format("internal error: no unit owns {}", parameter));
 }
 
-/// What the model's units return beside hidden states; those of one name are one statistic. All ranks have all of them.
-void add_statistics(Plan& plan, const ModelDescription& model) {
-  for (const UnitDescription& unit : model.units) {
-    for (const StatisticDescription& statistic : unit.statistics) {
-      TITAN_CHECK(statistic.numel > 0, unit.name, statistic.name, statistic.numel);
-      const auto same = std::find_if(plan.statistics.begin(), plan.statistics.end(),
-                                     [&](const StatisticDescription& other) { return other.name == statistic.name; });
-      if (same == plan.statistics.end()) {
-        plan.statistics.push_back(statistic);
-      } else {
-        TITAN_CHECK(*same == statistic, unit.name, statistic.name, statistic.numel, same->numel, statistic.loss_factor,
-                    same->loss_factor);
-      }
-    }
-  }
-}
-
-size_t statistic_named(const Plan& plan, const std::string& name) {
-  const auto found = std::find_if(plan.statistics.begin(), plan.statistics.end(),
-                                  [&](const StatisticDescription& statistic) { return statistic.name == name; });
-  return static_cast<size_t>(found - plan.statistics.begin());
-}
-
 void add_unit(Plan& plan, const ModelDescription& model, size_t index) {
   const UnitDescription& unit = model.units[index];
   UnitPlan planned;
@@ -85,12 +62,7 @@ void add_unit(Plan& plan, const ModelDescription& model, size_t index) {
     }
     planned.groups.push_back(*owner);
   }
-  if (index > 0) planned.takes = model.units[index - 1].hands_on;
-  planned.hands_on = unit.hands_on;
-  TITAN_CHECK(planned.hands_on.empty() == (index + 1 == model.units.size()), unit.name, planned.hands_on.size());
-  for (const StatisticDescription& statistic : unit.statistics) {
-    planned.statistics.push_back(statistic_named(plan, statistic.name));
-  }
+  add_ends(plan, model, index, planned);
   planned.weights_in_backward = unit.role != UnitRole::embedding;
   planned.gradients_in_forward = unit.role == UnitRole::head;
   plan.units.push_back(std::move(planned));
@@ -204,17 +176,6 @@ TraceKey key_of(const Plan& plan, const UnitPlan& unit) {
     }
   }
   return key;
-}
-
-/// The tensors that a trace has at one of its ends are those that the unit declares.
-void check_ends(const UnitTrace& trace, const std::vector<TracedTensor>& traced,
-                const std::vector<HiddenTensor>& declared, const std::string& unit) {
-  TITAN_CHECK(traced.size() == declared.size(), unit, traced.size(), declared.size());
-  const TraceShape& shape = trace.shape();
-  for (size_t i = 0; i < declared.size(); ++i) {
-    const int64_t bytes = shape.tokens() / shape.tensor_ranks * declared[i].width * shape.element_size;
-    TITAN_CHECK(trace.bytes(traced[i]) == bytes, unit, declared[i].name, trace.bytes(traced[i]), bytes);
-  }
 }
 
 void add_activations(Plan& plan, const ModelDescription& model) {
@@ -334,8 +295,7 @@ std::shared_ptr<const UnitTrace> trace_unit(const Plan& plan, const PlanRequest&
   shape.keeps_float8_weights = keeps_float8_weights(request);
   auto trace = std::make_shared<UnitTrace>(std::move(shape));
   description.trace(*trace);
-  check_ends(*trace, trace->inputs(), unit.takes, unit.name);
-  check_ends(*trace, trace->outputs(), unit.hands_on, unit.name);
+  check_ends(*trace, unit);
   return trace;
 }
 
@@ -420,21 +380,6 @@ std::optional<std::string> why_no_graphs(const PlanRequest& request) {
   if (request.offload_activations) return "offloaded activations change their addresses";
   if (request.optimizer.early_step_in_backward) return "gradients that are stepped in backward change their addresses";
   return std::nullopt;
-}
-
-int64_t Plan::first_of_statistic(size_t index) const {
-  int64_t numel = 0;
-  for (size_t i = 0; i < index; ++i) numel += statistics[i].numel;
-  return numel;
-}
-
-const std::vector<HiddenTensor>& Plan::message_of(int stage, bool of_input) const {
-  const StagePlan& units_of = stage_numbered(*this, stage);
-  return of_input ? units[units_of.first].takes : units[units_of.last - 1].hands_on;
-}
-
-int64_t Plan::message_bytes(std::span<const HiddenTensor> tensors) const {
-  return hidden_rows * width_of(tensors) * size_of(request.training.mixed_precision_param);
 }
 
 int64_t Plan::training_bytes(bool device_only) const { return added_up(memory, device_only); }

@@ -12,6 +12,13 @@ GroupAxes group_axes(const UnitDescription& unit, size_t group, const PlanReques
 /// divide the dimension that is split over it.
 ParameterPlan plan_parameter(const ParameterSpec& spec, const GroupAxes& axes, const PlanRequest& request);
 
+/// What the model's units return beside hidden states; those of one name are one statistic. All ranks have all of them.
+void add_statistics(Plan& plan, const ModelDescription& model);
+/// What the model's unit `index` takes, hands on and reports, after add_statistics.
+void add_ends(const Plan& plan, const ModelDescription& model, size_t index, UnitPlan& unit);
+/// Throws InvariantError unless the trace has the tensors that the unit takes and hands on at its ends.
+void check_ends(const UnitTrace& trace, const UnitPlan& unit);
+
 /// Which of the request's updates steps the parameter.
 size_t update_of(const UnitDescription& unit, const ParameterSpec& spec, const PlanRequest& request);
 /// One of a unit's weight groups on the rank of `request`, without dtypes, slots and owners of matrices.

@@ -92,7 +92,7 @@ void RunHistory::add(const nlohmann::json& line) {
 void RunHistory::add_value(const std::string& key, int64_t step, const nlohmann::json& given) {
   const std::optional<double> value = number_of(given);
   if (!value) return;
-  if (key.starts_with(kStatistics) && !series_.contains(key) && statistics().size() == kMostStatistics) return;
+  if (key.starts_with(kStatistics) && !series_.contains(key) && number_of_statistics() == kMostStatistics) return;
   series_[key].add(step, *value);
   newest_[key] = *value;
   if (std::isfinite(*value)) {
@@ -102,11 +102,15 @@ void RunHistory::add_value(const std::string& key, int64_t step, const nlohmann:
   }
 }
 
+size_t RunHistory::number_of_statistics() const {
+  return static_cast<size_t>(std::count_if(series_.begin(), series_.end(),
+                                           [](const auto& one) { return one.first.starts_with(kStatistics); }));
+}
+
 std::vector<std::string> RunHistory::statistics() const {
   std::vector<std::string> keys;
-  for (auto found = series_.lower_bound(kStatistics); found != series_.end() && found->first.starts_with(kStatistics);
-       ++found) {
-    keys.push_back(found->first);
+  for (const auto& [key, series] : series_) {
+    if (key.starts_with(kStatistics)) keys.push_back(key);
   }
   return keys;
 }

@@ -172,7 +172,9 @@ void set_up_device(Run& run) {
   DeviceFacts facts = device_facts(run.device);
   facts.trains = run.trains;
   const std::vector<Problem> problems = device_problems(config, {}, facts);
-  if (!problems.empty()) throw Error(ExitCode::bad_config, problems[0].what + "; " + problems[0].remedy);
+  std::vector<std::string> sentences;
+  for (const Problem& problem : problems) sentences.push_back(problem.what + "; " + problem.remedy);
+  if (!sentences.empty()) throw Error(ExitCode::bad_config, join(sentences, "\n"));
 }
 
 void open_folder(Run& run) {

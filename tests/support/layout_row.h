@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <regex>
 #include <sstream>
@@ -66,6 +67,14 @@ struct LayoutRow {
   int64_t world() const { return pipeline * replicate * shard * context * tensor; }
   std::string name() const;
 };
+
+/// A row called `layout`, with what differs from a single process.
+inline LayoutRow changed_row(const std::string& layout, const std::function<void(LayoutRow&)>& change) {
+  LayoutRow row;
+  row.layout = layout;
+  change(row);
+  return row;
+}
 
 inline ModelRequest matrix_request(const LayoutRow& row) {
   ModelRequest request;

@@ -9,10 +9,8 @@ namespace titan {
 namespace {
 
 LayoutRow side_row(const std::string& name, const std::function<void(LayoutRow&)>& change) {
-  LayoutRow row;
-  row.layout = name;
+  LayoutRow row = changed_row(name, change);
   row.side_channel = true;
-  change(row);
   return row;
 }
 

@@ -8,10 +8,8 @@ namespace titan {
 namespace {
 
 LayoutRow whole_row(const std::string& name, const std::function<void(LayoutRow&)>& change) {
-  LayoutRow row;
-  row.layout = name;
+  LayoutRow row = changed_row(name, change);
   row.whole_matrices = true;
-  change(row);
   return row;
 }
 

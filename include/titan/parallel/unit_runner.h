@@ -119,13 +119,13 @@ class MicrobatchGraphs {
  public:
   /// Forward and backward of the given microbatch; returns its sums: the loss and, if there are some, statistics. It
   /// does not communicate. It can be called again after it has thrown GraphsDoNotFit.
-  using Compute = std::function<HiddenStates(const BatchContext&)>;
+  using Compute = std::function<std::vector<at::Tensor>(const BatchContext&)>;
 
   /// `parameters`: all whose weights are read or whose gradients are written.
   MicrobatchGraphs(std::vector<Parameter*> parameters, std::unique_ptr<GraphCapture> recorder);
 
   /// The sums of compute(batch), valid until the next run. Weights must be refreshed and gradients open.
-  HiddenStates run(const BatchContext& batch, const Compute& compute);
+  std::vector<at::Tensor> run(const BatchContext& batch, const Compute& compute);
   /// The next microbatch is the first of a step.
   void finish_step() { first_of_step_ = true; }
 
@@ -141,8 +141,8 @@ class MicrobatchGraphs {
 
   /// The graph's entry for this microbatch; null: it runs eagerly.
   Entry* entry_for(const BatchContext& batch);
-  HiddenStates record(Entry& entry, const BatchContext& batch, const Compute& compute);
-  HiddenStates record_or_compute(Entry& entry, const BatchContext& batch, const Compute& compute);
+  std::vector<at::Tensor> record(Entry& entry, const BatchContext& batch, const Compute& compute);
+  std::vector<at::Tensor> record_or_compute(Entry& entry, const BatchContext& batch, const Compute& compute);
 
   std::vector<Parameter*> parameters_;
   std::unique_ptr<GraphCapture> recorder_;         // null after graphs did not fit

@@ -87,6 +87,7 @@ class RunHistory {
   void rewind(int64_t step);
   void note(int64_t step, std::string text);
   void add_event(LoggedEvent event);
+  size_t number_of_statistics() const;
   void add_value(const std::string& key, int64_t step, const nlohmann::json& value);
   void note_not_finite(const std::string& key, int64_t step);
 
