@@ -173,6 +173,19 @@ class Drawn(BehaviourTest):
         self.assertNotIn("optimizer.name", options, "the runs have the same")
         self.assertNotIn("[optimizer]", self.browser.run("document.querySelector('main').textContent"))
 
+    def test_statistics_of_the_model_have_a_chart_each(self):
+        """No model of ours reports any, so they are added to what a run recorded."""
+        run = self.train(steps=12)
+        path = run.folder / "metrics.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            line["statistics"] = {"balance": 0.5 / line["step"], "load of <experts>": [line["step"], 12.0 - line["step"]]}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        self.expect(self.titan("report", run.folder, "--out", self.folder / "statistics.html"), OK)
+        self.look(self.folder / "statistics.html", charts=10)
+        titles = self.browser.run("[...document.querySelectorAll('figcaption')].map(one => one.firstChild.data)")
+        self.assertEqual(titles, [*TITLES, "balance", "load of <experts>[0]", "load of <experts>[1]"])
+
     def test_no_two_labels_of_an_axis_are_alike(self):
         self.browser.open(self.train(steps=1).folder / "report.html")
         for arguments in ("1.7435, 1.74359", "1000000, 1000009, true"):
