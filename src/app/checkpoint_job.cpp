@@ -6,7 +6,6 @@
 
 #include "titan/app/commands.h"
 #include "titan/app/program.h"
-#include "titan/app/rank_session.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
@@ -237,21 +236,6 @@ void set_context(LoadedConfig& job, int64_t tokens, const std::string& remedy) {
     config.model.max_seq_len = std::max(config.model.max_seq_len, config.training.seq_len);
   }
   describe_model(make_model_request(config, 1));
-}
-
-int run_inference(const Schema& schema, const LoadedConfig& job, const std::function<void(Run& run)>& work) {
-  keep_freed_memory();
-  RankSession session(schema, job.config, detect_launch(job.config), nullptr, /*output_is_result=*/true);
-  std::unique_ptr<Run> run;
-  try {
-    run = build_inference(job.config, session.join(), session.log());
-    work(*run);
-    close_communicators(*run);
-  } catch (...) {
-    session.fail();
-  }
-  run.reset();
-  return session.end(ExitCode::success);
 }
 
 }  // namespace titan

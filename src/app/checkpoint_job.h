@@ -4,14 +4,13 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "titan/config/load.h"
-#include "titan/train/run.h"
+#include "titan/text/tokenizer.h"
 
 namespace titan {
 
@@ -46,8 +45,5 @@ int64_t longest_context(const LoadedConfig& job);
 /// Sets the sequence length that the model is built for, so that a text of `tokens` fits. Throws Error(bad_data) if
 /// that exceeds longest_context; `remedy` says what to do about it.
 void set_context(LoadedConfig& job, int64_t tokens, const std::string& remedy);
-
-/// Runs `work` with the model on the ranks of this job. Returns the process's exit code.
-int run_inference(const Schema& schema, const LoadedConfig& job, const std::function<void(Run& run)>& work);
 
 }  // namespace titan

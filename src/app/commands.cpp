@@ -76,8 +76,6 @@ DeviceFacts facts_of_rank(const JobConfig& config) {
 
 ConfigCheck device_check() {
   return [](const JobConfig& config, const Origins& origins) {
-    // A memory estimate is also for jobs that this machine cannot run.
-    if (config.memory_estimation.enable) return std::vector<Problem>();
     return device_problems(config, origins, facts_of_rank(config));
   };
 }

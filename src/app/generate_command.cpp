@@ -17,12 +17,14 @@
 #include "titan/base/json.h"
 #include "titan/base/text.h"
 #include "titan/cli/options.h"
+#include "titan/job/generation.h"
 #include "titan/job/job.h"
 #include "titan/job/start.h"
 #include "titan/text/chat.h"
 #include "titan/train/generate.h"
 #include "titan/train/hugging_face.h"
 #include "titan/train/open_data.h"
+#include "titan/train/run.h"
 
 namespace titan {
 namespace {
@@ -186,8 +188,16 @@ class Conversation {
   std::unique_ptr<Generator> generator_;
 };
 
-int run_chat(const Schema& schema, LoadedConfig& job, GenerateOptions& options,
-             const std::shared_ptr<const Tokenizer>& tokenizer) {
+/// What a run of the command computes: a conversation, or texts that continue prompts.
+struct Work {
+  std::shared_ptr<const ChatTemplate> chat = nullptr;  ///< of the conversation; null: prompts
+  std::vector<std::string> prompts = {};
+  std::vector<std::vector<int32_t>> encoded = {};  ///< of each prompt
+  int64_t context = 0;                             ///< tokens
+  bool can_grow = false;                           ///< the model's context is longer
+};
+
+Work prepare_chat(LoadedConfig& job, GenerateOptions& options, const std::shared_ptr<const Tokenizer>& tokenizer) {
   // Models read up to 131,072 tokens, and the cache of keys and values is allocated for all of them.
   constexpr int64_t kUsualContext = 4096;
   if (!options.file.empty()) {
@@ -196,17 +206,61 @@ int run_chat(const Schema& schema, LoadedConfig& job, GenerateOptions& options,
                 "--file");
   }
   if (options.prompts.empty()) refuse_shared_input(job, "give the turns of --chat with --prompt");
-  const std::shared_ptr<const ChatTemplate> chat_template = open_chat_template(job.config, tokenizer);
-  const ChatTemplate& form = *chat_template;
+  Work work{.chat = open_chat_template(job.config, tokenizer)};
   GenerationOptions& generation = options.generation;
-  generation.stop_ids.insert(generation.stop_ids.end(), form.stop_ids().begin(), form.stop_ids().end());
-  if (!form.stop_text().empty()) generation.stop_texts.push_back(form.stop_text());
-  const int64_t longest = longest_context(job), context = options.context.value_or(std::min(longest, kUsualContext));
+  const auto& ends = work.chat->stop_ids();
+  generation.stop_ids.insert(generation.stop_ids.end(), ends.begin(), ends.end());
+  if (!work.chat->stop_text().empty()) generation.stop_texts.push_back(work.chat->stop_text());
+  const int64_t longest = longest_context(job);
+  work.context = options.context.value_or(std::min(longest, kUsualContext));
+  work.can_grow = work.context < longest;
   generation.max_new_tokens = options.max_new_tokens.value_or(kUsualTokens);
-  set_context(job, context, "lower --context");
-  return run_inference(schema, job, [&](Run& run) {
-    Conversation(run, options, form, *tokenizer, context, /*can_grow=*/context < longest).hold();
-  });
+  set_context(job, work.context, "lower --context");
+  return work;
+}
+
+Work prepare_prompts(CheckpointJob& job, GenerateOptions& options, const Tokenizer& tokenizer) {
+  if (options.file == "-") refuse_shared_input(job, "give the prompt with --prompt or --file FILE");
+  Work work{.prompts = prompts_of(options)};
+  // A run's own model has seen BOS before every text; another one what transformers puts there, which may be nothing.
+  work.encoded = encode_prompts(work.prompts, tokenizer, /*bos=*/job.is_of_run || tokenizer.adds_bos());
+  size_t longest = 0;
+  for (const auto& ids : work.encoded) longest = std::max(longest, ids.size());
+  const auto prompt_tokens = static_cast<int64_t>(longest);
+  const int64_t limit = longest_context(job), most = std::min(options.context.value_or(limit), limit);
+  GenerationOptions& generation = options.generation;
+  generation.max_new_tokens =
+      options.max_new_tokens.value_or(std::clamp<int64_t>(most - prompt_tokens, 1, kUsualTokens));
+  work.context = options.context.value_or(prompt_tokens + generation.max_new_tokens);
+  if (prompt_tokens >= most) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("generate: the prompt makes {} tokens, and the context holds {}; shorten the prompt{}",
+                            prompt_tokens, most, most < limit ? " or raise --context" : ""));
+  }
+  set_context(job, work.context, options.context ? "lower --context" : "lower --max-new-tokens");
+  return work;
+}
+
+void print_texts(Run& run, const Work& work, const GenerateOptions& options, const Tokenizer& tokenizer) {
+  Generator generator(run, std::ssize(work.encoded), work.context, !options.uncached);
+  const std::vector<std::string>& prompts = work.prompts;
+  const bool prints = run.world.rank == 0;
+  const bool streams = prints && !options.json && prompts.size() == 1;
+  if (streams) std::cout << prompts[0] << std::flush;
+  const auto show = [&](size_t, const std::string& text) {
+    if (streams) std::cout << text << std::flush;
+  };
+  const std::vector<GeneratedText> texts = generator.generate(work.encoded, options.generation, tokenizer, show);
+  if (streams) std::cout << std::endl;
+  if (!prints || streams) return;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (options.json) {
+      std::cout << json_text(as_json(prompts[i], texts[i])) << '\n';
+    } else {
+      std::cout << fmt::format("--- {} of {}\n{}{}\n", i + 1, texts.size(), prompts[i], texts[i].text);
+    }
+  }
+  std::cout << std::flush;
 }
 
 }  // namespace
@@ -215,49 +269,28 @@ int run_generate(const Schema& schema, std::span<const std::string> arguments) {
   std::optional<GenerateOptions> options = parse_generate(arguments, std::cout);
   if (!options) return 0;
   CheckpointJob job = load_checkpoint_job(schema, options->checkpoint, options->rest);
+  for (Problem& problem : generation_problems(job.config, job.origins)) job.problems.push_back(std::move(problem));
+  sort_by_place(job.problems);
   if (const int code = report_config_problems(job)) return code;
   const std::shared_ptr<const Tokenizer> tokenizer = open_job_tokenizer(job);
   add_stop_ids(options->generation, *tokenizer, job.config);
-  if (options->chat) return run_chat(schema, job, *options, tokenizer);
-  if (options->file == "-") refuse_shared_input(job, "give the prompt with --prompt or --file FILE");
-  const std::vector<std::string> prompts = prompts_of(*options);
-  // A run's own model has seen BOS before every text; another one what transformers puts there, which may be nothing.
-  const bool bos = job.is_of_run || tokenizer->adds_bos();
-  const std::vector<std::vector<int32_t>> encoded = encode_prompts(prompts, *tokenizer, bos);
-  GenerationOptions& generation = options->generation;
-  size_t longest = 0;
-  for (const auto& ids : encoded) longest = std::max(longest, ids.size());
-  const auto prompt_tokens = static_cast<int64_t>(longest);
-  const int64_t limit = longest_context(job), most = std::min(options->context.value_or(limit), limit);
-  generation.max_new_tokens =
-      options->max_new_tokens.value_or(std::clamp<int64_t>(most - prompt_tokens, 1, kUsualTokens));
-  const int64_t context = options->context.value_or(prompt_tokens + generation.max_new_tokens);
-  if (prompt_tokens >= most) {
-    throw Error(ExitCode::bad_data,
-                fmt::format("generate: the prompt makes {} tokens, and the context holds {}; shorten the prompt{}",
-                            prompt_tokens, most, most < limit ? " or raise --context" : ""));
-  }
-  set_context(job, context, options->context ? "lower --context" : "lower --max-new-tokens");
-  return run_inference(schema, job, [&](Run& run) {
-    Generator generator(run, std::ssize(encoded), context, !options->uncached);
-    const bool prints = run.world.rank == 0;
-    const bool streams = prints && !options->json && prompts.size() == 1;
-    if (streams) std::cout << prompts[0] << std::flush;
-    const auto show = [&](size_t, const std::string& text) {
-      if (streams) std::cout << text << std::flush;
-    };
-    const std::vector<GeneratedText> texts = generator.generate(encoded, generation, *tokenizer, show);
-    if (streams) std::cout << std::endl;
-    if (!prints || streams) return;
-    for (size_t i = 0; i < texts.size(); ++i) {
-      if (options->json) {
-        std::cout << json_text(as_json(prompts[i], texts[i])) << '\n';
-      } else {
-        std::cout << fmt::format("--- {} of {}\n{}{}\n", i + 1, texts.size(), prompts[i], texts[i].text);
-      }
+  const Work work = options->chat ? prepare_chat(job, *options, tokenizer) : prepare_prompts(job, *options, *tokenizer);
+  keep_freed_memory();
+  RankSession session(schema, job.config, detect_launch(job.config), nullptr, /*output_is_result=*/true);
+  std::unique_ptr<Run> run;
+  try {
+    run = build_inference(job.config, session.join(), session.log());
+    if (work.chat) {
+      Conversation(*run, *options, *work.chat, *tokenizer, work.context, work.can_grow).hold();
+    } else {
+      print_texts(*run, work, *options, *tokenizer);
     }
-    std::cout << std::flush;
-  });
+    close_communicators(*run);
+  } catch (...) {
+    session.fail();
+  }
+  run.reset();
+  return session.end(ExitCode::success);
 }
 
 }  // namespace titan

@@ -14,7 +14,7 @@
 
 namespace {
 
-using Run = int (*)(int argc, char** argv);
+using LibraryEntry = int (*)(int argc, char** argv);
 
 /// Limits the spinning of OpenMP's threads between parallel loops. By default they spin for milliseconds; on a busy
 /// machine, they take the core from the thread that they wait for. 3,000 rounds take some tens of microseconds and cost
@@ -23,7 +23,7 @@ void limit_spinning() {
   if (!std::getenv("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "3000", /*overwrite=*/0);
 }
 
-Run open_library() {
+LibraryEntry open_library() {
   const std::filesystem::path library = titan::beside_program("libtitan.so");
   // Global, because libtitan_cuda.so uses its symbols.
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
@@ -35,14 +35,14 @@ Run open_library() {
                     "was then, and allow enough memory (ulimit -v)",
                     ::dlerror()));
   }
-  return reinterpret_cast<Run>(run);
+  return reinterpret_cast<LibraryEntry>(run);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::vector<std::string> words = titan::program_words({argv + 1, argv + argc});
-  Run run = nullptr;
+  LibraryEntry run = nullptr;
   const auto act = [&](const titan::Schema& schema) {
     if (const auto call = titan::find_call(words)) return call->run(schema, call->arguments);
     limit_spinning();

@@ -21,6 +21,11 @@ constexpr int kFirstWithFloat8 = 89;
 std::string dotted(int capability) { return fmt::format("{}.{}", capability / 10, capability % 10); }
 
 void check_presence(const JobConfig& config, const Origins& origins, const DeviceFacts& facts, Problems& problems) {
+  if (config.training.device == "cpu") return;
+  if (!facts.obstacle.empty()) {
+    problems.push_back(origins.problem("training.device", facts.obstacle, "or say training.device = \"cpu\""));
+    return;
+  }
   if (config.training.device != "cuda" || !facts.is(Kind::cpu)) return;
   problems.push_back(origins.problem("training.device",
                                      "training.device = \"cuda\", but this program sees no CUDA device",
@@ -124,6 +129,8 @@ DeviceFacts stated_facts(const JobConfig& config) {
 std::vector<Problem> device_problems(const JobConfig& config, const Origins& origins, const DeviceFacts& facts) {
   Problems problems;
   check_presence(config, origins, facts, problems);
+  // A memory estimate asks the device for its memory, and is also made of jobs that this machine cannot run.
+  if (config.memory_estimation.enable) return problems;
   check_kernels(origins, facts, problems);
   check_float8_products(config, origins, facts, problems);
   check_attention(config, origins, facts, problems);

@@ -90,43 +90,43 @@ const Program& Executor::program(ProgramKind kind) {
 
 at::Tensor Executor::run(const Program& program, std::span<const BatchContext> microbatches, StepWork& work,
                          const Observer& observer) {
-  return run(program, Run{microbatches, work}, observer);
+  return run(program, Call{microbatches, work}, observer);
 }
 
 at::Tensor Executor::infer(const BatchContext& batch, UnitMode mode) {
   const at::NoGradGuard no_graph;
   StepWork nothing;
-  at::Tensor result = run(program(ProgramKind::evaluation), Run{{&batch, 1}, nothing, mode}, {});
+  at::Tensor result = run(program(ProgramKind::evaluation), Call{{&batch, 1}, nothing, mode}, {});
   return result.defined() || mode == UnitMode::logits ? result : at::zeros({}, loss_options(batch));
 }
 
-at::Tensor Executor::run(const Program& program, const Run& run, const Observer& observer) {
+at::Tensor Executor::run(const Program& program, const Call& call, const Observer& observer) {
   TITAN_CHECK(program.entry == state_ && "the program was made for another weight state");
   for (const Action& action : program.actions) {
     if (observer) observer(action);
-    execute(action, run);
+    execute(action, call);
   }
   TITAN_CHECK(messages_.empty() && "hidden states or gradients between units are left over");
   state_ = program.exit;
   return std::exchange(result_, at::Tensor());
 }
 
-void Executor::execute(const Action& action, const Run& run) {
+void Executor::execute(const Action& action, const Call& call) {
   using enum ActionKind;
   if (action.unit >= 0 || action.group >= 0) position_ = action;
   std::optional<ProfileRange> range;
   if (const std::string_view name = range_name(action.kind); !name.empty()) {
     range.emplace(name, action.unit < 0 ? std::string_view() : plan_of(action).name);
   }
-  auto microbatch = [&]() -> const BatchContext& { return run.microbatches[static_cast<size_t>(action.microbatch)]; };
+  auto microbatch = [&]() -> const BatchContext& { return call.microbatches[static_cast<size_t>(action.microbatch)]; };
   auto weights = [&]() -> WeightStore& { return *weights_[static_cast<size_t>(action.group)]; };
   switch (action.kind) {
     // clang-format off
     case forward: return run_forward(action, microbatch());
     case backward: return run_backward(action, microbatch());
     case weight_gradient: return run_weight_gradients(action);
-    case graph: return run_graph(action, run);
-    case evaluate: return run_evaluate(action, microbatch(), run.mode);
+    case graph: return run_graph(action, call);
+    case evaluate: return run_evaluate(action, microbatch(), call.mode);
     case offload: state_of(action).offloaded = offload_->offload(tensors_of(state_of(action))); return;
     case fetch: return offload_->fetch(state_of(action).offloaded);
     case wait_fetch: return offload_->wait_fetch(state_of(action).offloaded, tensors_of(state_of(action)));
@@ -145,25 +145,25 @@ void Executor::execute(const Action& action, const Run& run) {
     case reduce_partial: return weights().reduce_partial();
     case add_tied: return weights().add_tied();
     case to_host: return weights().to_host();
-    case wait_host: return wait_for_host(run.work);
+    case wait_host: return wait_for_host(call.work);
     case zero_gradient: return drop_gradients(action.group);
 
     case send_forward: case receive_forward: case send_backward: case receive_backward:
-    case batch: return messages_.transfer(action, run.microbatches[0]);
-    case handoff_forward: case handoff_backward: return messages_.hand_off(action, run.microbatches[0]);
+    case batch: return messages_.transfer(action, call.microbatches[0]);
+    case handoff_forward: case handoff_backward: return messages_.hand_off(action, call.microbatches[0]);
     case wait_forward: case wait_backward: return messages_.wait(key_of(action, action.kind == wait_backward));
     case wait_sends: return messages_.wait_sends();
 
-    case loss_sum: return run.work.sum_loss(result_);
-    case squares: return run.work.add_squares(action.group);
-    case norm: return run.work.sum_norm(action.group);
-    case control: return run.work.control(action.group);
-    case before_change: return run.work.before_change();
-    case collect: return run.work.collect(action.group);
-    case transform: return run.work.transform(action.group);
-    case wait_transform: return run.work.wait_transform(action.group);
+    case loss_sum: return call.work.sum_loss(result_);
+    case squares: return call.work.add_squares(action.group);
+    case norm: return call.work.sum_norm(action.group);
+    case control: return call.work.control(action.group);
+    case before_change: return call.work.before_change();
+    case collect: return call.work.collect(action.group);
+    case transform: return call.work.transform(action.group);
+    case wait_transform: return call.work.wait_transform(action.group);
     case step: {
-      run.work.step(action.group);
+      call.work.step(action.group);
       for (WeightStore* store : trained_stores(action.group)) store->weights_changed();
       return;
     }
@@ -259,13 +259,13 @@ void Executor::run_weight_gradients(const Action& action) {
   --live_;
 }
 
-void Executor::run_graph(const Action& action, const Run& run) {
+void Executor::run_graph(const Action& action, const Call& call) {
   TITAN_CHECK(graphs_);
   scales_.forget_gone();
   const at::Tensor before = take_statistics();
-  const std::vector<at::Tensor> computed = graphs_->run(run.microbatches[0], [&](const BatchContext& placed) {
+  const std::vector<at::Tensor> computed = graphs_->run(call.microbatches[0], [&](const BatchContext& placed) {
     forget_microbatch();
-    for (const Action& part : action.parts) execute(part, {{&placed, 1}, run.work, run.mode});
+    for (const Action& part : action.parts) execute(part, {{&placed, 1}, call.work, call.mode});
     std::vector<at::Tensor> sums{std::exchange(result_, at::Tensor())};
     if (statistics_.defined()) sums.push_back(take_statistics());
     return sums;

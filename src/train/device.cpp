@@ -29,8 +29,9 @@ DeviceFacts facts_of_gpu(int64_t gpu) {
 DeviceFacts device_facts(const std::string& wanted, int64_t local_rank) {
   if (wanted == "cpu") return {.kind = DeviceFacts::Kind::cpu};
   if (!has_gpu()) {
-    const bool is_blocked = opened_cuda() && !gpu_obstacle(cuda().state()).empty();
-    return is_blocked ? DeviceFacts() : DeviceFacts{.kind = DeviceFacts::Kind::cpu};
+    const std::string obstacle = opened_cuda() ? gpu_obstacle(cuda().state()) : "";
+    if (!obstacle.empty()) return {.obstacle = obstacle};
+    return {.kind = DeviceFacts::Kind::cpu};
   }
   const int64_t visible = cuda().count();
   const int64_t gpu = visible == 1 ? 0 : local_rank;
@@ -63,16 +64,10 @@ std::string gpu_obstacle(const CudaState& state) {
 
 DeviceInfo choose_device(const std::string& wanted, int64_t local_rank) {
   const bool present = wanted != "cpu" && has_gpu();
-  const std::string obstacle = present || wanted == "cpu" || !opened_cuda() ? "" : gpu_obstacle(cuda().state());
-  if (!obstacle.empty()) throw Error(ExitCode::bad_config, obstacle + ", or say training.device = \"cpu\"");
-  if (wanted == "cuda" && !present) {
-    throw Error(
-        ExitCode::bad_config,
-        "training.device = \"cuda\", but this program sees no CUDA device; say training.device = \"cpu\", or check "
-        "the driver (nvidia-smi) and that titan was built with a CUDA compiler");
-  }
+  TITAN_CHECK(wanted != "cuda" || present, wanted);  // device_problems has reported it
   if (!present) return {at::kCPU, processor_name(), total_memory_bytes(), {}, {}};
-  // If a launcher makes only its own GPU visible to every rank, that GPU has index 0.
+  // If a launcher makes only its own GPU visible to every rank, that GPU has index 0. That there are too few is no
+  // fault of the config: the rendezvous reports it with the host and rank.
   const int64_t visible = cuda().count();
   const int64_t gpu = visible == 1 ? 0 : local_rank;
   if (gpu >= visible) {

@@ -54,24 +54,23 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
                             DebugDump* dump, const Executor::Observer& observer) {
   device_ = microbatches[0].tokens.device();
   const at::TensorOptions scalar = at::TensorOptions(device_).dtype(at::kDouble);
-  progress_ = {};
-  progress_.step = step;
-  progress_.rate = rate;
-  progress_.dump = dump;
-  progress_.loss = at::zeros({}, scalar);
-  progress_.requests =
-      to_device_soon({static_cast<double>(requests.stop), static_cast<double>(requests.save)}, device_);
-  progress_.any_skipped = at::zeros({}, scalar.dtype(at::kFloat));
+  current_ = {};
+  current_.step = step;
+  current_.rate = rate;
+  current_.dump = dump;
+  current_.loss = at::zeros({}, scalar);
+  current_.requests = to_device_soon({static_cast<double>(requests.stop), static_cast<double>(requests.save)}, device_);
+  current_.any_skipped = at::zeros({}, scalar.dtype(at::kFloat));
   for (const BatchContext& batch : microbatches.first(microbatches.size() - 1)) {
     const at::Tensor loss =
         executor_.run(executor_.program(ProgramKind::pass), microbatches_of(batch), *this, observer);
-    if (loss.defined()) progress_.loss = progress_.loss + loss;
+    if (loss.defined()) current_.loss = current_.loss + loss;
   }
   executor_.run(executor_.program(ProgramKind::last_pass), microbatches_of(microbatches.back()), *this, observer);
   executor_.run(executor_.program(ProgramKind::update), {}, *this, observer);
-  StepOutcome outcome{progress_.loss,     progress_.control, progress_.requests,
-                      progress_.own_loss, progress_.spike,   progress_.statistics};
-  progress_ = {};
+  StepOutcome outcome{current_.loss,     current_.control, current_.requests,
+                      current_.own_loss, current_.spike,   current_.statistics};
+  current_ = {};
   return outcome;
 }
 
@@ -91,20 +90,20 @@ std::vector<BatchContext> StepRunner::microbatches_of(const BatchContext& batch)
 }
 
 void StepRunner::sum_loss(const at::Tensor& loss) {
-  if (loss.defined()) progress_.loss = progress_.loss + loss;
-  progress_.own_loss = progress_.loss;
-  progress_.statistics = all_statistics();
+  if (loss.defined()) current_.loss = current_.loss + loss;
+  current_.own_loss = current_.loss;
+  current_.statistics = all_statistics();
   if (communicators_.loss) {
     // Requests travel with the loss and with the norm: they need no collective of their own.
-    at::Tensor message = at::cat({progress_.loss.view({1}), progress_.requests, progress_.statistics});
+    at::Tensor message = at::cat({current_.loss.view({1}), current_.requests, current_.statistics});
     communicators_.loss->all_reduce({message})->wait();
-    progress_.loss = message[0];
-    progress_.requests = message.narrow(0, 1, 2).clamp_max(1);
-    progress_.statistics = message.slice(0, 3);
+    current_.loss = message[0];
+    current_.requests = message.narrow(0, 1, 2).clamp_max(1);
+    current_.statistics = message.slice(0, 3);
   }
   // Tensor-parallel ranks have the same loss, but statistics of different tokens.
-  if (communicators_.tensor && progress_.statistics.numel() > 0) {
-    communicators_.tensor->all_reduce({progress_.statistics})->wait();
+  if (communicators_.tensor && current_.statistics.numel() > 0) {
+    communicators_.tensor->all_reduce({current_.statistics})->wait();
   }
 }
 
@@ -119,41 +118,41 @@ void StepRunner::add_squares(int group) {
   const at::Tensor squares =
       local_squares(group < 0 ? flattened(counted_) : counted_[static_cast<size_t>(group)], device_);
   if (steps_in_backward()) {
-    progress_.group_squares = squares;
+    current_.group_squares = squares;
   } else {
-    progress_.squares = progress_.squares.defined() ? progress_.squares + squares : squares;
+    current_.squares = current_.squares.defined() ? current_.squares + squares : squares;
   }
 }
 
 void StepRunner::sum_norm(int /*group*/) {
   if (!communicators_.model) return;
-  at::Tensor& squares = steps_in_backward() ? progress_.group_squares : progress_.squares;
-  at::Tensor message = at::cat({squares, progress_.requests.to(at::kLong)});
+  at::Tensor& squares = steps_in_backward() ? current_.group_squares : current_.squares;
+  at::Tensor message = at::cat({squares, current_.requests.to(at::kLong)});
   communicators_.model->all_reduce({message})->wait();
   // With the optimizer step in backward this runs once per group: without the clamp the sums would grow without bound.
-  progress_.requests = message.narrow(0, kExactSlots, 2).clamp_max(1).to(at::kDouble);
+  current_.requests = message.narrow(0, kExactSlots, 2).clamp_max(1).to(at::kDouble);
   squares = message.narrow(0, 0, kExactSlots);
 }
 
 void StepRunner::control(int group) {
   if (group < 0) return control_step();
-  const at::Tensor& squares = progress_.group_squares;
-  progress_.applied = control_from(squares, max_norm_, progress_.loss);
-  progress_.squares = progress_.squares.defined() ? progress_.squares + squares : squares;
-  progress_.any_skipped = progress_.any_skipped.maximum(progress_.applied.skip);
+  const at::Tensor& squares = current_.group_squares;
+  current_.applied = control_from(squares, max_norm_, current_.loss);
+  current_.squares = current_.squares.defined() ? current_.squares + squares : squares;
+  current_.any_skipped = current_.any_skipped.maximum(current_.applied.skip);
 }
 
 void StepRunner::control_step() {
-  StepControl& control = progress_.control = control_from(progress_.squares, max_norm_, progress_.loss);
-  if (steps_in_backward()) control.skip = progress_.any_skipped;
+  StepControl& control = current_.control = control_from(current_.squares, max_norm_, current_.loss);
+  if (steps_in_backward()) control.skip = current_.any_skipped;
   if (guard_) {
-    progress_.spike = guard_->judge(progress_.loss, control.norm);
+    current_.spike = guard_->judge(current_.loss, control.norm);
     if (guard_->skips()) {
-      control.skip = at::maximum(control.skip, progress_.spike[0].to(control.skip.scalar_type()));
+      control.skip = at::maximum(control.skip, current_.spike[0].to(control.skip.scalar_type()));
     }
   }
-  progress_.applied = control;
-  if (progress_.dump && steps_in_backward()) progress_.dump->add_gradients(progress_.loss, control.norm);
+  current_.applied = control;
+  if (current_.dump && steps_in_backward()) current_.dump->add_gradients(current_.loss, control.norm);
 }
 
 void StepRunner::collect(int group) {
@@ -161,7 +160,7 @@ void StepRunner::collect(int group) {
   std::vector<at::Tensor> parts;
   for (const size_t index : exchange.parameters()) {
     Parameter& parameter = *group_parameters_[static_cast<size_t>(group)][index];
-    parts.push_back(optimizer_.matrix_part(parameter, progress_.applied));
+    parts.push_back(optimizer_.matrix_part(parameter, current_.applied));
   }
   exchange.start_collect(std::move(parts));
 }
@@ -188,12 +187,12 @@ void StepRunner::wait_transform(int group) {
 
 void StepRunner::step(int group) {
   if (group < 0) {
-    if (progress_.dump) progress_.dump->add_gradients(progress_.loss, progress_.control.norm);
-    return optimizer_.step(progress_.step, progress_.rate, progress_.applied);
+    if (current_.dump) current_.dump->add_gradients(current_.loss, current_.control.norm);
+    return optimizer_.step(current_.step, current_.rate, current_.applied);
   }
   const std::vector<Parameter*>& parameters = group_parameters_[static_cast<size_t>(group)];
-  if (progress_.dump) progress_.dump->add_gradients_of(parameters);
-  optimizer_.step_some(parameters, progress_.step, progress_.rate, progress_.applied);
+  if (current_.dump) current_.dump->add_gradients_of(parameters);
+  optimizer_.step_some(parameters, current_.step, current_.rate, current_.applied);
 }
 
 }  // namespace titan

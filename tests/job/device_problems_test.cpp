@@ -41,6 +41,20 @@ TEST(DeviceProblems, AGpuThatIsAskedForMustBeThere) {
   EXPECT_EQ(problems_on(kH100, cuda), "");
 }
 
+TEST(DeviceProblems, GpusThatCannotBeUsedAreAProblemUnlessTheCpuIsAskedFor) {
+  const DeviceFacts blocked{.obstacle = "the driver is too old"};
+  EXPECT_EQ(problems_on(blocked, "[training]\ndevice = \"auto\"\n"),
+            "job.toml:2:10: the driver is too old; or say training.device = \"cpu\"\n");
+  EXPECT_NE(problems_on(blocked, ""), "");
+  EXPECT_EQ(problems_on(blocked, "[training]\ndevice = \"cpu\"\n"), "");
+}
+
+TEST(DeviceProblems, AMemoryEstimateNeedsADeviceAndNothingOfIt) {
+  const std::string estimate = std::string(kFloat8) + "[memory_estimation]\nenable = true\n";
+  EXPECT_EQ(problems_on(gpu("NVIDIA A100", 80), estimate), "");
+  EXPECT_NE(problems_on(cpu(), estimate + "[training]\ndevice = \"cuda\"\n"), "");
+}
+
 TEST(DeviceProblems, KernelsMustBeBuiltForTheGpuAndTheProblemSaysHow) {
   EXPECT_EQ(problems_on(gpu("NVIDIA B200", 100, "80-real,100-real"), ""), "");
   EXPECT_EQ(problems_on(gpu("NVIDIA B200", 100, ""), ""), "");

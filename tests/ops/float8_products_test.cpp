@@ -44,7 +44,7 @@ struct ProductReference {
   }
 };
 
-/// A group whose weights are in float8 as `in_float8` says.
+/// Linear layers whose weights are in float8 as `in_float8` says.
 struct Float8Case {
   Float8Case(const std::vector<int64_t>& rows, int64_t tokens, int64_t in, at::ScalarType type, Float8Options options,
              std::vector<bool> in_float8 = {}) {
@@ -54,12 +54,12 @@ struct Float8Case {
       weights.push_back(owned.back().get());
     }
     x = leaf(normal({tokens, in}, 1, type));
-    group = std::make_unique<ParallelLinear>(weights, 0, make_float8_products(std::move(options)));
+    linears = std::make_unique<ParallelLinear>(weights, 0, make_float8_products(std::move(options)));
   }
 
   at::Tensor dy(size_t i) const { return normal(outputs[i].sizes(), 100 + i, outputs[i].scalar_type(), 1e-3); }
   at::Tensor run() {
-    outputs = group->forward(x, plain.context);
+    outputs = linears->forward(x, plain.context);
     std::vector<at::Tensor> gradients;
     for (size_t i = 0; i < outputs.size(); ++i) gradients.push_back(dy(i));
     return backward(outputs, gradients, {x})[0];
@@ -68,7 +68,7 @@ struct Float8Case {
   PlainContext plain;
   std::vector<std::unique_ptr<Parameter>> owned;
   std::vector<Parameter*> weights;
-  std::unique_ptr<ParallelLinear> group;
+  std::unique_ptr<ParallelLinear> linears;
   at::Tensor x;
   std::vector<at::Tensor> outputs;
 };
@@ -132,11 +132,11 @@ TEST(Float8Products, AWeightThatIsNotInFloat8IsMultipliedAsIfItStoodAlone) {
   }
 }
 
-TEST(Float8Products, AGroupWithoutFloat8IsADenseOneBitForBit) {
+TEST(Float8Products, WithoutFloat8AreDenseBitForBit) {
   Float8Case test({16, 32}, 24, 48, at::kBFloat16, {}, {false, false});
   const at::Tensor dx = test.run();
   Float8Case dense({16, 32}, 24, 48, at::kBFloat16, {}, {false, false});
-  dense.group = std::make_unique<ParallelLinear>(dense.weights, 0, std::make_shared<DenseProducts>());
+  dense.linears = std::make_unique<ParallelLinear>(dense.weights, 0, std::make_shared<DenseProducts>());
   EXPECT_TRUE(same_bits(dx, dense.run()));
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_TRUE(same_bits(test.outputs[i], dense.outputs[i]));
@@ -220,7 +220,7 @@ TEST(Float8Products, AnInputThatNothingElseKeepsIsCastOnceAndKeptInFloat8) {
       Float8Case alone({64, 16}, 32, 48, at::kBFloat16, {.emulate = emulate, .casts = counting_casts(32, &casts_alone)},
                        in_float8);
       Float8Case beside({64, 16}, 32, 48, at::kBFloat16, {}, in_float8);
-      beside.group = std::make_unique<ParallelLinear>(
+      beside.linears = std::make_unique<ParallelLinear>(
           beside.weights, 0, make_float8_products({.emulate = emulate, .casts = counting_casts(32, &casts_beside)}),
           LinearSplit::input, nullptr, /*reads_alone=*/false);
       alone.plain.context.count_saved = beside.plain.context.count_saved = true;
@@ -306,7 +306,7 @@ TEST(Float8Products, WhatIsNotFiniteReachesTheResult) {
 
 TEST(Float8Products, AnOutputWithoutGradientLeavesItsWeightAlone) {
   Float8Case test({16, 16}, 16, 16, at::kFloat, {});
-  test.outputs = test.group->forward(test.x, test.plain.context);
+  test.outputs = test.linears->forward(test.x, test.plain.context);
   backward({test.outputs[1]}, {test.dy(1)}, {test.x});
   EXPECT_FALSE(test.weights[0]->gradient_written());
   EXPECT_TRUE(test.weights[1]->gradient_written());

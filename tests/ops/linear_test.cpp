@@ -10,17 +10,17 @@
 namespace titan {
 namespace {
 
-/// A group over `rows` with its own parameters and an input of `shape`.
-struct GroupCase {
-  GroupCase(const std::vector<int64_t>& rows, std::vector<int64_t> shape, at::ScalarType type, int64_t head_dim = 0,
-            bool round = false) {
+/// Linear layers over `rows` with its own parameters and an input of `shape`.
+struct LinearsCase {
+  LinearsCase(const std::vector<int64_t>& rows, std::vector<int64_t> shape, at::ScalarType type, int64_t head_dim = 0,
+              bool round = false) {
     for (size_t i = 0; i < rows.size(); ++i) {
       at::Tensor weight = normal({rows[i], shape.back()}, 10 + i, type);
       owned.push_back(live_parameter("w" + std::to_string(i), weight));
       weights.push_back(owned.back().get());
     }
     x = leaf(normal(shape, 1, type));
-    group = std::make_unique<ParallelLinear>(weights, 0, std::make_shared<DenseProducts>(round));
+    linears = std::make_unique<ParallelLinear>(weights, 0, std::make_shared<DenseProducts>(round));
     if (head_dim > 0) heads = HeadShape{shape[0], shape[1], head_dim};
   }
 
@@ -30,7 +30,7 @@ struct GroupCase {
   }
 
   at::Tensor run() {
-    outputs = group->forward(x, plain.context, heads);
+    outputs = linears->forward(x, plain.context, heads);
     std::vector<at::Tensor> gradients;
     for (size_t i = 0; i < outputs.size(); ++i) gradients.push_back(output_gradient(outputs[i], i));
     return backward(outputs, gradients, {x})[0];
@@ -47,7 +47,7 @@ struct GroupCase {
   PlainContext plain;
   std::vector<std::unique_ptr<Parameter>> owned;
   std::vector<Parameter*> weights;
-  std::unique_ptr<ParallelLinear> group;
+  std::unique_ptr<ParallelLinear> linears;
   std::optional<HeadShape> heads;
   at::Tensor x;
   std::vector<at::Tensor> outputs;
@@ -59,7 +59,7 @@ class LinearShapes : public ::testing::TestWithParam<std::tuple<LinearSizes, at:
 TEST_P(LinearShapes, ForwardAndEveryGradientFollowTheFloat64Products) {
   const auto& [sizes, type] = GetParam();
   const auto& [rows, shape] = sizes;
-  GroupCase test(rows, shape, type);
+  LinearsCase test(rows, shape, type);
   const at::Tensor dx = test.run();
   at::Tensor expected_dx = at::zeros(test.x.sizes(), at::kDouble).reshape({-1, shape.back()});
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -84,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(Linear, LinearShapes,
                                             ::testing::Values(at::kFloat, at::kBFloat16)));
 
 TEST(Linear, HeadSizeShapesTheOutputsAndTheInputMayBeSpreadOverHeads) {
-  GroupCase test({24, 8}, {2, 5, 12}, at::kFloat, /*head_dim=*/4);
+  LinearsCase test({24, 8}, {2, 5, 12}, at::kFloat, /*head_dim=*/4);
   test.run();
   EXPECT_EQ(test.outputs[0].sizes(), (std::vector<int64_t>{2, 5, 6, 4}));
   EXPECT_EQ(test.outputs[1].sizes(), (std::vector<int64_t>{2, 5, 2, 4}));
@@ -99,7 +99,7 @@ TEST(Linear, HeadSizeShapesTheOutputsAndTheInputMayBeSpreadOverHeads) {
 }
 
 TEST(Linear, TheFirstGradientOfAStepOverwritesAndLaterOnesAdd) {
-  GroupCase test({6, 10}, {4, 8}, at::kFloat);
+  LinearsCase test({6, 10}, {4, 8}, at::kFloat);
   test.run();  // the storage was full of NaN
   test.run();
   for (size_t i = 0; i < 2; ++i) {
@@ -108,13 +108,13 @@ TEST(Linear, TheFirstGradientOfAStepOverwritesAndLaterOnesAdd) {
 }
 
 TEST(Linear, AccumulationOfBf16GradientsHappensInFp32) {
-  GroupCase test({6}, {256, 8}, at::kBFloat16);
+  LinearsCase test({6}, {256, 8}, at::kBFloat16);
   for (int i = 0; i < 64; ++i) test.run();
   EXPECT_TRUE(near(test.weights[0]->gradient(), 64 * test.weight_gradient(0), 1e-5));
 }
 
 TEST(Linear, RoundedWeightGradientsAreTheBf16ProductAndStayWithinItsBound) {
-  GroupCase rounded({32}, {64, 16}, at::kBFloat16, 0, /*round=*/true);
+  LinearsCase rounded({32}, {64, 16}, at::kBFloat16, 0, /*round=*/true);
   rounded.run();
   const at::Tensor once = rounded.weights[0]->gradient().clone();
   EXPECT_TRUE(same_bits(once, once.to(at::kBFloat16).to(at::kFloat))) << "each product is rounded to bf16";
@@ -126,33 +126,33 @@ TEST(Linear, RoundedWeightGradientsAreTheBf16ProductAndStayWithinItsBound) {
 TEST(Linear, AFrozenWeightGetsNoGradientButItsInputDoes) {
   auto frozen = live_parameter("frozen", normal({4, 3}, 5), /*trainable=*/false);
   PlainContext plain;
-  const ParallelLinear group({frozen.get()}, 0, std::make_shared<DenseProducts>());
+  const ParallelLinear linears({frozen.get()}, 0, std::make_shared<DenseProducts>());
   at::Tensor x = leaf(normal({2, 3}, 6));
-  at::Tensor y = group.forward(x, plain.context)[0];
+  at::Tensor y = linears.forward(x, plain.context)[0];
   EXPECT_TRUE(backward({y}, {at::ones_like(y)}, {x})[0].defined());
   EXPECT_FALSE(frozen->gradient_written());
 }
 
 TEST(Linear, AnOutputWithoutGradientLeavesItsWeightAlone) {
-  GroupCase test({5, 6}, {4, 3}, at::kFloat);
-  std::vector<at::Tensor> outputs = test.group->forward(test.x, test.plain.context);
+  LinearsCase test({5, 6}, {4, 3}, at::kFloat);
+  std::vector<at::Tensor> outputs = test.linears->forward(test.x, test.plain.context);
   backward({outputs[1]}, {at::ones_like(outputs[1])}, {test.x});
   EXPECT_FALSE(test.weights[0]->gradient_written());
   EXPECT_TRUE(test.weights[1]->gradient_written());
 }
 
 TEST(Linear, TheWeightIsAskedForAgainInBackward) {
-  GroupCase test({5}, {4, 3}, at::kFloat);
-  at::Tensor y = test.group->forward(test.x, test.plain.context)[0];
+  LinearsCase test({5}, {4, 3}, at::kFloat);
+  at::Tensor y = test.linears->forward(test.x, test.plain.context)[0];
   test.weights[0]->set_weight(at::zeros({5, 3}));  // another slot, another content
   EXPECT_TRUE(same_bits(backward({y}, {at::ones_like(y)}, {test.x})[0], at::zeros({4, 3})));
 }
 
 TEST(Linear, AWeightThatIsNotUnshardedIsABugNamedByItsParameter) {
-  GroupCase test({5}, {4, 3}, at::kFloat);
+  LinearsCase test({5}, {4, 3}, at::kFloat);
   test.weights[0]->set_weight({});
   try {
-    test.group->forward(test.x, test.plain.context);
+    test.linears->forward(test.x, test.plain.context);
     FAIL() << "a product without a weight";
   } catch (const InvariantError& error) {
     EXPECT_NE(std::string(error.what()).find("w0"), std::string::npos) << error.what();
@@ -160,27 +160,28 @@ TEST(Linear, AWeightThatIsNotUnshardedIsABugNamedByItsParameter) {
 }
 
 TEST(Linear, QueuedWeightGradientsWaitForTheirRunAndGiveTheSameBits) {
-  GroupCase now({6, 4}, {9, 5}, at::kFloat);
+  LinearsCase now({6, 4}, {9, 5}, at::kFloat);
   now.run();
-  GroupCase later({6, 4}, {9, 5}, at::kFloat);
+  LinearsCase later({6, 4}, {9, 5}, at::kFloat);
   QueueSink queue;
   later.plain.context.sink = &queue;
   later.run();
   EXPECT_FALSE(later.weights[0]->gradient_written());
-  EXPECT_EQ(queue.size(), 1u) << "the products of one group, which share their input, wait together";
+  EXPECT_EQ(queue.size(), 1u) << "the products of layers that share their input wait together";
   queue.run();
   EXPECT_EQ(queue.size(), 0u);
   for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(same_bits(later.weights[i]->gradient(), now.weights[i]->gradient()));
 }
 
 /// Three weights adjacent in memory, as the weight store holds them, and their gradients.
-struct AdjacentCase : GroupCase {
-  AdjacentCase(at::ScalarType type, bool trains_first = true) : GroupCase({8, 4, 4}, {2, 5, 12}, type, /*head_dim=*/4) {
+struct AdjacentCase : LinearsCase {
+  AdjacentCase(at::ScalarType type, bool trains_first = true)
+      : LinearsCase({8, 4, 4}, {2, 5, 12}, type, /*head_dim=*/4) {
     const at::Tensor all = normal({16, 12}, 10, type);
     gradients = at::full({16, 12}, NAN);
     owned[0] = live_parameter("w0", all.narrow(0, 0, 8), trains_first);
     weights[0] = owned[0].get();
-    group = std::make_unique<ParallelLinear>(weights, 0, std::make_shared<DenseProducts>());
+    linears = std::make_unique<ParallelLinear>(weights, 0, std::make_shared<DenseProducts>());
     int64_t first = 0;
     for (Parameter* weight : weights) {
       const int64_t rows = weight->spec().shape[0];
@@ -192,9 +193,9 @@ struct AdjacentCase : GroupCase {
 
   /// One product for all weights if `joins`; the gradient of output 0 is written to its columns by who computes it.
   at::Tensor run_once(bool joins) {
-    const auto columns = joins ? group->column_gradients() : nullptr;
+    const auto columns = joins ? linears->column_gradients() : nullptr;
     EXPECT_EQ(columns != nullptr, joins);
-    outputs = group->forward(x, plain.context, heads, columns);
+    outputs = linears->forward(x, plain.context, heads, columns);
     std::vector<at::Tensor> dys;
     for (size_t i = 0; i < outputs.size(); ++i) dys.push_back(output_gradient(outputs[i], i));
     if (joins) dys[0] = columns->columns(0, dys[0]).copy_(dys[0]);
@@ -227,7 +228,7 @@ TEST(AdjacentWeights, OfWhichOneIsFrozenOrHasNoGradientAreMultipliedApartInBackw
   EXPECT_TRUE(near(frozen.weights[2]->gradient(), frozen.weight_gradient(2), tolerance(at::kFloat)));
 
   AdjacentCase some(at::kFloat);
-  some.outputs = some.group->forward(some.x, some.plain.context, some.heads, some.group->column_gradients());
+  some.outputs = some.linears->forward(some.x, some.plain.context, some.heads, some.linears->column_gradients());
   backward({some.outputs[1]}, {some.output_gradient(some.outputs[1], 1)}, {some.x});
   EXPECT_FALSE(some.weights[0]->gradient_written());
   EXPECT_TRUE(near(some.weights[1]->gradient(), some.weight_gradient(1), tolerance(at::kFloat)));
@@ -258,14 +259,14 @@ TEST(AdjacentWeights, AKeptOutputIsATensorOfItsOwn) {
   AdjacentCase test(at::kFloat);
   test.plain.context.recorder = Recorder(RecomputePolicy::full().set(ResultKind::linear, 1, Keep::keep));
   test.plain.context.recorder.start(Recorder::Phase::first_run);
-  const auto outputs = test.group->forward(test.x, test.plain.context, test.heads, test.group->column_gradients());
+  const auto outputs = test.linears->forward(test.x, test.plain.context, test.heads, test.linears->column_gradients());
   for (const at::Tensor& output : outputs) EXPECT_EQ(output.storage().nbytes(), output.nbytes());
 }
 
 TEST(AdjacentWeights, AreNotJoinedWithAHoleBetweenThem) {
   AdjacentCase test(at::kFloat);
   test.weights[1]->set_weight(test.weights[1]->weight().clone());
-  EXPECT_EQ(test.group->column_gradients(), nullptr);
+  EXPECT_EQ(test.linears->column_gradients(), nullptr);
 }
 
 }  // namespace

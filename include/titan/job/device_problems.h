@@ -16,6 +16,7 @@ namespace titan {
 struct DeviceFacts {
   enum class Kind { cpu, gpu };
   std::optional<Kind> kind = {};           ///< none: unknown
+  std::string obstacle = {};               ///< why the GPUs that are there cannot be used; empty: they can, or none is
   std::string name = {};                   ///< for messages
   int capability = 0;                      ///< of a GPU: 10 · major + minor; 0: unknown
   std::string architectures = {};          ///< that the program's kernels are built for, as in CMake; empty: unknown

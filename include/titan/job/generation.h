@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "titan/config/problem.h"
+
 namespace titan {
 
 struct SamplingOptions {
@@ -21,5 +23,8 @@ struct GenerationOptions {
   std::vector<int32_t> stop_ids = {};        // end a text and are not part of it
   std::vector<std::string> stop_texts = {};  // likewise, wherever they appear in the generated text
 };
+
+/// Problems of a job whose model generates text, beside those of all jobs.
+std::vector<Problem> generation_problems(const JobConfig& config, const Origins& origins);
 
 }  // namespace titan

@@ -97,20 +97,20 @@ class Executor {
   void forget_position() { position_.reset(); }
 
  private:
-  /// Arguments shared by the instructions of one run.
-  struct Run {
+  /// Arguments shared by the instructions of one call of `run`.
+  struct Call {
     std::span<const BatchContext> microbatches;
     StepWork& work;
     UnitMode mode = UnitMode::train;
   };
-  at::Tensor run(const Program& program, const Run& run, const Observer& observer);
-  void execute(const Action& action, const Run& run);
+  at::Tensor run(const Program& program, const Call& call, const Observer& observer);
+  void execute(const Action& action, const Call& call);
 
   void run_forward(const Action& action, const BatchContext& batch);
   void run_backward(const Action& action, const BatchContext& batch);
   void run_evaluate(const Action& action, const BatchContext& batch, UnitMode mode);
   void run_weight_gradients(const Action& action);
-  void run_graph(const Action& action, const Run& run);
+  void run_graph(const Action& action, const Call& call);
   void wait_for_host(StepWork& work);
   void drop_gradients(int group);
   /// Checks what a forward returned against the unit's plan, and removes the statistics, which it adds up if

@@ -133,7 +133,8 @@ struct GradientPath {
 /// The instructions about a group's gradient in a step, in order.
 std::vector<ActionKind> gradient_order(const GradientPath& path);
 
-/// The most things of this kind that a rank's actions hold at once. A merged action holds those of its parts together.
+/// The most things of this kind that a rank's actions hold at once: a fold over the effects in the table, which knows
+/// no kind. A merged action holds those of its parts together.
 int most_held(std::span<const Action> actions, Thing thing, const RuleTable& rules = action_rules());
 
 }  // namespace titan

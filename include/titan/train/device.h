@@ -28,16 +28,15 @@ struct DeviceInfo {
 
 /// Facts about a device for device_problems.
 DeviceFacts device_facts(const DeviceInfo& device);
-/// Facts about the device that choose_device would choose, without choosing it. Nothing is known where it would throw,
-/// unless because there is no GPU.
+/// Facts about the device that choose_device would choose, without choosing it. For a local rank without a GPU nothing
+/// is known.
 DeviceFacts device_facts(const std::string& wanted, int64_t local_rank);
 
 /// Why GPUs cannot be used although a driver is installed, and the remedy; empty without a driver or without a problem.
 std::string gpu_obstacle(const CudaState& state);
 
-/// `wanted`: auto, cpu or cuda. With several visible GPUs, uses the one of this rank's local rank. Throws
-/// Error(bad_config) if cuda is wanted and there is none, or if an obstacle prevents using a GPU and the CPU is not
-/// requested; Error(launcher) if the local rank has no GPU.
+/// `wanted`: auto, cpu or cuda, without device_problems. With several visible GPUs, uses the one of this rank's local
+/// rank. Throws Error(launcher) if the local rank has no GPU.
 DeviceInfo choose_device(const std::string& wanted, int64_t local_rank = 0);
 
 /// The uuids of the GPUs that choose_device can choose, by index; empty if it would choose the CPU or throw.

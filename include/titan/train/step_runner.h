@@ -79,8 +79,8 @@ class StepRunner : private StepWork {
                   DebugDump* dump = nullptr, const Executor::Observer& observer = {});
 
  private:
-  /// State of the current step.
-  struct Progress {
+  /// Of the step that runs.
+  struct CurrentStep {
     int64_t step = 0;
     double rate = 0;
     DebugDump* dump = nullptr;
@@ -97,7 +97,7 @@ class StepRunner : private StepWork {
   void sum_norm(int group) override;
   void control(int group) override;
   void before_change() override { before_change_(); }
-  std::vector<at::Tensor*> applied_scalars() override { return {&progress_.applied.clip, &progress_.applied.skip}; }
+  std::vector<at::Tensor*> applied_scalars() override { return {&current_.applied.clip, &current_.applied.skip}; }
   void collect(int group) override;
   void transform(int group) override;
   void wait_transform(int group) override;
@@ -120,7 +120,7 @@ class StepRunner : private StepWork {
   SpikeGuard* guard_ = nullptr;
   std::function<void()> before_change_ = [] {};
   at::Device device_{at::kCPU};
-  Progress progress_;
+  CurrentStep current_;
 };
 
 }  // namespace titan
