@@ -161,6 +161,9 @@ std::optional<std::string> Option::violation(const Value& value) const {
   if (const auto* numbers = std::get_if<std::vector<int64_t>>(&value)) {
     for (int64_t number : *numbers) wrong = wrong ? wrong : range_violation(static_cast<double>(number));
   }
+  if (const auto* numbers = std::get_if<std::vector<double>>(&value)) {
+    for (double number : *numbers) wrong = wrong ? wrong : range_violation(number);
+  }
   bool given = !std::holds_alternative<std::monostate>(value);
   if (!wrong && rule_ && given) wrong = rule_(value);
   return wrong;

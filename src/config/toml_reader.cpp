@@ -50,6 +50,13 @@ class Flattener {
     return {};
   }
 
+  /// Floats and integers beside them.
+  static std::vector<double> numbers(const toml::array& array) {
+    std::vector<double> values;
+    for (const toml::node& element : array) values.push_back(*element.value<double>());
+    return values;
+  }
+
   template <class T>
   static std::vector<T> gather(const toml::array& array) {
     std::vector<T> values;
@@ -60,6 +67,9 @@ class Flattener {
   Value list(const toml::array& array, const std::string& full, std::string& unsupported) {
     if (array.empty() || array.is_homogeneous<std::string>()) return Value(gather<std::string>(array));
     if (array.is_homogeneous<int64_t>()) return Value(gather<int64_t>(array));
+    const bool all_numbers =
+        std::all_of(array.begin(), array.end(), [](const toml::node& node) { return node.is_number(); });
+    if (all_numbers) return Value(numbers(array));
     if (array.is_array_of_tables()) return Value(records(array, full));
     std::vector<std::vector<std::string>> rows;
     for (const toml::node& element : array) {

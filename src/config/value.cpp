@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -63,6 +64,7 @@ struct TomlWriter {
   std::string operator()(const std::vector<int64_t>& list) const {
     return array_text(list, [](int64_t number) { return fmt::format("{}", number); });
   }
+  std::string operator()(const std::vector<double>& list) const { return array_text(list, float_text); }
   std::string operator()(const std::vector<std::vector<std::string>>& table) const { return array_text(table, *this); }
   std::string operator()(const std::vector<Record>& records) const { return array_text(records, record_text); }
 };
@@ -94,14 +96,31 @@ std::vector<std::string> comma_list(std::string_view word) {
   return parts;
 }
 
-std::optional<Value> parse_integers(std::string_view word) {
-  std::vector<int64_t> numbers;
+std::optional<Value> finite(std::optional<Value> number) {
+  return number && std::isfinite(std::get<double>(*number)) ? number : std::nullopt;
+}
+
+template <class Number>
+std::optional<Value> parse_numbers(std::string_view word) {
+  std::vector<Number> numbers;
   for (const std::string& part : comma_list(word)) {
-    std::optional<Value> number = parse_number<int64_t>(without_digit_separators(part));
+    std::optional<Value> number = parse_number<Number>(without_digit_separators(part));
+    if constexpr (std::is_same_v<Number, double>) number = finite(number);
     if (!number) return std::nullopt;
-    numbers.push_back(std::get<int64_t>(*number));
+    numbers.push_back(std::get<Number>(*number));
   }
   return Value(numbers);
+}
+
+std::optional<Value> numbers_of(const Value& value) {
+  if (const auto* integers = std::get_if<std::vector<int64_t>>(&value)) {
+    return Value(std::vector<double>(integers->begin(), integers->end()));
+  }
+  const auto* numbers = std::get_if<std::vector<double>>(&value);
+  if (!numbers) return std::nullopt;
+  const bool all_finite =
+      std::all_of(numbers->begin(), numbers->end(), [](double number) { return std::isfinite(number); });
+  return all_finite ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace
@@ -120,6 +139,8 @@ std::string describe(ValueType type) {
       return "a list of strings";
     case ValueType::integer_list:
       return "a list of integers";
+    case ValueType::number_list:
+      return "a list of numbers";
     case ValueType::text_table:
       return "a list of lists of strings";
     case ValueType::records:
@@ -142,6 +163,8 @@ std::string short_name(ValueType type) {
       return "TEXT,…";
     case ValueType::integer_list:
       return "INT,…";
+    case ValueType::number_list:
+      return "FLOAT,…";
     case ValueType::text_table:
       return "LISTS";
     case ValueType::records:
@@ -160,16 +183,16 @@ std::optional<Value> parse_word(ValueType type, std::string_view word) {
       return std::nullopt;
     case ValueType::integer:
       return parse_number<int64_t>(without_digit_separators(word));
-    case ValueType::number: {
-      std::optional<Value> number = parse_number<double>(without_digit_separators(word));
-      return number && std::isfinite(std::get<double>(*number)) ? number : std::nullopt;
-    }
+    case ValueType::number:
+      return finite(parse_number<double>(without_digit_separators(word)));
     case ValueType::text:
       return Value(std::string(word));
     case ValueType::text_list:
       return Value(comma_list(word));
     case ValueType::integer_list:
-      return parse_integers(word);
+      return parse_numbers<int64_t>(word);
+    case ValueType::number_list:
+      return parse_numbers<double>(word);
     case ValueType::text_table: {
       std::vector<std::vector<std::string>> table;
       for (const std::string& row : split(word, ';')) table.push_back(comma_list(row));
@@ -201,6 +224,8 @@ std::optional<Value> convert(ValueType type, const Value& value) {
     case ValueType::integer_list:
       if (empty_array) return Value(std::vector<int64_t>{});
       return std::holds_alternative<std::vector<int64_t>>(value) ? std::optional(value) : std::nullopt;
+    case ValueType::number_list:
+      return empty_array ? std::optional(Value(std::vector<double>{})) : numbers_of(value);
     case ValueType::text_table:
       if (empty_array) return Value(std::vector<std::vector<std::string>>{});
       return std::holds_alternative<std::vector<std::vector<std::string>>>(value) ? std::optional(value) : std::nullopt;

@@ -35,6 +35,15 @@ TEST(Value, a_command_line_word_becomes_a_value_or_nothing) {
   EXPECT_EQ(parse_word(ValueType::text_list, ""), Value(std::vector<std::string>{}));
   EXPECT_EQ(parse_word(ValueType::text_list, "a, b"), Value(std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(parse_word(ValueType::integer_list, "1,x"), std::nullopt);
+  EXPECT_EQ(parse_word(ValueType::number_list, "3.4445, -4.775, 2"), Value(std::vector<double>{3.4445, -4.775, 2}));
+  EXPECT_EQ(parse_word(ValueType::number_list, "1,inf"), std::nullopt);
+}
+
+TEST(Value, a_list_of_numbers_takes_integers_and_no_infinities) {
+  EXPECT_EQ(convert(ValueType::number_list, Value(std::vector<int64_t>{1, 2})), Value(std::vector<double>{1, 2}));
+  EXPECT_EQ(convert(ValueType::number_list, Value(std::vector<double>{1, HUGE_VAL})), std::nullopt);
+  EXPECT_EQ(convert(ValueType::integer_list, Value(std::vector<double>{1, 2})), std::nullopt);
+  EXPECT_EQ(to_toml(Value(std::vector<double>{1, -0.5})), "[1.0, -0.5]");
 }
 
 TEST(Value, an_empty_array_is_a_list_of_anything) {

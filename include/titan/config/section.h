@@ -58,6 +58,8 @@ constexpr ValueType value_type_of() {
     return ValueType::text_list;
   } else if constexpr (std::is_same_v<Field, std::vector<int64_t>>) {
     return ValueType::integer_list;
+  } else if constexpr (std::is_same_v<Field, std::vector<double>>) {
+    return ValueType::number_list;
   } else {
     static_assert(std::is_same_v<Field, std::vector<std::vector<std::string>>>);
     return ValueType::text_table;

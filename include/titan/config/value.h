@@ -12,13 +12,14 @@
 
 namespace titan {
 
-enum class ValueType { boolean, integer, number, text, text_list, integer_list, text_table, records };
+enum class ValueType { boolean, integer, number, text, text_list, integer_list, number_list, text_table, records };
 
 struct Record;
 
 /// monostate is "none": the value of an optional option that is not set.
-using Value = std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<std::string>,
-                           std::vector<int64_t>, std::vector<std::vector<std::string>>, std::vector<Record>>;
+using Value =
+    std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<std::string>, std::vector<int64_t>,
+                 std::vector<double>, std::vector<std::vector<std::string>>, std::vector<Record>>;
 
 /// One table of an array of tables, such as an element of `[[optimizer.param_groups]]`.
 struct Record {
@@ -38,8 +39,8 @@ std::string to_toml(const Value& value);
 /// Parses a command-line word as `type`; nothing if it is not valid. A list is one comma-separated word.
 std::optional<Value> parse_word(ValueType type, std::string_view word);
 
-/// Conversions that a TOML file may rely on: an integer for a number, one comma-separated string for a list of strings.
-/// Nothing if the value has another type.
+/// Conversions that a TOML file may rely on: an integer for a number, also in a list, and one comma-separated string
+/// for a list of strings. Nothing if the value has another type.
 std::optional<Value> convert(ValueType type, const Value& value);
 
 }  // namespace titan
