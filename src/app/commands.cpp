@@ -64,7 +64,7 @@ DeviceFacts facts_of_rank(const JobConfig& config) {
   Launch launch;
   try {
     launch = detect_launch(config.comm, process_context());
-  } catch (const Error&) {  // as above
+  } catch (const Error&) {  // the rendezvous reports these, too
   }
   DeviceFacts facts = device_facts(config.training.device, launch.local_rank.value_or(0));
   const bool several_hosts = launch.local_size.value_or(launch.size) < launch.size;

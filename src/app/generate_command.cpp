@@ -29,6 +29,7 @@
 namespace titan {
 namespace {
 
+// Some paragraphs. A model that does not end its text would write until its context is full.
 constexpr int64_t kUsualTokens = 256;
 
 std::vector<std::string> prompts_of(const GenerateOptions& options) {

@@ -64,7 +64,7 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   std::vector<ConfigCheck> checks = job_checks();
   if (trains) {
     checks.push_back(world_check(options->ranks));
-    // What the config states of the device; each rank asks its own.
+    // With what the config states of the device: the launcher opens no GPU, and each rank checks its own.
     checks.push_back([](const JobConfig& config, const Origins& origins) {
       return device_problems(config, origins, stated_facts(config));
     });

@@ -1,13 +1,16 @@
 #include "titan/checkpoint/blob.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
 #include <libdeflate.h>
 #include <algorithm>
 #include <array>
 #include <functional>
 #include <numeric>
 
+#include "titan/base/error.h"
 #include "titan/checkpoint/tensor_source.h"
+#include "titan/ops/tensor_checks.h"
 #include "zip.h"
 
 namespace titan {
@@ -156,11 +159,12 @@ at::ScalarType type_named(std::string_view python_name) {
 }
 
 TensorBytes::TensorBytes(const at::Tensor& tensor)
-    : TensorBytes(tensor.scalar_type(), tensor.sizes().vec(), [tensor](size_t offset, size_t most) {
+    : type_(tensor.scalar_type()), read_([tensor](size_t offset, size_t most) {
         const std::string_view all(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
         return all.substr(offset, most);
       }) {
-  TITAN_CHECK(tensor.is_contiguous() && tensor.is_cpu());
+  TITAN_CHECK(tensor.defined() && tensor.is_contiguous() && tensor.is_cpu(), summary_of(tensor));
+  shape_ = tensor.sizes().vec();
 }
 
 TensorBytes::TensorBytes(at::ScalarType type, std::vector<int64_t> shape, Read read)
@@ -283,9 +287,19 @@ at::Tensor read_chunk(CheckedReader& file, const StoredElements& stored) {
   return storage.as_strided(stored.shape, stored.strides, (stored.first_byte - stored.storage_byte) / element);
 }
 
+/// True if the box has the dimensions of `shape` and ends within it.
+bool box_fits(const Box& box, at::IntArrayRef shape) {
+  bool fits = box.offset.size() == shape.size() && box.extent.size() == shape.size();
+  for (size_t d = 0; fits && d < shape.size(); ++d) {
+    fits = box.offset[d] >= 0 && box.extent[d] >= 0 && box.offset[d] + box.extent[d] <= shape[d];
+  }
+  return fits;
+}
+
 }  // namespace
 
 at::Tensor narrowed(at::Tensor tensor, const Box& box) {
+  TITAN_CHECK(tensor.defined() && box_fits(box, tensor.sizes()), summary_of(tensor), box.offset, box.extent);
   for (size_t d = 0; d < box.offset.size(); ++d) {
     tensor = tensor.narrow(static_cast<int64_t>(d), box.offset[d], box.extent[d]);
   }
@@ -293,6 +307,8 @@ at::Tensor narrowed(at::Tensor tensor, const Box& box) {
 }
 
 void read_elements(CheckedReader& file, const StoredElements& stored, const Box& part, const at::Tensor& into) {
+  TITAN_CHECK(into.defined() && into.sizes() == at::IntArrayRef(part.extent) && box_fits(part, stored.shape),
+              file.path().string(), summary_of(into), part.offset, part.extent, stored.shape);
   const bool rows = !stored.strides.empty() && stored.strides.back() == 1;
   const bool whole_rows = rows || stored.shape.empty() || stored.shape.back() == 1;
   if (!whole_rows) {

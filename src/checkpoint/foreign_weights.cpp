@@ -1,19 +1,23 @@
 #include "titan/checkpoint/foreign_weights.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <numeric>
 
+#include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/blob.h"
 #include "titan/checkpoint/catalogue.h"
+#include "titan/ops/tensor_checks.h"
 
 namespace titan {
 namespace {
 
 constexpr int64_t kPieceBytes = int64_t{32} << 20;  // a conversion holds no more of a tensor, however large that is
+// Enough to recognise the model that the file is of; a message with all of them would fill a screen.
 constexpr size_t kNamesShown = 3;
 
 int64_t numel_of(const std::vector<int64_t>& shape) {
@@ -67,7 +71,10 @@ bool is_copy(TensorSource& source, const std::string& copy, const std::string& o
 }
 
 at::Tensor swapped(const at::Tensor& rows, int64_t outer, int64_t inner) {
-  std::vector<int64_t> cut{rows.size(0) / (outer * inner), outer, inner};
+  const int64_t head_dim = outer * inner;
+  TITAN_CHECK(rows.defined() && rows.dim() >= 1 && head_dim > 0 && rows.size(0) % head_dim == 0, summary_of(rows),
+              head_dim);
+  std::vector<int64_t> cut{rows.size(0) / head_dim, outer, inner};
   cut.insert(cut.end(), rows.sizes().begin() + 1, rows.sizes().end());
   return rows.reshape(cut).transpose(1, 2).reshape(rows.sizes());
 }
@@ -178,6 +185,8 @@ int64_t rows_at_once(const LogicalTensor& tensor, int64_t unit) {
 }
 
 void read_parameter(TensorSource& theirs, const ForeignTensor& tensor, const Box& box, const at::Tensor& into) {
+  TITAN_CHECK(into.defined() && into.sizes() == at::IntArrayRef(box.extent) && c10::isFloatingType(into.scalar_type()),
+              tensor.ours, summary_of(into), box.extent);
   if (box.numel() == 0) return;
   if (tensor.shape.empty()) return theirs.read(tensor.name, box, into);
   const int64_t step =
@@ -294,6 +303,7 @@ void MetaWeights::join(const std::string& name, const std::vector<int64_t>* whol
 }
 
 void MetaWeights::read(const std::string& name, const Box& box, const at::Tensor& into) {
+  TITAN_CHECK(into.defined() && into.sizes() == at::IntArrayRef(box.extent), name, summary_of(into), box.extent);
   for (const Part& part : parts_.at(name)) {
     Box in_part = box, in_target = box;
     bool meet = true;

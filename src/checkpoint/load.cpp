@@ -1,10 +1,12 @@
 #include "titan/checkpoint/load.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <cerrno>
 
 #include "titan/checkpoint/blob.h"
 #include "titan/checkpoint/catalogue.h"
+#include "titan/ops/tensor_checks.h"
 
 namespace titan {
 namespace {
@@ -69,7 +71,8 @@ void OpenCheckpoint::load(std::span<const LoadTarget> targets) {
   };
   std::vector<Job> jobs;
   for (const LoadTarget& target : targets) {
-    TITAN_CHECK(target.into.sizes() == at::IntArrayRef(target.box.extent), target.tensor.name);
+    TITAN_CHECK(target.into.defined() && target.into.sizes() == at::IntArrayRef(target.box.extent), target.tensor.name,
+                summary_of(target.into), target.box.extent);
     for (PlannedRead& read : plan_load(index_, target.tensor, target.box)) jobs.push_back({std::move(read), &target});
     const at::ScalarType stored = index_.tensors.at(target.tensor.name).tensor.type;
     if (stored != target.tensor.type && !target.any_type) {

@@ -315,6 +315,7 @@ CheckpointIndex read_index(std::string_view bytes) {
 
 namespace {
 
+// To be raised when a program that knows the old number would misread a manifest: it refuses any other.
 constexpr int64_t kFormat = 1;
 constexpr std::string_view kOpening = " \"xxh3_128\": \"";
 constexpr std::string_view kClosing = "\"\n}\n";

@@ -22,6 +22,7 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
   std::vector<LogicalTensor> described;
   size_t total = 0;
   for (const auto& [name, tensor] : tensors) {
+    TITAN_CHECK(tensor.defined(), name);
     described.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
     total += tensor.nbytes();
   }

@@ -1,5 +1,6 @@
 #include "titan/checkpoint/save.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -11,6 +12,7 @@
 #include "titan/base/error.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
+#include "titan/ops/tensor_checks.h"
 #include "titan/plan/plan.h"
 
 namespace titan {
@@ -239,7 +241,7 @@ std::string run_stages(Storage& storage, RankBarrier& barrier, const SavePlace& 
 at::Tensor local_part(const StateTensor& tensor, const PlannedWrite& write) {
   TITAN_CHECK(tensor.local.defined() && tensor.local.sizes() == at::IntArrayRef(write.box.extent) &&
                   tensor.local.scalar_type() == tensor.tensor.type,
-              tensor.tensor.name);
+              tensor.tensor.name, summary_of(tensor.local), write.box.extent, c10::toString(tensor.tensor.type));
   return tensor.local.detach();
 }
 

@@ -123,6 +123,7 @@ class PosixWritableFile : public WritableFile {
   /// Starts writeback early instead of all at once in `sync`. A hint: errors are reported by `sync`, and not every file
   /// system supports it.
   void begin_writing_back() {
+    // With each write, this would be a system call more for each; at the end, sync would wait for all of the file.
     constexpr int64_t kStretch = int64_t{8} << 20;
     if (written_ - handed_over_ < kStretch) return;
     ::sync_file_range(file_.descriptor(), handed_over_, written_ - handed_over_, SYNC_FILE_RANGE_WRITE);
@@ -223,6 +224,8 @@ namespace {
 
 constexpr size_t kPiece = size_t{1} << 20;  // hashed, then written, while it is in the cache
 constexpr size_t kSmall = kPiece / 16;      // smaller writes are collected: each would be a system call
+// Who reads a blob goes from its directory at the end to its header and on to its elements: three places, and a block
+// that is evicted between them is read and hashed again.
 constexpr size_t kCachedBlocks = 3;
 
 std::string hex(XXH128_hash_t hash) { return fmt::format("{:016x}{:016x}", hash.high64, hash.low64); }

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -11,6 +12,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+
+#include "titan/base/error.h"
+#include "titan/ops/tensor_checks.h"
 
 namespace titan {
 namespace {
@@ -77,6 +81,7 @@ void copy_streamed(void* to, const void* from, size_t bytes) {
   const size_t lines = (bytes - head) / kLine;
   const size_t tail = head + lines * kLine;
   if (head > 0) std::memcpy(target, source, head);
+  // A megabyte: for less, waking a thread is a large part of the time.
   constexpr int64_t kLinesWorthAThread = (int64_t{1} << 20) / kLine;
   at::parallel_for(0, static_cast<int64_t>(lines), kLinesWorthAThread, [&](int64_t begin, int64_t end) {
     const size_t offset = head + static_cast<size_t>(begin) * kLine;
@@ -138,6 +143,7 @@ at::Tensor BlockScaledWeights::factors(const std::string& name, const Box& box) 
 
 void BlockScaledWeights::read(const std::string& name, const Box& box, const at::Tensor& into) {
   if (!is_quantised(stored_.tensors().at(name))) return stored_.read(name, box, into);
+  TITAN_CHECK(into.defined() && into.sizes() == at::IntArrayRef(box.extent), name, summary_of(into), box.extent);
   if (box.numel() == 0) return;
   const at::Tensor quantised = at::empty(box.extent, at::kFloat8_e4m3fn);
   stored_.read(name, box, quantised);

@@ -11,9 +11,11 @@
 namespace titan {
 namespace {
 
+// Signatures, layout and limits are those of the format (PKWARE's APPNOTE.TXT).
 constexpr uint32_t kLocalHeader = 0x04034b50, kDirectoryLine = 0x02014b50, kEnd = 0x06054b50;
 constexpr uint32_t kEnd64 = 0x06064b50, kEnd64Locator = 0x07064b50, kChecksumBehind = 0x08074b50;
-constexpr uint32_t kIn64Bits = 0xFFFFFFFF;  // marks a size or an offset that is in the 64-bit field
+// Says that the 64-bit field has the value. Local headers always say so: they have one length, whatever the sizes.
+constexpr uint32_t kIn64Bits = 0xFFFFFFFF;
 // Version 4.5 of the format is the first with 64-bit sizes.
 constexpr uint16_t kVersion = 45, kUtf8Names = 0x800, kChecksumFollows = 0x8, kFirstOf1980 = 0x21, kExtra64 = 1;
 constexpr size_t kEndBytes = 22, kLocatorBytes = 20, kEnd64Bytes = 56, kLineBytes = 46, kHeaderBytes = 30;

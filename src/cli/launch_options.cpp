@@ -13,6 +13,7 @@
 namespace titan {
 namespace {
 
+// More than the cores of a host: a typo must not start so many processes that the host stands still.
 constexpr int64_t kMostRanksOfHost = 1024;
 
 }  // namespace

@@ -88,6 +88,7 @@ std::string unknown_schedule(const std::string& name) {
 
 /// Parses `given`; adds errors to `problems`.
 ActionTimes times_of(const std::string& given, std::vector<std::string>& problems) {
+  // Times of kMostActions such actions add up without rounding in a double, which a typo of 1e300 would not.
   constexpr double kMost = 1e6;
   std::vector<double> numbers;
   for (const std::string& word : split(given, ',')) {

@@ -134,6 +134,7 @@ class HuggingFaceConfig {
   }
 
   void give_count(const std::string& key, std::optional<double> value) {
+    // No size of a model is larger, and the product of two of them fits in 64 bits.
     constexpr double kMost = 1 << 30;
     if (value && *value <= kMost && *value == std::floor(*value)) return give(key, static_cast<int64_t>(*value));
     if (value) refuse(fmt::format("{} for {} is not a count", *value, key), "download it again");

@@ -7,6 +7,7 @@
 namespace titan {
 namespace {
 
+// Output keeps to 120 columns: a key and its type are in one half, what it means in the other.
 constexpr size_t kWidth = 116;
 constexpr size_t kHelpColumn = 58;
 

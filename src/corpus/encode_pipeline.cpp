@@ -13,7 +13,9 @@
 namespace titan {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{1} << 20;  // of text, per work item
+/// Of text, per work item: large enough that a queue and a wake-up are little beside the encoding, small enough that
+/// the threads end together.
+constexpr size_t kPieceBytes = size_t{1} << 20;
 /// Bytes that may be read and not yet taken: pieces for every thread to work on and to wait, and more beside one that
 /// takes long, since pieces are taken in order.
 size_t most_under_way(int64_t threads) { return (16 + 4 * static_cast<size_t>(threads)) * kPieceBytes; }

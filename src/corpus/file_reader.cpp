@@ -19,6 +19,8 @@
 namespace titan {
 namespace {
 
+// Enough that system calls are few beside the bytes, and little enough for the cache. Any value between a page and some
+// megabytes works.
 constexpr size_t kReadAhead = size_t{256} << 10;
 
 }  // namespace
@@ -91,6 +93,7 @@ namespace {
 }  // namespace
 
 void ByteReader::skip(int64_t bytes) {
+  // As arbitrary as kReadAhead.
   std::vector<char> dropped(size_t{256} << 10);
   while (bytes > 0) {
     const size_t got = read(dropped.data(), std::min(dropped.size(), static_cast<size_t>(bytes)));
@@ -152,6 +155,7 @@ std::unique_ptr<ByteReader> open_reader(const std::filesystem::path& path) {
 
 namespace {
 
+// Compressed bytes that are read at once; as arbitrary as kReadAhead.
 constexpr size_t kInput = size_t{128} << 10;
 
 class GzipReader : public ByteReader {

@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
+// The reader calls itself for each level. A card that nests deeper is refused like one that it does not understand.
 constexpr int kDeepestCard = 20;
 
 struct CardLine {
@@ -209,6 +210,7 @@ class BlockReader {
 
 /// The lines of "configs", between the two "---" at the beginning of README.md. Nothing without YAML.
 std::optional<std::vector<CardLine>> configs_lines(const fs::path& folder) {
+  // The file is read as a whole, to find its second "---". A larger README.md is no card, and must not fill the memory.
   constexpr size_t kMost = size_t{16} << 20;
   const fs::path readme = folder / "README.md";
   std::error_code ignored;

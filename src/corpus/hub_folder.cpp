@@ -78,6 +78,7 @@ const HubConfiguration& chosen(const fs::path& folder, const std::vector<HubConf
   const auto found = std::find_if(all.begin(), all.end(), is_default);
   if (found != all.end() && std::none_of(found + 1, all.end(), is_default)) return *found;
   std::vector<std::string> names;
+  // Some datasets have a configuration for each of hundreds of languages.
   constexpr size_t kMostNames = 20;
   for (size_t i = 0; i < std::min(all.size(), kMostNames); ++i) names.push_back(all[i].name);
   if (all.size() > kMostNames) names.push_back(fmt::format("… ({} in all)", all.size()));

@@ -20,6 +20,7 @@
 namespace titan {
 namespace {
 
+// Some lines of a terminal each: the samples of a corpus fit on a screen.
 constexpr size_t kShownCharacters = 300;
 constexpr size_t kShownTokens = 32;
 

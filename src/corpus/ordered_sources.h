@@ -24,6 +24,8 @@ class Permutation {
   }
 
  private:
+  // Four rounds with random functions make a Feistel network a pseudorandom permutation (Luby and Rackoff, 1988); two
+  // more are for halves of few bits, those of small corpora. Saved positions depend on it.
   static constexpr int kRounds = 6;
 
   uint64_t mix(uint64_t value) const;

@@ -113,6 +113,7 @@ std::shared_ptr<const Tokenizer> open_vocabulary(const std::filesystem::path& pa
 }
 
 RecordedVocabulary::RecordedVocabulary(int64_t size, int32_t bos, int32_t eos, const std::string& maker) {
+  // Ids are int32 everywhere in the program.
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   if (size < 1 || size > kMost) {
     throw Error(

@@ -49,7 +49,9 @@ bool names_this_machine(const std::string& host);
 /// The port of a listening socket.
 uint16_t port_of(const Descriptor& listener);
 
-/// Maximum line length: of a caller that has not authenticated, of a rank that joins, and of a rank of the run.
+/// Maximum line length, which bounds what a peer can make this process hold: of a caller that has not authenticated,
+/// whose handshake takes some hundred bytes; of a rank that joins, which sends its config; and of a rank of the run,
+/// which sends what c10d stores.
 inline constexpr size_t kStrangersLine = size_t{4} << 10;
 inline constexpr size_t kJoiningLine = size_t{1} << 20;
 inline constexpr size_t kMembersLine = size_t{64} << 20;

@@ -60,6 +60,7 @@ void Coordinator::watch() {
       const short events = member.channel.has_unsent() ? POLLIN | POLLOUT : POLLIN;
       entries.push_back({member.channel.is_open() ? member.channel.descriptor() : -1, events, 0});
     }
+    // At least every second: a longer pause counts as one in which this process was stopped (kLongestPause).
     const Deadline latest = Clock::now() + std::chrono::seconds(1);
     const Deadline next = announced_ ? std::min(latest, end_at_) : diagnosis_.next(latest);
     ::poll(entries.data(), entries.size(), poll_time(next));

@@ -35,6 +35,7 @@ constexpr std::chrono::milliseconds kGreetingLimit{1000};
 /// Rank 0 may have been started later than this rank, and waits for its full timeout from then on.
 constexpr std::chrono::seconds kVerdictMargin{5};
 
+// One thread serves all callers: one that does not read must not hold the others up, and is dropped.
 constexpr std::chrono::milliseconds kWithoutWaiting{0};
 
 Refusal stopped() {

@@ -78,6 +78,7 @@ class GlooPending : public PendingCollective {
   /// Gloo's thread holds references to the tensors until shortly after it reports completion. Waits until they are
   /// released, so that memory use matches the plan.
   static void let_go(const c10::intrusive_ptr<c10d::Work>& work) {
+    // A limit, should anything else ever keep a reference: memory is then as much too high, and nothing hangs.
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     while (work.use_count() > 1 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   }

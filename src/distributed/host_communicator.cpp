@@ -22,7 +22,7 @@ namespace titan {
 namespace {
 
 constexpr size_t kBanks = 4;  // calls in flight: a bank is written again when the call that used it is complete
-constexpr int64_t kSmallestBank = 4096;  // bytes
+constexpr int64_t kSmallestBank = 4096;  // bytes: shared memory comes in pages, so less would save nothing
 
 /// One per rank, in shared memory.
 struct RankCounters {

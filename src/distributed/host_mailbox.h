@@ -38,7 +38,9 @@ class alignas(64) SharedCounter {
 
 /// The state shared by both sides of a pair, in zeroed shared memory.
 struct MailboxRing {
-  static constexpr uint32_t kLetters = 64;  // maximum number of messages in flight per pair
+  /// Maximum number of messages in flight per pair; a sender that is further ahead waits. A power of two: numbers of
+  /// messages wrap at 2^32, and their slots must not jump there.
+  static constexpr uint32_t kLetters = 64;
 
   SharedCounter sent;
   SharedCounter taken;

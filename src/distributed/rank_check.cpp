@@ -16,6 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kLauncherCode = static_cast<int>(ExitCode::launcher);
+// A rank with another file differs in most of its options, and the first few show that.
 constexpr size_t kDifferencesShown = 3;
 
 /// "/training/seq_len" → "training.seq_len".

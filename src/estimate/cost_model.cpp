@@ -14,9 +14,10 @@ namespace {
 /// with results in the compute dtype.
 constexpr double kExposed = 0.5;
 
-// Seconds for one message to the next rank within a host, and to the next host.
+// Seconds for one message to the next rank within a host, and to the next host; and of each collective or copy, however
+// small. Assumed: they decide for messages of less than a megabyte or so, whose bytes take no longer by the rate.
 constexpr double kHop = 2e-6, kHostHop = 6e-6;
-constexpr double kLaunch = 6e-6;  // seconds of each collective or copy, however small
+constexpr double kLaunch = 6e-6;
 
 }  // namespace
 

@@ -251,6 +251,7 @@ struct Candidate {
   double bytes = 0;
 };
 
+// For a person to choose from. It also bounds how many pipelines are tried with other schedules.
 constexpr size_t kShown = 5;
 constexpr int64_t kMostSamples = 8;  // of a local batch and stage: bounds the number of candidates
 

@@ -116,7 +116,7 @@ class RankClock {
         return move(4.0 * stepped(action), "gradient norm");
       case Work::matrices:
         return spend(costs_.product_seconds(matrix_bytes(plan_, plan_.groups[index(action)]).operations),
-                     "whole matrices");
+                     kWholeMatrices);
       case Work::optimizer:
         return optimize(action);
       case Work::copies:
@@ -189,6 +189,16 @@ class RankClock {
     }
     return sum;
   }
+  /// Of whole matrices that are not exchanged.
+  double operations_in_step(const Action& action) const {
+    double sum = 0;
+    for (size_t g = 0; g < plan_.groups.size(); ++g) {
+      const WeightGroupPlan& group = plan_.groups[g];
+      const bool is_stepped = action.group < 0 || g == index(action);
+      if (is_stepped && group.matrices.empty()) sum += matrix_bytes(plan_, group).operations;
+    }
+    return sum;
+  }
   double moment_bytes(const Action& action) const {
     double sum = 0;
     for (size_t g = 0; g < plan_.groups.size(); ++g) {
@@ -227,6 +237,7 @@ class RankClock {
     std::string track;
   };
   static constexpr const char* kToDevice = "copies to the device";
+  static constexpr const char* kWholeMatrices = "whole matrices";
   static constexpr const char* kToHost = "copies to the host";
 
   /// Collectives of one communicator run sequentially, concurrently with computation; shards on the host are copied to
@@ -263,6 +274,9 @@ class RankClock {
     const double moments = moment_bytes(action);
     const double each = 4 + 2 * static_cast<double>(size_of(request.training.dtype));
     const double all = each * stepped(action) + 2 * moments;
+    if (const double operations = operations_in_step(action)) {
+      spend(costs_.product_seconds(operations), kWholeMatrices);
+    }
     if (!request.offloads_optimizer()) return move_where_weights_are(all, "optimizer");
     const Started in = copy(action, kToDevice, moments), out = copy(action, kToHost, moments);
     move(all, "optimizer");
@@ -317,7 +331,8 @@ class RankClock {
   const Hardware& hardware_;
   CostModel costs_;
   bool keep_events_;
-  /// Repetitions of one program: the first ones are simulated, and the last of these represents the others.
+  /// Repetitions of one program: the first ones are simulated, and the last of these represents the others. The first
+  /// follows another program and the second the first, so the third is the first that follows one like itself.
   static constexpr int64_t kSimulated = 3;
   struct ProgramRun {
     const Program* program;

@@ -24,6 +24,7 @@ std::string chrome_trace(const SimulatedStep& step) {
 }
 
 std::string step_svg(const SimulatedStep& step, const std::vector<std::string>& lines) {
+  // The width, in pixels, leaves room for the names of rows on a screen of 1,280. Pictures can be scaled, so any works.
   constexpr double kMilliseconds = 1e3, kWidth = 1100;
   TimeChart chart{.lines = lines,
                   .kinds = {{"forward", {111, 168, 220}},

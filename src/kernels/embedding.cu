@@ -6,6 +6,7 @@ namespace titan {
 inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
+// Half of other kernels': each thread holds kAhead rows' numbers in registers, and wide rows have several blocks.
 constexpr int kThreads = 128;
 constexpr int kAhead = 8;  // rows in flight, to hide the latency of reading them; more would need too many registers
 

@@ -7,13 +7,15 @@ namespace titan {
 inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256;  // at least kExactSlots, which a block's first threads clear; else not tuned on a GPU
 // Of 78 registers a thread, which is what the kernel takes: more blocks would wait for these, and end later.
 constexpr int64_t kBlocksAtOnce = 3;
 constexpr int kPerLane = 16;
 constexpr int kLog2PerLane = 4;
 constexpr int kTile = 32 * kPerLane;
-constexpr int kLog2PerSum = 9;  // elements that a thread may sum before a warp reduction, all as large as the maximum
+// A thread may sum 2^9 elements, all as large as the maximum, before a warp adds up its sums: the grid of multiples is
+// made for sums of that size, so that none rounds.
+constexpr int kLog2PerSum = 9;
 static_assert(kPerLane == 1 << kLog2PerLane);
 
 template <class Slots>

@@ -16,7 +16,8 @@ struct ExponentialSum {
 
 __device__ __forceinline__ ExponentialSum joined(ExponentialSum a, ExponentialSum b) {
   const float largest = fmaxf(a.largest, b.largest);
-  if (largest == -INFINITY) return {largest, a.sum + b.sum};  // both sides empty, or NaN in a sum
+  // Both sides are empty, or a sum is NaN: −∞ − (−∞) in the exponents would make NaN of an empty sum.
+  if (largest == -INFINITY) return {largest, a.sum + b.sum};
   return {largest, a.sum * exponential(a.largest - largest) + b.sum * exponential(b.largest - largest)};
 }
 

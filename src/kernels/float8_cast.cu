@@ -12,6 +12,8 @@ namespace titan {
 inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
+// A tile of 64 × 64 has a 4 × 4 square for each thread (float8_cast_kernel). For amaxes any number of whole warps
+// works.
 constexpr int kThreads = 256;
 constexpr int kPacksEach = 8;  // packs per thread, so that few blocks contend for the amax slot
 
@@ -43,6 +45,7 @@ __global__ void __launch_bounds__(kThreads) largest_of_rows_kernel(const T* matr
   raise_amax(largest, slots + blockIdx.x);
 }
 
+// Longer strips make fewer atomics, but of a matrix of few rows too few blocks for all multiprocessors.
 constexpr int kStripRows = 64;
 
 // One thread per column of a strip of rows: adjacent threads read whole lines, and each strip issues one atomic maximum
@@ -109,6 +112,7 @@ uint32_t to_float8(float lower, float upper) {
 }
 #endif
 
+// Rows and columns of 64 float8 numbers are whole sectors of 32 bytes in both layouts, and 256 squares of 4 × 4.
 constexpr int kTile = 64;
 constexpr int kCastPack = 8;  // elements: one access of 16 bytes in bf16
 constexpr int kTileWords = kTile / 4;

@@ -6,6 +6,7 @@ namespace titan {
 inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
+// Any number of whole warps works: the kernel runs once for each weight.
 constexpr int kThreads = 256;
 
 // One thread per element: weights are initialised once per run, and the fp64 arithmetic takes longer than the writes.

@@ -147,6 +147,8 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_kernel(RmsNorm
   if (a.largest_dx != nullptr) raise_amax(largest, a.largest_dx);
 }
 
+// Partial sums are as many as blocks of the backward kernel. One thread for each column would read them one after the
+// other; another number would change the order of the sum, and so its bits.
 constexpr unsigned kSumParts = 8;
 
 // 32 columns per block, eight threads per column. Each thread adds every eighth partial sum; the first one adds the

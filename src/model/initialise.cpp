@@ -2,11 +2,13 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
 
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/gpu/cuda.h"
 #include "titan/ops/fused_kernels.h"
+#include "titan/ops/tensor_checks.h"
 
 namespace titan {
 namespace {
@@ -26,6 +28,7 @@ const Kernels* kernels_for(const at::Tensor& tensor) { return tensor.is_cuda() ?
 void draw_on_host(at::Tensor& master, const NormalNumbers& numbers, const RoundingPlace& place) {
   at::Tensor values = at::empty(master.sizes(), at::TensorOptions(at::kFloat));
   float* data = values.mutable_data_ptr<float>();
+  // An element takes a logarithm, a root and a cosine in fp64: few of them are worth a thread.
   at::parallel_for(0, values.numel(), 1 << 12, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) data[i] = static_cast<float>(normal_number(numbers, place.index(i)));
   });
@@ -41,6 +44,10 @@ double initial_value(const Initialiser& initialiser, uint64_t seed, uint64_t nam
 }
 
 void initialise(Parameter& parameter, const Box& box, uint64_t seed, const Kernels* kernels) {
+  const at::Tensor& master = parameter.master;
+  TITAN_CHECK(master.defined() && (master.scalar_type() == at::kFloat || master.scalar_type() == at::kBFloat16) &&
+                  master.sizes() == at::IntArrayRef(box.extent),
+              parameter.name(), summary_of(master), box.extent);
   const Initialiser& initialiser = parameter.spec().initialiser;
   if (initialiser.kind == Initialiser::Kind::ones || initialiser.kind == Initialiser::Kind::zeros) {
     parameter.master.fill_(initial_value(initialiser, seed, 0, 0));

@@ -9,10 +9,29 @@
 #include "titan/model/llama/llama.h"
 #include "titan/model/qwen/qwen.h"
 #include "titan/model/state_dict_adapter.h"
+#include "titan/ops/tensor_checks.h"
 
 namespace titan {
 
+void check_batch(const BatchContext& batch) {
+  const at::Tensor &tokens = batch.tokens, &positions = batch.positions, &rows = batch.logit_rows;
+  TITAN_CHECK(
+      tokens.defined() && tokens.scalar_type() == at::kLong && tokens.dim() == 2 && same_form(tokens, batch.labels),
+      summary_of(tokens), summary_of(batch.labels));
+  // One row of positions serves all samples.
+  TITAN_CHECK(!positions.defined() ||
+                  (same_kind(positions, tokens) && positions.dim() == 2 && positions.size(1) == tokens.size(1) &&
+                   (positions.size(0) == 1 || positions.size(0) == tokens.size(0))),
+              summary_of(positions), summary_of(tokens));
+  TITAN_CHECK(!rows.defined() || (same_kind(rows, tokens) && rows.dim() == 1), summary_of(rows), summary_of(tokens));
+  TITAN_CHECK(!batch.loss_scale_at.defined() || is_number(batch.loss_scale_at, at::kDouble),
+              summary_of(batch.loss_scale_at));
+}
+
 BatchContext samples_of(const BatchContext& batch, int64_t first, int64_t count) {
+  check_batch(batch);
+  TITAN_CHECK(first >= 0 && count >= 0 && first + count <= batch.tokens.size(0), first, count,
+              summary_of(batch.tokens));
   BatchContext part;
   part.tokens = batch.tokens.narrow(0, first, count);
   part.labels = batch.labels.narrow(0, first, count);

@@ -213,7 +213,7 @@ namespace {
 
 constexpr double kClearlyFaster = 0.9;  // closer, noise would choose, and a run's bits depend on the kernel
 constexpr int kWarmUps = 2;             // the first run builds cuDNN's plan
-constexpr size_t kRuns = 5;
+constexpr size_t kRuns = 5;             // the median is one of them, and two disturbed runs do not move it
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 

@@ -42,6 +42,7 @@ at::Tensor sum_repeated_heads(const at::Tensor& gradient, int64_t repeats) {
 AttentionKernel kernel_for(const at::Tensor& query, AttentionKernel preferred) {
   if (query.scalar_type() == at::kFloat) return Kernel::efficient;
   const int64_t head_dim = query.size(3);
+  // LibTorch's conditions for cuDNN, those that hold on every GPU. Flash takes heads of up to 256.
   const bool cudnn_takes_it = head_dim % 8 == 0 && head_dim <= 128;
   return preferred == Kernel::cudnn && !cudnn_takes_it ? Kernel::flash : preferred;
 }

@@ -11,7 +11,7 @@
 
 namespace titan {
 
-/// Queries and keys of one tile.
+/// Queries and keys of one tile: its scores are 16 KiB of fp32, which stay in L1 while they are exponentiated and used.
 inline constexpr int64_t kAttentionTile = 64;
 
 /// One block's part of a [B, T, H, d] tensor: value c of head h at position t is first[t·place_stride + h·head_stride +

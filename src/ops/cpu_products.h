@@ -7,6 +7,8 @@
 
 namespace titan {
 
+// Eight sums and what they are computed from fit in the 16 vector registers of AVX2 (cpu_products.cpp), twice as many
+// do not. Generation has a row for each text.
 constexpr int64_t kFewRows = 8;
 
 /// y[m][n] = Σ_k x[m][k]·w[n][k] for n in [begin, end), summed in fp32 and rounded once. x [rows, depth], y [rows, all]

@@ -163,6 +163,7 @@ RmsNormResult forward_cpu(const at::Tensor& x, const at::Tensor& weight, double 
   RmsNormResult result{at::empty(x.sizes(), x.options()), at::empty(statistics, x.options().dtype(at::kFloat))};
   T* normed = static_cast<T*>(result.normed.mutable_data_ptr());
   float* scale = result.scale.mutable_data_ptr<float>();
+  // Rows; with fewer, starting a thread takes longer than their arithmetic.
   at::parallel_for(0, shape.rows, 16, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * shape.dim;
     cpu_rms_norm(normed + at, scale + begin, values<T>(x) + at, values<T>(weight), {end - begin, shape.dim},

@@ -34,6 +34,7 @@ void turn_cpu(const at::Tensor& out, const at::Tensor& x, const at::Tensor& rows
   const int64_t floats = rotary_scratch(shape);
   at::Tensor scratch = at::empty({at::get_num_threads(), floats}, at::TensorOptions(at::kFloat));
   const auto* table = static_cast<const float*>(rows.const_data_ptr());
+  // Tokens; with fewer, starting a thread takes longer than their arithmetic.
   at::parallel_for(0, x.size(0) * x.size(1), 32, [&](int64_t first, int64_t last) {
     cpu_rotate(static_cast<T*>(out.mutable_data_ptr()), static_cast<const T*>(x.const_data_ptr()), table, shape, first,
                last, inverse, scratch.mutable_data_ptr<float>() + at::get_thread_num() * floats);

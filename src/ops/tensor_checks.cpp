@@ -18,6 +18,10 @@ bool same_kind(const at::Tensor& a, const at::Tensor& b) {
 
 bool same_form(const at::Tensor& a, const at::Tensor& b) { return same_kind(a, b) && a.sizes() == b.sizes(); }
 
+bool is_number(const at::Tensor& tensor, at::ScalarType type) {
+  return tensor.defined() && tensor.dim() == 0 && tensor.scalar_type() == type;
+}
+
 void check_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      std::optional<int64_t> keys) {
   const bool fit = same_kind(query, key) && same_form(key, value) && query.dim() == 4 && key.dim() == 4 &&

@@ -1,21 +1,11 @@
-// What operations check of the tensors that they get, once at their entry: an operation reads memory by the first
-// tensor's sizes and dtype, so a wrong second one would be read beyond its end, or as other numbers. Private to ops.
+// What several operations check of the tensors that they get. Private to ops.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <optional>
-#include <string>
+
+#include "titan/ops/tensor_checks.h"
 
 namespace titan {
-
-/// What a failed check says of a tensor: "Float [2, 3] on cpu", or "undefined".
-std::string summary_of(const at::Tensor& tensor);
-
-/// True if both are defined and have one dtype and one device.
-bool same_kind(const at::Tensor& a, const at::Tensor& b);
-/// The same, and one shape.
-bool same_form(const at::Tensor& a, const at::Tensor& b);
 
 /// Checks the inputs of an attention: query [B, T, Hq, d], key and value [B, T', Hk, d] of one dtype and device, where
 /// Hk divides Hq. `keys` is T' where the caller knows it. Throws InvariantError.

@@ -12,11 +12,31 @@
 #include "titan/base/error.h"
 #include "titan/gpu/cuda.h"
 #include "titan/kernels/kernels.h"
+#include "titan/ops/tensor_checks.h"
 #include "titan/optimize/gradient_norm.h"
 #include "titan/optimize/neighbours.h"
 #include "titan/parallel/weight_store.h"
 
 namespace titan {
+namespace {
+
+/// Once for each parameter and step: the loops below read gradient, master and moments by address, with one count.
+void check_gradient(const Parameter& parameter) {
+  const at::Tensor &gradient = parameter.gradient_shard, &master = parameter.master;
+  TITAN_CHECK(gradient.defined() && gradient.scalar_type() == at::kFloat && gradient.sizes() == master.sizes() &&
+                  gradient.device() == master.device(),
+              parameter.name(), summary_of(gradient), summary_of(master));
+}
+
+/// The CPU reads clip factor and skip flag with look_at, in either width; the GPU's kernel reads fp32 by address.
+void check_control(const StepControl& control, const at::Device& device) {
+  const bool clips = is_number(control.clip, at::kFloat) || (device.is_cpu() && is_number(control.clip, at::kDouble));
+  TITAN_CHECK(clips && is_number(control.skip, at::kFloat) && control.clip.device() == device &&
+                  control.skip.device() == device,
+              summary_of(control.clip), summary_of(control.skip), device.str());
+}
+
+}  // namespace
 
 bool AdamOptimizer::writes_copy(const Parameter& parameter) {
   const at::Tensor& copy = parameter.compute_copy;
@@ -122,7 +142,10 @@ void AdamOptimizer::step_some(std::span<Parameter* const> parameters, int64_t st
 
 void AdamOptimizer::apply(const std::vector<const State*>& states, int64_t step, double lr,
                           const StepControl& control) {
-  if (states.empty() || !count(states, control)) return;
+  if (states.empty()) return;
+  check_control(control, counts_.device());
+  for (const State* state : states) check_gradient(*state->parameter);
+  if (!count(states, control)) return;
   offload_ ? step_offloaded(states, step, lr, control) : step_states(states, step, lr, control);
 }
 
@@ -270,6 +293,7 @@ void AdamOptimizer::step_fused_cpu(const Stretch& stretch, double lr, const Step
       stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr<float>(),
       stretch.first.mutable_data_ptr<float>(), stretch.second.mutable_data_ptr<float>(),
       stretch.copy.defined() ? static_cast<BFloat16Bits*>(stretch.copy.mutable_data_ptr()) : nullptr};
+  // Elements, 16 bytes each: with fewer, starting a thread takes longer than to step them.
   at::parallel_for(0, stretch.weight.numel(), 1 << 15,
                    [&](int64_t begin, int64_t end) { cpu_adam(memory, begin, end - begin, constants, clip); });
   for (const State* state : stretch.states) state->parameter->compute_copy_written = stretch.copy.defined();

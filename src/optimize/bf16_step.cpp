@@ -8,8 +8,10 @@
 #include "titan/base/philox.h"
 #include "titan/gpu/cuda.h"
 #include "titan/kernels/kernels.h"
+#include "titan/ops/tensor_checks.h"
 #include "titan/optimize/adam.h"
 #include "titan/optimize/gradient_norm.h"
+#include "titan/optimize/rounded_store.h"
 
 namespace titan {
 namespace {
@@ -33,6 +35,8 @@ RoundingPlace place_of(const Parameter& parameter) {
   return {first, std::max<int64_t>(1, run), columns};
 }
 
+// With fewer, starting a thread takes longer than their arithmetic. Rounding depends on an element's index alone, so
+// the number does not change a bit.
 constexpr int64_t kElementsOfAThread = 1 << 14;
 
 }  // namespace
@@ -71,13 +75,16 @@ void AdamOptimizer::step_bf16(const State& state, int64_t step, double lr, const
   });
 }
 
-void AdamOptimizer::store(const State& state, int64_t step, KeptNumber number, const at::Tensor& fresh, at::Tensor kept,
-                          const StepControl& control) const {
+void store_rounded(const RoundedNumber& rounded, const at::Tensor& fresh, at::Tensor kept, const StepControl& control) {
+  const auto& [parameter, seed, step, number] = rounded;
+  TITAN_CHECK(fresh.defined() && kept.defined() && fresh.scalar_type() == at::kFloat && fresh.sizes() == kept.sizes() &&
+                  fresh.device() == kept.device(),
+              parameter.name(), summary_of(fresh), summary_of(kept));
   if (kept.scalar_type() == at::kFloat) {  // without a host sync on the skip flag
     kept.copy_(at::where(control.skip.to(at::kBool), kept, fresh));
     return;
   }
-  const Rounding rounding{rounding_key(rounding_seed_, step, state.parameter->name()), place_of(*state.parameter)};
+  const Rounding rounding{rounding_key(seed, step, parameter.name()), place_of(parameter)};
   const at::Tensor values = fresh.contiguous();
   if (kept.is_cuda()) {
     cuda().kernels().round_stochastically({values.const_data_ptr<float>(), kept.mutable_data_ptr(), kept.numel(),
@@ -85,9 +92,10 @@ void AdamOptimizer::store(const State& state, int64_t step, KeptNumber number, c
                                           cuda().current_stream(kept.get_device()));
     return;
   }
+  if (look_at(control.skip) != 0) return;
   at::parallel_for(0, kept.numel(), kElementsOfAThread, [&](int64_t begin, int64_t end) {
     cpu_round(values.const_data_ptr<float>(), static_cast<BFloat16Bits*>(kept.mutable_data_ptr()), begin, end - begin,
-              rounding, number);
+              rounding, rounded.number);
   });
 }
 

@@ -127,6 +127,7 @@ TITAN_VECTORISED void cpu_adam(const AdamMemory& memory, int64_t begin, int64_t 
 
 namespace {
 
+// 8 KiB of random bits, which leaves most of L1 to weights, gradients and moments.
 constexpr int64_t kBlock = 1024;
 
 /// The random bits of up to kBlock consecutive elements of the tensor, as rounding_bits gives them.

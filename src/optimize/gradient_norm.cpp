@@ -13,6 +13,7 @@
 #include "titan/base/error.h"
 #include "titan/gpu/cuda.h"
 #include "titan/kernels/kernels.h"
+#include "titan/ops/tensor_checks.h"
 #include "titan/optimize/neighbours.h"
 
 namespace titan {
@@ -40,6 +41,8 @@ at::Tensor exact_root(at::Tensor value) {
 }  // namespace
 
 StepControl control_from(const at::Tensor& squares, double max_norm, const at::Tensor& loss) {
+  TITAN_CHECK(is_number(loss, at::kDouble) && squares.defined() && loss.device() == squares.device(), summary_of(loss),
+              summary_of(squares));
   StepControl control;
   control.norm = exact_root(exact_value_of(squares));
   const at::ScalarType factor_type = control.norm.is_cpu() ? at::kDouble : at::kFloat;
@@ -95,8 +98,9 @@ at::Tensor value_on_cuda(const at::Tensor& slots) {
 
 at::Tensor exact_squares(const std::vector<at::Tensor>& tensors, const at::Device& device) {
   for (const at::Tensor& tensor : tensors) {
-    TITAN_CHECK(tensor.scalar_type() == at::kFloat && tensor.is_contiguous(), c10::toString(tensor.scalar_type()));
-    TITAN_CHECK(tensor.device() == device, tensor.device().str(), device.str());
+    TITAN_CHECK(
+        tensor.defined() && tensor.scalar_type() == at::kFloat && tensor.is_contiguous() && tensor.device() == device,
+        summary_of(tensor), device.str());
   }
   at::Tensor slots = at::zeros({kExactSlots}, at::TensorOptions(at::kLong).device(device));
   if (device.is_cuda()) {
@@ -108,7 +112,9 @@ at::Tensor exact_squares(const std::vector<at::Tensor>& tensors, const at::Devic
 }
 
 at::Tensor exact_value_of(const at::Tensor& slots) {
-  TITAN_CHECK(slots.scalar_type() == at::kLong && slots.numel() == kExactSlots && slots.is_contiguous(), slots.numel());
+  TITAN_CHECK(
+      slots.defined() && slots.scalar_type() == at::kLong && slots.numel() == kExactSlots && slots.is_contiguous(),
+      summary_of(slots), int{kExactSlots});
   if (slots.is_cuda()) return value_on_cuda(slots);
   return at::scalar_tensor(exact_value(slots.const_data_ptr<int64_t>()), at::kDouble);
 }

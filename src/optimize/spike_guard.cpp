@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "titan/base/error.h"
+#include "titan/ops/tensor_checks.h"
 
 namespace titan {
 namespace {
@@ -29,7 +30,9 @@ SpikeGuard::SpikeGuard(int64_t window, double threshold, bool skips, const at::D
 }
 
 at::Tensor SpikeGuard::judge(const at::Tensor& loss, const at::Tensor& norm) {
-  const at::Tensor fresh = at::stack({loss.to(at::kDouble), norm.to(at::kDouble)});
+  TITAN_CHECK(is_number(loss, at::kDouble) && same_form(loss, norm) && loss.device() == values_.device(),
+              summary_of(loss), summary_of(norm), values_.device().str());
+  const at::Tensor fresh = at::stack({loss, norm});
   const at::Tensor finite = at::isfinite(values_);
   const at::Tensor count = finite.sum(1).to(at::kDouble);
   const at::Tensor mean = at::where(finite, values_, 0.0).sum(1) / count;

@@ -2,10 +2,12 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/ranges.h>
 
 #include "titan/base/error.h"
 #include "titan/model/initialise.h"
 #include "titan/ops/float8_products.h"
+#include "titan/ops/tensor_checks.h"
 #include "titan/parallel/unit_runner.h"
 
 namespace titan {
@@ -128,6 +130,10 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
 
 at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world,
                           const at::Device& device) {
+  const bool is_shard = shard.defined() && shard.sizes() == at::IntArrayRef(parameter.shard_box().extent);
+  // A rank of another stage has none; a single process has all of them.
+  TITAN_CHECK(is_shard || (world && !shard.defined()), parameter.name(), summary_of(shard),
+              parameter.shard_box().extent);
   if (!world) return shard.clone();
   const at::TensorOptions options(device);
   // A rank of another pipeline stage has no shard and does not know its dtype, but all messages need the same size.

@@ -9,6 +9,7 @@
 #include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
 #include "titan/ops/profile_range.h"
+#include "titan/ops/tensor_checks.h"
 
 namespace titan {
 namespace {
@@ -102,6 +103,7 @@ at::Tensor Executor::infer(const BatchContext& batch, UnitMode mode) {
 
 at::Tensor Executor::run(const Program& program, const Call& call, const Observer& observer) {
   TITAN_CHECK(program.entry == state_ && "the program was made for another weight state");
+  for (const BatchContext& batch : call.microbatches) check_batch(batch);
   for (const Action& action : program.actions) {
     if (observer) observer(action);
     execute(action, call);
@@ -187,6 +189,7 @@ void Executor::run_forward(const Action& action, const BatchContext& batch) {
   HiddenStates output =
       runner_->forward(*chain_[static_cast<size_t>(action.unit)], as_computed_in(unit, std::move(input)), batch, state);
   check_and_count(unit, batch, /*counted=*/true, output);
+  TITAN_CHECK(!unit.is_models_last || is_number(output[0], at::kDouble), unit.name, summary_of(output[0]));
   if (!unit.is_models_last) return messages_.put(key_of(action, /*backward=*/false), std::move(output));
   result_ = result_.defined() ? result_ + output[0] : output[0];
 }
@@ -211,6 +214,8 @@ void Executor::run_evaluate(const Action& action, const BatchContext& batch, Uni
   HiddenStates output =
       chain_[static_cast<size_t>(action.unit)]->forward(as_computed_in(unit, std::move(input)), batch, *context);
   check_and_count(unit, batch, /*counted=*/false, output);
+  const bool has_loss = unit.is_models_last && mode == UnitMode::evaluate;
+  TITAN_CHECK(!has_loss || is_number(output[0], at::kDouble), unit.name, summary_of(output[0]));
   if (!unit.is_models_last) return messages_.put(key_of(action, /*backward=*/false), std::move(output));
   result_ = output[0];
 }
@@ -218,20 +223,22 @@ void Executor::run_evaluate(const Action& action, const BatchContext& batch, Uni
 void Executor::check_and_count(const UnitPlan& unit, const BatchContext& batch, bool counted, HiddenStates& output) {
   const std::vector<size_t>& statistics = unit.statistics;
   if (unit.is_models_last) {
-    TITAN_CHECK(output.size() == 1 + statistics.size(), unit.name, output.size(), statistics.size());
+    TITAN_CHECK(output.size() == 1 + statistics.size() && output[0].defined(), unit.name, output.size(),
+                statistics.size());
   } else {
     check_hidden(output, unit.hands_on, rows_of(batch, plan_), statistics.size(), unit.name);
     for (size_t i = 0; i < unit.hands_on.size(); ++i) {
-      TITAN_CHECK(output[i].scalar_type() == scalar_type(unit.compute), unit.name, unit.hands_on[i].name,
-                  c10::toString(output[i].scalar_type()), name(unit.compute));
+      TITAN_CHECK(output[i].defined() && output[i].scalar_type() == scalar_type(unit.compute), unit.name,
+                  unit.hands_on[i].name, summary_of(output[i]), name(unit.compute));
     }
   }
   const size_t first = output.size() - statistics.size();
   for (size_t i = 0; i < statistics.size(); ++i) {
     const StatisticDescription& statistic = plan_.statistics[statistics[i]];
     const at::Tensor& values = output[first + i];
-    TITAN_CHECK(values.scalar_type() == at::kDouble && values.dim() == 1 && values.numel() == statistic.numel,
-                unit.name, statistic.name, c10::toString(values.scalar_type()), values.sizes(), statistic.numel);
+    TITAN_CHECK(values.defined() && values.scalar_type() == at::kDouble && values.dim() == 1 &&
+                    values.numel() == statistic.numel,
+                unit.name, statistic.name, summary_of(values), statistic.numel);
     if (!counted) continue;
     if (!statistics_.defined()) statistics_ = at::zeros({plan_.statistics_numel()}, loss_options(batch));
     statistics_.narrow(0, plan_.first_of_statistic(statistics[i]), statistic.numel).add_(values);

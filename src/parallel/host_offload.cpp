@@ -11,6 +11,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/gpu/cuda.h"
+#include "titan/ops/tensor_checks.h"
 
 namespace titan {
 namespace {
@@ -114,6 +115,9 @@ void AsyncCopy::synchronize() {
 
 AsyncCopy copy_async(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies,
                      const std::function<void()>& then) {
+  TITAN_CHECK(target.defined() && source.defined() && target.scalar_type() == source.scalar_type() &&
+                  target.sizes() == source.sizes(),
+              summary_of(target), summary_of(source));
   const at::Device device = source.is_cpu() ? target.device() : source.device();
   if (device.is_cpu()) {
     target.copy_(source);
@@ -135,17 +139,21 @@ AsyncCopy copy_async(const at::Tensor& target, const at::Tensor& source, std::op
 
 AsyncCopy HostOffload::to_device(const at::Tensor& target, const at::Tensor& source,
                                  const std::function<void()>& then) {
+  AsyncCopy copy = copy_async(target, source, copies_to_device_, then);
   to_device_bytes_ += static_cast<int64_t>(source.nbytes());
-  return copy_async(target, source, copies_to_device_, then);
+  return copy;
 }
 
 AsyncCopy HostOffload::to_host(const at::Tensor& target, const at::Tensor& source) {
+  AsyncCopy copy = copy_async(target, source, copies_to_host_);
   to_host_bytes_ += static_cast<int64_t>(source.nbytes());
-  return copy_async(target, source, copies_to_host_);
+  return copy;
 }
 
 std::vector<at::Tensor> HostOffload::wait_to_host(const std::vector<at::Tensor>& numbers) {
-  TITAN_CHECK(!numbers.empty());
+  TITAN_CHECK(!numbers.empty() && std::all_of(numbers.begin(), numbers.end(),
+                                              [](const at::Tensor& number) { return number.defined(); }),
+              numbers.size());
   if (!pins()) return numbers;
   std::vector<at::Tensor> here;
   AsyncCopy last;  // on one stream: all copies are complete when the last is

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "titan/base/error.h"
+#include "titan/ops/tensor_checks.h"
+#include "titan/parallel/weight_store.h"
 
 namespace titan {
 namespace {
@@ -25,8 +27,8 @@ MatrixExchange::MatrixExchange(const Plan& plan, const WeightGroupPlan& group,
     : communicator_(std::move(communicator)) {
   TITAN_CHECK(communicator_ && communicator_->size() == ranks_of(plan, group.matrix_communicator), group.name);
   for (const WholeMatrix& matrix : group.matrices) {
-    matrices_.push_back(
-        {matrix.owner, matrix_parts(plan, group, matrix), group.parameters[matrix.parameter].spec.shape});
+    matrices_.push_back({matrix.owner, matrix_parts(plan, group, matrix), group.parameters[matrix.parameter].spec.shape,
+                         scalar_type(plan.request.updates[group.parameters[matrix.parameter].update].matrix_type)});
     if (matrices_.back().is_owned()) owned_.push_back(parameters_.size());
     parameters_.push_back(matrix.parameter);
   }
@@ -64,7 +66,9 @@ void MatrixExchange::start_collect(std::vector<at::Tensor> parts) {
   std::vector<std::pair<int64_t, at::Tensor>> sends;
   for (size_t m = 0; m < matrices_.size(); ++m) {
     const Matrix& matrix = matrices_[m];
-    TITAN_CHECK(own_parts_[m].sizes() == at::IntArrayRef(matrix.own().extent), m, own_parts_[m].sizes().vec());
+    TITAN_CHECK(own_parts_[m].defined() && own_parts_[m].sizes() == at::IntArrayRef(matrix.own().extent) &&
+                    own_parts_[m].scalar_type() == matrix.type,
+                m, summary_of(own_parts_[m]), matrix.own().extent, c10::toString(matrix.type));
     if (!matrix.is_owned()) {
       if (matrix.parts.sends[static_cast<size_t>(matrix.parts.own)]) sends.emplace_back(matrix.owner, own_parts_[m]);
       continue;
@@ -108,9 +112,9 @@ void MatrixExchange::start_return(std::vector<at::Tensor> updates) {
       continue;
     }
     const at::Tensor& update = updates[next++];
-    TITAN_CHECK(update.sizes() == at::IntArrayRef(matrix.shape) &&
-                    update.scalar_type() == c10::typeMetaToScalarType(options.dtype()),
-                m, update.sizes().vec(), c10::toString(update.scalar_type()));
+    TITAN_CHECK(update.defined() && update.sizes() == at::IntArrayRef(matrix.shape) &&
+                    update.scalar_type() == matrix.type && update.device() == options.device(),
+                m, summary_of(update), matrix.shape, c10::toString(matrix.type));
     updates_[m] = part_of(update, matrix.own()).contiguous();
     for (size_t member = 0; member < matrix.parts.boxes.size(); ++member) {
       const Box& box = matrix.parts.boxes[member];

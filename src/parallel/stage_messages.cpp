@@ -5,6 +5,7 @@
 
 #include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
+#include "titan/ops/tensor_checks.h"
 
 namespace titan {
 
@@ -18,7 +19,7 @@ void check_hidden(const HiddenStates& hidden, const std::vector<HiddenTensor>& t
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!hidden[i].defined()) continue;
     TITAN_CHECK(hidden[i].dim() == 2 && hidden[i].size(0) == rows && hidden[i].size(1) == tensors[i].width, where,
-                tensors[i].name, hidden[i].sizes(), rows, tensors[i].width);
+                tensors[i].name, summary_of(hidden[i]), rows, tensors[i].width);
   }
 }
 

@@ -15,7 +15,7 @@ namespace titan {
 namespace {
 
 constexpr int64_t kEagerPasses = 2;        // libraries initialise in the first runs, which cannot be recorded
-constexpr size_t kMostRecordedPasses = 4;  // first and later microbatches, for two shapes
+constexpr size_t kMostRecordedPasses = 4;  // first and later microbatches, for two shapes; each holds memory
 
 /// Adds the tensor's shape and type to the key of a pass.
 void append_shape(std::vector<int64_t>& key, const at::Tensor& tensor) {

@@ -41,6 +41,8 @@ constexpr auto kFlavors = std::to_array<LlamaFlavor>({
 
 std::string_view table_family(std::string_view name) { return name == "llama3_1" ? "llama3" : name; }
 
+// All sizes are given by options. The rotary base is that of the first Llama, which transformers takes for a model
+// whose config names none.
 constexpr LlamaFlavor kCustom{"", kCustomFlavor, 0, 0, 0, 0, 0, 1, 1e4, 0};
 
 const LlamaFlavor& find_flavor(const ModelRequest& request) {

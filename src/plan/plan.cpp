@@ -30,6 +30,7 @@ WeightGroupPlan plan_copy(const ModelDescription& model, const std::string& para
       if (spec.name != parameter) continue;
       UnitDescription alone;
       alone.name = unit.name + " (copy)";
+      alone.role = unit.role;  // by which its update is chosen
       alone.parameters = {spec};
       alone.parameters[0].group = 0;
       alone.groups = {{"", unit.groups[spec.group].sharded_over}};
@@ -80,6 +81,24 @@ void mark_tied(Plan& plan, const ModelDescription& model) {
   }
 }
 
+/// Numbers the parameters that updates with statistics step.
+void number_parameters(Plan& plan, const ModelDescription& model) {
+  for (size_t update = 0; update < plan.request.updates.size(); ++update) {
+    if (!plan.request.updates[update].statistics) continue;
+    std::map<std::string, size_t> numbers;
+    for (const ParameterSpec& spec : stepped_by(update, model, plan.request))
+      numbers.emplace(spec.name, numbers.size());
+    plan.numbered_parameters = numbers.size();
+    for (WeightGroupPlan& group : plan.groups) {
+      for (ParameterPlan& parameter : group.parameters) {
+        if (const auto found = numbers.find(parameter.spec.name); found != numbers.end()) {
+          parameter.number = found->second;
+        }
+      }
+    }
+  }
+}
+
 void add_units(Plan& plan, const ModelDescription& model) {
   const int64_t tensor_ranks = plan.request.place.mesh.size(MeshAxis::tp);
   add_statistics(plan, model);
@@ -96,6 +115,7 @@ void add_units(Plan& plan, const ModelDescription& model) {
     plan.stages.push_back({span.number, first, plan.units.size()});
   }
   mark_tied(plan, model);
+  number_parameters(plan, model);
   // Backward starts at the chain's end: a group's gradient is complete after the backward of its first user.
   for (size_t u = plan.units.size(); u-- > 0;) {
     for (size_t g : plan.units[u].groups) plan.groups[g].reduce_after = u;
@@ -245,6 +265,16 @@ size_t update_of(const UnitDescription& unit, const ParameterSpec& spec, const P
   return update;
 }
 
+std::vector<ParameterSpec> stepped_by(size_t update, const ModelDescription& model, const PlanRequest& request) {
+  std::vector<ParameterSpec> stepped;
+  for (const UnitDescription& unit : model.units) {
+    for (const ParameterSpec& spec : unit.parameters) {
+      if (spec.trainable && update_of(unit, spec, request) == update) stepped.push_back(spec);
+    }
+  }
+  return stepped;
+}
+
 WeightGroupPlan plan_group(const UnitDescription& unit, size_t index, const PlanRequest& request) {
   WeightGroupPlan group;
   const std::string& suffix = unit.groups[index].suffix;
@@ -385,7 +415,7 @@ std::optional<std::string> why_no_graphs(const PlanRequest& request) {
 int64_t Plan::training_bytes(bool device_only) const { return added_up(memory, device_only); }
 int64_t Plan::validation_bytes(bool device_only) const { return added_up(validation_memory, device_only); }
 int64_t Plan::peer_bytes() const {
-  return request.async_tensor_parallel() ? 2 * hidden_bytes : 0;  // two alternating exchanges
+  return request.async_tensor_parallel() ? 2 * hidden_bytes : 0;  // one is read while the other is filled
 }
 
 int64_t Plan::predicted_bytes(bool device_only) const {

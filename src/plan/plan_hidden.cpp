@@ -41,6 +41,16 @@ void add_statistics(Plan& plan, const ModelDescription& model) {
       }
     }
   }
+  plan.first_update_statistic = plan.statistics.size();
+  for (size_t update = 0; update < plan.request.updates.size(); ++update) {
+    const UpdateDescription& description = plan.request.updates[update];
+    if (!description.statistics) continue;
+    const std::vector<ParameterSpec> stepped = stepped_by(update, model, plan.request);
+    for (StatisticDescription& statistic : description.statistics(stepped)) {
+      TITAN_CHECK(statistic_named(plan, statistic.name) == plan.statistics.size(), statistic.name);
+      plan.statistics.push_back(std::move(statistic));
+    }
+  }
 }
 
 void add_ends(const Plan& plan, const ModelDescription& model, size_t index, UnitPlan& unit) {

@@ -25,8 +25,7 @@ void check_composition(const PlanRequest& request) {
   if (request.optimizer.early_step_in_backward) refuse("optimizer.early_step_in_backward");
 }
 
-double cost_of(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& matrix) {
-  const ParameterPlan& parameter = group.parameters[matrix.parameter];
+double cost_of(const Plan& plan, const ParameterPlan& parameter) {
   const auto& operations = plan.request.updates[parameter.update].operations;
   const std::vector<int64_t>& shape = parameter.spec.shape;
   return operations ? operations(shape[0], shape[1]) : static_cast<double>(parameter.spec.numel());
@@ -40,20 +39,32 @@ Box part_on(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& m
   return shard_on(group.parameters[matrix.parameter].layout, plan.request.place.mesh, rank);
 }
 
-/// Of the ranks that hold the same part, the first sends it, unless the owner has it.
+/// Of the ranks that hold the same part, the one in the owner's replica sends it, unless the owner has it.
 bool sends_part(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& matrix, int64_t rank,
                 int64_t owner) {
   const std::vector<MeshAxis> parts = axes_of_parts(group, group.parameters[matrix.parameter]);
   for (const MeshAxis axis : axes_of(group.matrix_communicator)) {
     const bool copies = std::find(parts.begin(), parts.end(), axis) == parts.end();
-    if (copies && plan.request.place.mesh.coordinate(rank, axis) != 0) return false;
+    const DeviceMesh& mesh = plan.request.place.mesh;
+    if (copies && mesh.coordinate(rank, axis) != mesh.coordinate(owner, axis)) return false;
   }
   const Box part = part_on(plan, group, matrix, rank);
   return part.numel() > 0 && !(part == part_on(plan, group, matrix, owner));
 }
 
-int64_t element_size(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& matrix) {
-  return size_of(plan.request.updates[group.parameters[matrix.parameter].update].matrix_type);
+int64_t element_size(const Plan& plan, const ParameterPlan& parameter) {
+  return size_of(plan.request.updates[parameter.update].matrix_type);
+}
+
+/// Of a group whose matrices one rank has whole.
+MatrixBytes bytes_without_exchange(const Plan& plan, const WeightGroupPlan& group) {
+  MatrixBytes bytes;
+  for (const ParameterPlan& parameter : group.parameters) {
+    if (!parameter.spec.trainable || !plan.request.updates[parameter.update].whole_matrices) continue;
+    bytes.largest = std::max(bytes.largest, parameter.spec.numel() * element_size(plan, parameter));
+    bytes.operations += cost_of(plan, parameter);
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -69,11 +80,13 @@ void find_matrices(const PlanRequest& request, WeightGroupPlan& group) {
                 parameter.spec.shape.size());
     matrices.push_back({i});
     for (const MeshAxis axis : axes_of_parts(group, parameter)) axes.push_back(axis);
+    // Replicas share the work, too: each would compute all updates that any other computes.
+    axes.insert(axes.end(), group.axes.replicated.begin(), group.axes.replicated.end());
   }
   std::sort(axes.begin(), axes.end());
   axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
   const DeviceMesh& mesh = request.place.mesh;
-  if (mesh.size(axes) == 1) return;  // each rank has them whole, so none is exchanged
+  if (mesh.size(axes) == 1) return;  // one rank has them whole, and `step` updates them
   group.matrices = std::move(matrices);
   group.matrix_communicator = mesh.communicator_over(communicator_names::kMatrix, axes);
 }
@@ -86,7 +99,8 @@ void assign_matrices(Plan& plan) {
   };
   std::vector<Entry> all;
   for (WeightGroupPlan& group : plan.groups) {
-    for (WholeMatrix& matrix : group.matrices) all.push_back({cost_of(plan, group, matrix), &group, &matrix});
+    for (WholeMatrix& matrix : group.matrices)
+      all.push_back({cost_of(plan, group.parameters[matrix.parameter]), &group, &matrix});
   }
   // The costliest first, each to the member with the least work so far: the cheap ones that come last even out the
   // work. The sort is stable, because all ranks must find the same owners.
@@ -116,12 +130,12 @@ MatrixParts matrix_parts(const Plan& plan, const WeightGroupPlan& group, const W
 
 MatrixBytes matrix_bytes(const Plan& plan, const WeightGroupPlan& group) {
   MatrixBytes bytes;
-  if (group.matrices.empty()) return bytes;
+  if (group.matrices.empty()) return bytes_without_exchange(plan, group);
   const std::vector<int64_t> members = members_of(plan, group.matrix_communicator);
   const int64_t here = plan.request.place.rank, own = own_member(plan, members);
   for (const WholeMatrix& matrix : group.matrices) {
     const ParameterPlan& parameter = group.parameters[matrix.parameter];
-    const int64_t size = element_size(plan, group, matrix);
+    const int64_t size = element_size(plan, parameter);
     if (matrix.owner != own) {
       const int64_t shard = parameter.shard.numel() * size, owner = members[static_cast<size_t>(matrix.owner)];
       if (sends_part(plan, group, matrix, here, owner)) bytes.collected += shard;
@@ -134,7 +148,7 @@ MatrixBytes matrix_bytes(const Plan& plan, const WeightGroupPlan& group) {
     for (const int64_t rank : members) {
       if (rank != here) bytes.returned += part_on(plan, group, matrix, rank).numel() * size;
     }
-    bytes.operations += cost_of(plan, group, matrix);
+    bytes.operations += cost_of(plan, parameter);
   }
   return bytes;
 }

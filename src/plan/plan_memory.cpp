@@ -128,11 +128,11 @@ class HeldBytes : public RankObserver {
   }
 
   void works(const Action& action, Work work) override {
-    if (work == Work::matrices) {
-      const WeightGroupPlan& group = plan_.groups[static_cast<size_t>(action.group)];
-      const UpdateDescription& update = plan_.request.updates[group.parameters[group.matrices[0].parameter].update];
-      const int64_t working = update.working_matrices * matrix_bytes(plan_, group).largest;
-      matrix_peak_ = std::max(matrix_peak_, matrices_ + working);
+    if (work == Work::matrices) update_matrices(plan_.groups[static_cast<size_t>(action.group)]);
+    if (work == Work::optimizer) {
+      for (const WeightGroupPlan& group : plan_.groups) {
+        if (group.matrices.empty()) update_matrices(group);
+      }
     }
     if (action.unit < 0) return;
     const UnitPlan& unit = plan_.units[static_cast<size_t>(action.unit)];
@@ -145,6 +145,15 @@ class HeldBytes : public RankObserver {
 
  private:
   void keep(int64_t sign, const std::vector<HiddenTensor>& tensors) { kept_ += sign * plan_.message_bytes(tensors); }
+  /// What computing the update of a matrix holds.
+  void update_matrices(const WeightGroupPlan& group) {
+    int64_t matrices = 0;
+    for (const ParameterPlan& parameter : group.parameters) {
+      const UpdateDescription& update = plan_.request.updates[parameter.update];
+      if (update.whole_matrices) matrices = std::max(matrices, update.working_matrices);
+    }
+    matrix_peak_ = std::max(matrix_peak_, matrices_ + matrices * matrix_bytes(plan_, group).largest);
+  }
   bool is_stages_last(size_t unit) const {
     return std::any_of(plan_.stages.begin(), plan_.stages.end(),
                        [&](const StagePlan& stage) { return stage.last == unit + 1; });
@@ -247,7 +256,7 @@ int64_t validation_forward_bytes(const Plan& plan, const ModelDescription& model
     if (!seen.insert(unit.trace.get()).second) continue;
     most = std::max(most, trace_unit(plan, request, unit, model.units[unit.chain_index])->evaluation_peak());
   }
-  constexpr int64_t kTokenAndLabel = 16;
+  constexpr int64_t kTokenAndLabel = 16;  // two int64
   return most + kTokenAndLabel * request.tokens();
 }
 

@@ -21,6 +21,8 @@ void check_ends(const UnitTrace& trace, const UnitPlan& unit);
 
 /// Which of the request's updates steps the parameter.
 size_t update_of(const UnitDescription& unit, const ParameterSpec& spec, const PlanRequest& request);
+/// The trained parameters of the whole model that update `update` steps, in the model's order.
+std::vector<ParameterSpec> stepped_by(size_t update, const ModelDescription& model, const PlanRequest& request);
 /// One of a unit's weight groups on the rank of `request`, without dtypes, slots and owners of matrices.
 WeightGroupPlan plan_group(const UnitDescription& unit, size_t index, const PlanRequest& request);
 /// The group's matrices that are updated as a whole, and their communicator. Throws Error(bad_config) if the job's

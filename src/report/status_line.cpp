@@ -16,6 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Faster changes cannot be read, and each is a write that a slow terminal makes the training wait for.
 constexpr std::chrono::milliseconds kPause{100};
 
 struct Field {

@@ -97,7 +97,9 @@ std::string console_line(const StepReport& r, bool colour) {
                         gibibytes(r.ranks->most_memory_bytes));
   }
   if (r.skipped_steps > 0) line += fmt::format("  skipped: {}", r.skipped_steps);
-  for (const Statistic& statistic : r.statistics) line += "  " + statistic_field(statistic);
+  for (const Statistic& statistic : r.statistics) {
+    if (statistic.on_console) line += "  " + statistic_field(statistic);
+  }
   const bool starves = r.data_queue_depth > 0 && r.data_queue_ready == 0 && r.data_wait_seconds > 0.01 * r.step_seconds;
   if (starves) line += "  data queue: empty";
   if (r.bad_records > 0) line += fmt::format("  bad records: {}", r.bad_records);

@@ -120,6 +120,7 @@ std::optional<Action> parse_merged(std::string_view text) {
   return action;
 }
 
+// A file that is no schedule has an error in every cell.
 constexpr size_t kMostLinesNamed = 10;
 
 /// Spreadsheets put quotes around cells.
@@ -136,6 +137,7 @@ bool holds_nothing(const std::string& line) {
 }
 
 std::string shown_word(std::string_view word) {
+  // A file that is no schedule may be one line of megabytes.
   constexpr size_t kMostShown = 40;
   std::string shown;
   for (const char c : word.substr(0, kMostShown)) shown += c >= 0x20 && c < 0x7F ? c : '?';

@@ -11,6 +11,7 @@
 namespace titan {
 namespace {
 
+// One wrong action breaks what follows it on all ranks: more problems would hide the first.
 constexpr size_t kMostProblems = 20;
 constexpr ActionKind kComputeKinds[] = {ActionKind::forward, ActionKind::backward, ActionKind::input_gradient,
                                         ActionKind::weight_gradient};

@@ -224,8 +224,8 @@ std::vector<Action> dual_pipe_v_order(const PipelineShape& shape, int rank) {
     order.backward(up);
     order.overlapped(up, down);
   }
-  // From halfway on, weight gradients are deferred to the wait at the end. On odd ranks the half falls on a backward of
-  // the upper stage, otherwise on one of the lower.
+  // From halfway on, weight gradients are deferred: they fill the rank's wait for the others at the end. On odd ranks
+  // the half falls on a backward of the upper stage, otherwise on one of the lower.
   const int last_whole = (rank + 1) / 2 * 2 - (rank % 2 == 1 ? 1 : 0);
   auto late_backward = [&](int number, int stage) {
     if (number > last_whole) return order.input_gradient(stage);
@@ -243,6 +243,7 @@ std::vector<Action> dual_pipe_v_order(const PipelineShape& shape, int rank) {
   return order.take();
 }
 
+// Stands for no limit: the layers of a model limit its stages long before.
 constexpr int kAnyNumber = 1'000;
 
 bool any_number(const PipelineShape&) { return true; }

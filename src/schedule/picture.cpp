@@ -75,6 +75,7 @@ double axis_step(double least) {
 
 // ---- the grid for a terminal
 
+// A terminal may report a width of 0, and a picture that wraps can still be read.
 constexpr int kLeastWidth = 40;
 /// A schedule is drawn with room for every label, unless that takes more bands than this.
 constexpr double kMostBands = 8;
@@ -182,6 +183,8 @@ class Grid {
 
 constexpr double kLeastBox = 20;     // pixels: a shorter box has no room for its label
 constexpr double kMostWidth = 2400;  // of the plot: beyond it boxes get shorter than kLeastBox instead
+// Pixels, chosen by eye: a plot is about as wide as the legend below it, a row has room for a line of text, the left
+// for names as short as "rank 0", the right for a note.
 constexpr double kLeastPlotWidth = 420;
 constexpr double kRow = 34;
 constexpr double kRowGap = 4;

@@ -35,6 +35,7 @@ class Returned {
   }
 
  private:
+  // The trainer holds one batch and gives back the one before; more would be memory that waits for nothing.
   static constexpr size_t kMost = 2;
   std::mutex mutex_;
   std::vector<StepBatch> batches_;

@@ -43,7 +43,7 @@ size_t next_in_mixture(const std::vector<int64_t>& weights, const std::vector<in
     const __int128 weight = weights[i], have = given[i];
     // The quota method forbids a stream to exceed its share, rounded up.
     if (have * sum >= total * weight) continue;
-    // The first total at which its share, rounded down, exceeds its count.
+    // By this total its share, rounded down, exceeds its count, so it must have been chosen: the earliest goes first.
     const __int128 deadline = ((have + 1) * sum + weight - 1) / weight;
     if (best == weights.size() || deadline < best_deadline) {
       best = i;

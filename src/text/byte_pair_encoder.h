@@ -78,8 +78,9 @@ class BytePairEncoder {
 
 class PieceCache {
  public:
-  static constexpr size_t kMostBytes = 23;  // per piece
-  static constexpr size_t kMostIds = 9;     // per piece
+  // Of one piece: an entry is a cache line of 24 bytes of key, the last of them the length, and a count with its ids.
+  static constexpr size_t kMostBytes = 23;
+  static constexpr size_t kMostIds = 9;
 
   /// The piece's bytes, zero-padded, with its length in the last byte: keys are equal if and only if the pieces are.
   using Key = std::array<uint64_t, 3>;

@@ -8,6 +8,7 @@
 namespace titan::jinja {
 namespace {
 
+// As base/json.h's: arguments of calls that a corpus' reader has taken are taken here, too.
 constexpr size_t kDeepestJson = 100;
 
 /// Makes the value of JSON, whose texts have no message's origin.

@@ -21,6 +21,8 @@ namespace {
 using Messages = std::vector<ChatMessage>;
 using Variables = std::vector<ChatField>;
 
+// Added to a message without text, whose place in what a template writes cannot be seen otherwise. A control character:
+// templates strip white space, and compare texts with words.
 constexpr char kStandIn = '\1';
 
 [[noreturn]] void refuse_config(const std::string& what) { throw Error(ExitCode::bad_config, what); }

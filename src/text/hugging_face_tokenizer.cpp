@@ -291,7 +291,8 @@ std::string HuggingFaceDecoder::decode(std::vector<std::string> tokens) const {
 
 namespace {
 
-/// Bytes that a normalizer may make of a text of so many.
+/// Bytes that a normalizer may make of a text of so many. Unicode's longest decompositions are 18 characters for one; a
+/// short text may get a prefix of any length.
 size_t most_normalized(size_t bytes) { return (size_t{1} << 20) + 100 * bytes; }
 
 /// A stranger's rules may double a text again and again.

@@ -392,7 +392,7 @@ size_t PieceSplitter::gpt2_ascii_end(std::string_view text, size_t begin) {
   size_t end = begin;
   while (scan.is_space_or_newline(end)) ++end;
   if (scan.is(end, CharacterKind::beyond_ascii)) return 0;
-  return scan.ended(end) || end - begin == 1 ? end : end - 1;  // as above
+  return scan.ended(end) || end - begin == 1 ? end : end - 1;  // the last space belongs to the next word
 }
 
 PieceSplitter::PieceSplitter(Rule rule)

@@ -67,6 +67,7 @@ inline constexpr std::string_view kTokenizeOffline =
 /// only non-whitespace (by Python's str.isspace) exceeds 25,000 characters. Characters are code points.
 class SegmentCutter {
  public:
+  // Those of Meta's tokenizer.py: ids of long texts depend on them.
   static constexpr int64_t kBlockCharacters = 400'000;
   static constexpr int64_t kRunCharacters = 25'000;
 

@@ -244,7 +244,7 @@ namespace {
 
 constexpr float kUnknownPenalty = 10.0f;   // as in the package (unigram_model.cc): ids depend on it
 constexpr float kLargestSum = 100'000.0f;  // the package (0.2.3) resets larger sums, which changes their rounding
-constexpr size_t kCachedWords = size_t{1} << 16;
+constexpr size_t kCachedWords = size_t{1} << 16;  // a power of two, as slots are masked: 4 MiB for a thread
 
 uint64_t key_of_step(uint32_t node, unsigned char byte) { return (uint64_t{node} << 8 | byte) + 1; }
 

@@ -112,8 +112,8 @@ class UnigramEncoder {
       int32_t begin = -1;   // start of that last piece; −1: no segmentation ends here
       float runner_up = 0;  // the highest sum with another last piece
     };
-    static constexpr size_t kMostIds = 8;
-    struct alignas(64) Word {  // a cached word: its ids repeat the sums without a search; one cache line
+    static constexpr size_t kMostIds = 8;  // what a cache line holds beside key, bound and count
+    struct alignas(64) Word {              // a cached word: its ids repeat the sums without a search; one cache line
       PieceCache::Key key{};
       float most_sum = -1;  // bound on |sum| below which rounding cannot change the result
       uint32_t count = 0;

@@ -241,6 +241,7 @@ struct KnownVocabulary {
   const char* name;
 };
 
+// tiktoken_fingerprint of the tokenizer.model in Meta's releases of Llama 3.
 constexpr uint64_t kLlama3Fingerprint = 0xF88F56AA98D26A53;
 
 // By their number of tokens, which no two share.

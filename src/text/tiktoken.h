@@ -19,6 +19,7 @@ namespace titan {
 
 class TiktokenTokenizer : public Tokenizer {
  public:
+  // Of Llama 3, named or reserved: rows of published embeddings follow from it.
   static constexpr int32_t kSpecialTokens = 256;
 
   /// `tokens[rank]`: the result of read_tiktoken_file.

@@ -18,11 +18,11 @@ SecondByte second_byte_after(unsigned char lead) {
     case 0xE0:
       return {0xA0, 0xBF};  // excludes overlong forms
     case 0xED:
-      return {0x80, 0x9F};  // surrogates
+      return {0x80, 0x9F};  // excludes surrogates, which belong to UTF-16
     case 0xF0:
       return {0x90, 0xBF};
     case 0xF4:
-      return {0x80, 0x8F};  // above U+10FFFF
+      return {0x80, 0x8F};  // excludes code points above U+10FFFF, the last
     default:
       return {};
   }
@@ -113,7 +113,7 @@ char32_t first_code_point(std::string_view text) {
 }
 
 size_t advance_characters(std::string_view text, size_t at, int64_t characters) {
-  constexpr uint64_t kOnes = 0x0101010101010101u;
+  constexpr uint64_t kOnes = 0x0101010101010101u;  // eight bytes at a time: long texts are cut by it
   while (characters >= 8 && at + 8 <= text.size()) {
     uint64_t eight;
     std::memcpy(&eight, text.data() + at, sizeof eight);

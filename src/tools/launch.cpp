@@ -183,6 +183,7 @@ void Launcher::note_end(const RankProcess& rank) {
 void Launcher::end_the_rest() {
   if (Clock::now() >= kill_at_) {
     send_all(SIGKILL);
+    // Again each second: a rank in an uninterruptible call, such as a read from a network disk, ends later.
     kill_at_ = Clock::now() + std::chrono::seconds(1);
   } else if (Clock::now() >= ask_at_) {
     send_all(SIGTERM);

@@ -286,7 +286,7 @@ void build_optimizer(Run& run) {
                       model.optimizer = make_optimizer(
                           assembly.parameters, groups_of(model.parameter_groups, model.parameters, assembly.parameters),
                           // A run without a seed must also round identically after a restart.
-                          run.config.optimizer, static_cast<uint64_t>(run.config.debug.seed.value_or(0)),
+                          model.plan(), static_cast<uint64_t>(run.config.debug.seed.value_or(0)),
                           assembly.optimizer_offload);
                     });
   model.step_runner =

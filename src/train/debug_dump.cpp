@@ -5,6 +5,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
+#include "titan/ops/tensor_checks.h"
 #include "titan/parallel/assembly.h"
 
 namespace titan {
@@ -38,6 +39,7 @@ DebugDump::DebugDump(std::span<Parameter* const> parameters, std::span<const Bat
     : ranks_(std::move(ranks)),
       device_(microbatches[0].tokens.device()),
       parameters_(parameters.begin(), parameters.end()) {
+  for (const BatchContext& batch : microbatches) check_batch(batch);
   std::vector<at::Tensor> tokens, labels;
   for (const BatchContext& batch : microbatches) {
     tokens.push_back(batch.tokens);
@@ -77,10 +79,14 @@ void DebugDump::add_parameter(const std::string& prefix, const Parameter& parame
 }
 
 void DebugDump::add_logits(const std::vector<at::Tensor>& logits) {
+  for (const at::Tensor& batch : logits) {  // [B, T, V] of one dtype: at::cat would widen the others
+    TITAN_CHECK(same_kind(batch, logits[0]) && batch.dim() == 3, summary_of(batch), summary_of(logits[0]));
+  }
   tensors_.emplace_back("logits", global_batch(logits));
 }
 
 void DebugDump::add_gradients(const at::Tensor& loss, const at::Tensor& grad_norm) {
+  TITAN_CHECK(is_number(loss, at::kDouble) && same_form(loss, grad_norm), summary_of(loss), summary_of(grad_norm));
   tensors_.emplace_back("loss", loss.clone());
   tensors_.emplace_back("grad_norm", grad_norm.clone());
   add_gradients_of(parameters_);

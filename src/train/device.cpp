@@ -11,6 +11,7 @@
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/gpu/cuda.h"
+#include "titan/ops/tensor_checks.h"
 
 namespace titan {
 
@@ -135,6 +136,7 @@ at::Tensor to_device_soon(std::initializer_list<double> values, const at::Device
 }
 
 HostCopy::HostCopy(const at::Tensor& values) {
+  TITAN_CHECK(values.defined() && values.scalar_type() == at::kDouble && values.is_contiguous(), summary_of(values));
   if (values.is_cpu()) {
     host_ = values;
     return;

@@ -84,7 +84,7 @@ void RunReporter::begin(const StartingPoint& start, const StepBatch* first) {
   }
   meter_ = std::make_unique<StepMeter>(run_.device, run_.config.training.steps, run_.data.tokens_per_step,
                                        run_.model.plan().flops_per_token, run_.world.size);
-  meter_->name_statistics(run_.model.plan().statistics);
+  meter_->name_statistics(run_.model.plan());
   meter_->continue_after(start.position.tokens, start.position.counters.skipped_steps);
 }
 

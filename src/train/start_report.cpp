@@ -12,6 +12,7 @@
 namespace titan {
 namespace {
 
+// The excerpt is one line of the log; the sample, some sentences that the page shows.
 constexpr int64_t kExcerptTokens = 32;
 constexpr int64_t kSampleTokens = 256;
 constexpr int kExcerptCharacters = 120;

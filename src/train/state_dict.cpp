@@ -127,7 +127,7 @@ StateDict::StateDict(const Run& run) : run_(run) {
   const Run::Model& model = run.model;
   for (ParameterPlace& place : place_parameters(model.description, model.plan().request)) {
     boxes_[place.spec.name] = boxes_of(place.layout, run.place.mesh, std::move(place.stages));
-    moments_[place.spec.name] = model.plan().request.updates[place.update].moments;
+    updates_[place.spec.name] = &model.plan().request.updates[place.update];
   }
   for (size_t i = 0; i < model.assembly.parameters.size(); ++i) {
     optimizer_index_[model.assembly.parameters[i]->name()] = i;
@@ -141,8 +141,11 @@ std::vector<SavedParameter> StateDict::parameters() const {
     SavedParameter one{parameter->name(), parameter->spec().shape, boxes_.at(parameter->name()), parameter->master, {}};
     one.trained = parameter->trainable();
     const auto mine = optimizer_index_.find(parameter->name());
+    const UpdateDescription& update = *updates_.at(parameter->name());
+    one.update = update.name;
+    one.counts_steps = update.counts_steps;
     if (one.trained) {
-      for (const std::string& name : moments_.at(parameter->name())) one.moments.emplace_back(name, at::Tensor());
+      for (const std::string& name : update.moments) one.moments.emplace_back(name, at::Tensor());
     }
     if (optimizer && mine != optimizer_index_.end()) {
       const std::vector<at::Tensor> moments = optimizer->moments(mine->second);

@@ -88,8 +88,17 @@ StepReport StepMeter::measure(int64_t step, double learning_rate, const StepValu
   report.skipped_steps = skipped_steps_;
   auto next = values.statistics.begin();
   for (const StatisticDescription& statistic : statistics_) {
-    report.statistics.push_back({statistic.name, {next, next + statistic.numel}});
+    Statistic& reported = report.statistics.emplace_back();
+    reported = {statistic.name, {next, next + statistic.numel}, statistic.on_console};
+    for (double& value : reported.values) {
+      value /= statistic.divisor;
+      if (statistic.is_root) value = std::sqrt(value);
+    }
     next += statistic.numel;
+  }
+  for (const UpdateDescription& update : updates_) {
+    if (update.rate_name.empty()) continue;
+    report.statistics.push_back({update.rate_name, {learning_rate * update.rate_share}});
   }
   return report;
 }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "titan/base/error.h"
+#include "titan/ops/tensor_checks.h"
 #include "titan/optimize/gradient_norm.h"
 #include "titan/train/device.h"
 
@@ -52,6 +53,7 @@ StepRunner::StepRunner(Executor& executor, Optimizer& optimizer, std::vector<std
 
 StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t step, double rate, Requests requests,
                             DebugDump* dump, const Executor::Observer& observer) {
+  TITAN_CHECK(!microbatches.empty(), step);  // the executor checks each
   device_ = microbatches[0].tokens.device();
   const at::TensorOptions scalar = at::TensorOptions(device_).dtype(at::kDouble);
   current_ = {};
@@ -90,6 +92,8 @@ std::vector<BatchContext> StepRunner::microbatches_of(const BatchContext& batch)
 }
 
 void StepRunner::sum_loss(const at::Tensor& loss) {
+  // Undefined on a rank that has no head.
+  TITAN_CHECK(!loss.defined() || same_form(loss, current_.loss), summary_of(loss), summary_of(current_.loss));
   if (loss.defined()) current_.loss = current_.loss + loss;
   current_.own_loss = current_.loss;
   current_.statistics = all_statistics();
@@ -108,10 +112,14 @@ void StepRunner::sum_loss(const at::Tensor& loss) {
 }
 
 at::Tensor StepRunner::all_statistics() {
-  const at::Tensor sums = executor_.take_statistics();
-  if (sums.defined()) return sums;
-  // This rank has no unit with statistics, but its message is as long as those of the others.
-  return at::zeros({executor_.plan().statistics_numel()}, at::TensorOptions(device_).dtype(at::kDouble));
+  const Plan& plan = executor_.plan();
+  at::Tensor sums = executor_.take_statistics();
+  // A rank that has no unit with statistics has a message as long as those of the others.
+  if (!sums.defined()) sums = at::zeros({plan.statistics_numel()}, at::TensorOptions(device_).dtype(at::kDouble));
+  if (const at::Tensor of_update = optimizer_.statistics(); of_update.defined()) {
+    sums.slice(0, plan.first_of_statistic(plan.first_update_statistic)).add_(of_update);
+  }
+  return sums;
 }
 
 void StepRunner::add_squares(int group) {
@@ -160,7 +168,7 @@ void StepRunner::collect(int group) {
   std::vector<at::Tensor> parts;
   for (const size_t index : exchange.parameters()) {
     Parameter& parameter = *group_parameters_[static_cast<size_t>(group)][index];
-    parts.push_back(optimizer_.matrix_part(parameter, current_.applied));
+    parts.push_back(optimizer_.matrix_part(parameter, current_.step, current_.applied));
   }
   exchange.start_collect(std::move(parts));
 }
@@ -168,12 +176,11 @@ void StepRunner::collect(int group) {
 void StepRunner::transform(int group) {
   MatrixExchange& exchange = matrices_.at(group);
   const std::vector<at::Tensor> matrices = exchange.wait_collect();
-  std::vector<at::Tensor> updates;
-  for (size_t i = 0; i < matrices.size(); ++i) {
-    const size_t index = exchange.parameters()[exchange.owned()[i]];
-    updates.push_back(optimizer_.matrix_update(*group_parameters_[static_cast<size_t>(group)][index], matrices[i]));
+  std::vector<Parameter*> owned;
+  for (const size_t own : exchange.owned()) {
+    owned.push_back(group_parameters_[static_cast<size_t>(group)][exchange.parameters()[own]]);
   }
-  exchange.start_return(std::move(updates));
+  exchange.start_return(owned.empty() ? std::vector<at::Tensor>() : optimizer_.matrix_updates(owned, matrices));
 }
 
 void StepRunner::wait_transform(int group) {

@@ -1,17 +1,13 @@
 // Every operation that takes tensors refuses wrong ones at its entry, with exit code 70 and the tensors in the message.
 // tests/structure/tensor_functions_test.cpp requires a row for each function that titan/ops declares.
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-
-#include <functional>
 
 #include "src/ops/attention_kernels.h"
 #include "src/ops/matrix_product.h"
 #include "src/ops/tiled_attention.h"
-#include "support/files.h"
 #include "support/float8_scales.h"
 #include "support/operation.h"
-#include "titan/base/error.h"
+#include "support/wrong_tensors.h"
 #include "titan/ops/bias.h"
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/embedding.h"
@@ -25,13 +21,8 @@
 namespace titan {
 namespace {
 
-at::Tensor bf16(at::IntArrayRef shape) { return at::zeros(shape, at::TensorOptions(at::kBFloat16)); }
-at::Tensor fp32(at::IntArrayRef shape) { return at::zeros(shape, at::TensorOptions(at::kFloat)); }
-at::Tensor fp64(at::IntArrayRef shape) { return at::zeros(shape, at::TensorOptions(at::kDouble)); }
-at::Tensor int64(at::IntArrayRef shape) { return at::zeros(shape, at::TensorOptions(at::kLong)); }
-at::Tensor int32(at::IntArrayRef shape) { return at::zeros(shape, at::TensorOptions(at::kInt)); }
-/// A tensor on another device than all others: without memory.
-at::Tensor elsewhere(at::IntArrayRef shape) { return at::empty(shape, at::TensorOptions(at::kMeta).dtype(at::kFloat)); }
+using test::bf16, test::elsewhere, test::fp32, test::fp64, test::int32, test::int64;
+
 at::Tensor float8(at::IntArrayRef shape) { return fp32(shape).to(at::kFloat8_e4m3fn); }
 at::Tensor table(int64_t positions, int64_t pairs) {
   return at::zeros({positions, pairs}, at::TensorOptions(at::kComplexFloat));
@@ -60,15 +51,7 @@ struct Fixture {
   }
 };
 
-struct WrongCall {
-  const char* function;
-  const char* what;
-  std::function<void(Fixture&)> call;
-  std::vector<std::string> shown;  ///< the values that the message has
-};
-
-void PrintTo(const WrongCall& row, std::ostream* out) { *out << row.function << ": " << row.what; }
-
+using WrongCall = test::WrongCall<Fixture>;
 using F = Fixture;
 
 std::vector<WrongCall> calls_of_attention() {
@@ -414,16 +397,7 @@ std::vector<WrongCall> calls_of_products() {
 
 class WrongTensors : public ::testing::TestWithParam<WrongCall> {};
 
-TEST_P(WrongTensors, AreABugThatIsNamedWithTheValues) {
-  Fixture fixture;
-  try {
-    GetParam().call(fixture);
-    FAIL() << "nothing was thrown";
-  } catch (const InvariantError& error) {
-    EXPECT_EQ(static_cast<int>(error.code()), 70);
-    for (const std::string& value : GetParam().shown) EXPECT_PRED_FORMAT2(test::contains, error.what(), value);
-  }
-}
+TEST_P(WrongTensors, AreABugThatIsNamedWithTheValues) { test::expect_refused(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Attention, WrongTensors, ::testing::ValuesIn(calls_of_attention()));
 INSTANTIATE_TEST_SUITE_P(Elements, WrongTensors, ::testing::ValuesIn(calls_of_elements()));

@@ -50,15 +50,15 @@ class WholeMatrixOptimizer : public Optimizer {
     return bytes;
   }
 
-  at::Tensor matrix_part(Parameter& parameter, const StepControl& control) override {
+  at::Tensor matrix_part(Parameter& parameter, int64_t, const StepControl& control) override {
     const at::Tensor& momentum = momenta_[index_of(parameter)];
     if (look_at(control.skip) == 0) momentum.mul_(kBeta).add_(parameter.gradient_shard * control.clip);
     return momentum.clone();
   }
-  at::Tensor matrix_update(const Parameter&, const at::Tensor& matrix) override {
-    ++updated_;
-    const at::Tensor x = matrix / matrix.norm();
-    return 1.5 * x - 0.5 * x.mm(x.t()).mm(x);
+  std::vector<at::Tensor> matrix_updates(std::span<Parameter* const>, std::span<const at::Tensor> matrices) override {
+    std::vector<at::Tensor> updates;
+    for (const at::Tensor& matrix : matrices) updates.push_back(update_of(matrix));
+    return updates;
   }
   void take_matrix_update(Parameter& parameter, const at::Tensor& part) override { updates_[&parameter] = part; }
 
@@ -72,18 +72,24 @@ class WholeMatrixOptimizer : public Optimizer {
     return static_cast<size_t>(std::find(parameters_.begin(), parameters_.end(), &parameter) - parameters_.begin());
   }
 
+  at::Tensor update_of(const at::Tensor& matrix) {
+    ++updated_;
+    const at::Tensor x = matrix / matrix.norm();
+    return 1.5 * x - 0.5 * x.mm(x.t()).mm(x);
+  }
+
   void step_one(size_t index, double lr, const StepControl& control) {
     Parameter& parameter = *parameters_[index];
     at::Tensor update;
     if (!whole_.at(parameter.name())) {
-      update = matrix_part(parameter, control);
+      update = matrix_part(parameter, 0, control);
     } else if (const auto taken = updates_.find(&parameter); taken != updates_.end()) {
       update = taken->second;
     } else {
       TITAN_CHECK(parameter.master.sizes() == at::IntArrayRef(parameter.spec().shape) &&
                       "a matrix that other ranks hold parts of is updated before the step",
                   parameter.name());
-      update = matrix_update(parameter, matrix_part(parameter, control));
+      update = update_of(matrix_part(parameter, 0, control));
     }
     if (look_at(control.skip) != 0) return;
     applied_[index].add_(1);

@@ -35,7 +35,9 @@ TEST(StepMeter, SpeedsAreOverTheStepsSinceTheLastReport) {
 TEST(StepMeter, StatisticsHaveTheirNames) {
   const DeviceInfo device = a_device();
   StepMeter meter = a_meter(device);
-  meter.name_statistics({{"balance", 1, 0.01}, {"load", 3, 0}});
+  Plan plan;
+  plan.statistics = {{"balance", 1, 0.01}, {"load", 3, 0}};
+  meter.name_statistics(plan);
   StepValues values;
   values.statistics = {0.5, 1, 2, 3};
   const StepReport report = meter.report(1, 0, values, {}, kStart);

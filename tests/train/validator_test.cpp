@@ -81,8 +81,9 @@ TEST(Validator, TheLossIsTheMeanOverEveryTokenOfTheSet) {
   while (const std::optional<StepBatch> batch = stream.next()) {
     BatchContext context;
     context.tokens = at::tensor(batch->microbatches[0].tokens).view({1, 12});
-    const at::Tensor logits = as_double(f.small.executor->infer(context, UnitMode::logits)).flatten(0, 1);
     const at::Tensor labels = at::tensor(batch->microbatches[0].labels);
+    context.labels = labels.view({1, 12});
+    const at::Tensor logits = as_double(f.small.executor->infer(context, UnitMode::logits)).flatten(0, 1);
     sum += at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum).item<double>();
     tokens += 12;
   }

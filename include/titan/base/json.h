@@ -11,6 +11,8 @@
 
 namespace titan {
 
+/// Whoever walks, writes or frees a value calls itself for each level: deeper text could overflow the stack. Any number
+/// from the few levels that files have to the thousands that a stack holds works.
 inline constexpr int kDeepestJson = 100;
 
 /// Throws nlohmann's out_of_range, the error of parse_json for text nested deeper than kDeepestJson.

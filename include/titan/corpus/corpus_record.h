@@ -36,6 +36,8 @@ struct CorpusRecord {
 /// Reads at most kCorpusSamples blocks of kCorpusBlock bytes, and some more of the last file. Ignores a file that
 /// cannot be read; its reader reports it.
 CorpusRecord record_corpus(const CorpusFiles& files, std::string order, uint64_t tokenizer);
+/// To read all of a corpus at each start would take as long as a pass over it. An edit that is shorter than the
+/// distance between two samples, and changes no size, is missed; more samples are more random reads.
 inline constexpr size_t kCorpusSamples = 64;
 inline constexpr int64_t kCorpusBlock = 4096;
 

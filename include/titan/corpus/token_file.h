@@ -46,7 +46,8 @@ struct TokenFileFacts {
   bool operator==(const TokenFileFacts&) const = default;
 };
 
-/// Bytes of ids per checksum.
+/// Bytes of ids per checksum. A document's first access checks its blocks: larger ones read more than it needs; smaller
+/// ones make the index longer, which is 1/32,768 of the file now. Part of the format.
 inline constexpr int64_t kTokenBlock = int64_t{256} << 10;
 
 std::filesystem::path index_path(const std::filesystem::path& bin);
@@ -79,6 +80,7 @@ class TokenFile {
  private:
   class Map;
   using Clock = std::chrono::steady_clock;
+  // A check for each document slowed loading; docs/dropped.md has the number.
   static constexpr std::chrono::milliseconds kCheckHolds{1};
 
   [[noreturn]] void fail(const std::string& what, const std::string& remedy) const;

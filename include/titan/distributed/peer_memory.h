@@ -42,6 +42,8 @@ class PeerMemory {
   virtual Pending beside(std::function<void()> transfer) = 0;
 };
 
+/// Two banks of a buffer, one read while the other is filled, and for each a signal that it is full and one that it is
+/// read (ops/sequence_parallel.cpp).
 inline constexpr int kPeerChannels = 4;
 
 /// Shared memory between processes (or threads) of one host, `capacity` bytes per rank; they find each other through

@@ -71,6 +71,7 @@ std::vector<uint16_t> derived_ports(uint64_t key);
 
 /// A value for a message, shortened if it is as long as a list of many hosts.
 inline std::string as_shown(std::string_view value) {
+  // Half a line: what is wrong with the value, and the remedy, must be seen, too.
   constexpr size_t kMost = 60;
   if (value.size() <= kMost) return fmt::format("\"{}\"", value);
   return fmt::format("\"{}…\" ({} bytes)", value.substr(0, kMost), value.size());

@@ -48,7 +48,9 @@ TITAN_HOST_DEVICE inline double power_of_two(int exponent) {
 TITAN_HOST_DEVICE inline ExactGrid exact_grid(double largest, int log2_count) {
   uint64_t bits;
   memcpy(&bits, &largest, sizeof(bits));
-  const int above = static_cast<int>(bits >> 52 & 0x7ff) - 1022;  // largest < 2^above
+  // largest < 2^above. The exponent's bits give it exactly, with no call that devices and hosts might round
+  // differently.
+  const int above = static_cast<int>(bits >> 52 & 0x7ff) - 1022;
   const int fitting = above + log2_count - 53;
   const int exponent = fitting > kExactLowest ? fitting : kExactLowest;
   return {exponent, 1.5 * power_of_two(exponent + 52), power_of_two(-exponent)};

@@ -21,7 +21,8 @@ struct Amax {
   uint32_t* largest = nullptr;
 };
 
-/// The maximum number of arrays in one launch.
+/// The maximum number of arrays in one launch, whose pointers are arguments of the kernel. The seven matrices of a
+/// block take one launch; an array more costs eight bytes of every launch.
 constexpr int kMostAmaxArrays = 8;
 
 /// The scale of each amax and its inverse. Scale: the format's largest value / max(amax, 1e-12), in fp64, rounded to

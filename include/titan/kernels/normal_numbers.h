@@ -42,7 +42,8 @@ TITAN_HOST_DEVICE inline double polynomial(double z, const double (&c)[N]) {
 
 /// ln u for u in (0, 1): with u = m·2^e and s = (m − 1) / (m + 1), e·ln 2 + 2·(s + s³/3 + s⁵/5 + …), |s| < 0.172.
 TITAN_HOST_DEVICE inline double logarithm(double u) {
-  constexpr double kHalfRoot = 0.70710678118654752440;
+  constexpr double kHalfRoot = 0.70710678118654752440;  // √½: m in [√½, √2) keeps |s| small on both sides of 1
+  // ln 2 in two parts. The first has 33 bits, so that its product with an exponent, which has six, is exact.
   constexpr double kLn2High = 0x1.62e42fee00000p-1, kLn2Low = 0x1.a39ef35793c76p-33;
   constexpr double kOdd[] = {1.0 / 3,  1.0 / 5,  1.0 / 7,  1.0 / 9,  1.0 / 11, 1.0 / 13,
                              1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21, 1.0 / 23, 1.0 / 25};
@@ -64,7 +65,9 @@ struct CosineAndSine {
 
 /// For an angle in [0, 2π], reduced to the nearest multiple of π/2.
 TITAN_HOST_DEVICE inline CosineAndSine cosine_and_sine(double angle) {
-  constexpr double kHalfPiHigh = 0x1.921fb54400000p+0, kHalfPiLow = 0x1.0b4611a626331p-34;  // 33 bits, and the rest
+  // π/2 in two parts. The first has 33 bits, so that its product with a number of quarters is exact: the subtraction
+  // below may cancel most bits of `angle`, and the error of a rounded product would be left.
+  constexpr double kHalfPiHigh = 0x1.921fb54400000p+0, kHalfPiLow = 0x1.0b4611a626331p-34;
   constexpr double kCosine[] = {1.0,
                                 -1.0 / 2,
                                 1.0 / 24,

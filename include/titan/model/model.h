@@ -39,6 +39,9 @@ struct BatchContext {
   at::Tensor logit_rows;           // int64 [n], of the B·T tokens: compute only their logits; undefined: all
 };
 
+/// Throws InvariantError unless dtypes, shapes and devices are those stated above.
+void check_batch(const BatchContext& batch);
+
 /// Samples [first, first + count) of a microbatch, as views.
 BatchContext samples_of(const BatchContext& batch, int64_t first, int64_t count);
 

@@ -17,6 +17,7 @@
 #include "titan/kernels/cpu_values.h"
 #include "titan/kernels/stochastic_rounding.h"
 #include "titan/optimize/optimizer.h"
+#include "titan/optimize/rounded_store.h"
 
 namespace titan {
 
@@ -73,9 +74,10 @@ class AdamOptimizer : public Optimizer {
   void step_fused_cpu(const Stretch& stretch, double lr, const StepControl& control) const;
   void step_fused_cuda(const Stretch& stretch, double lr, const StepControl& control) const;
   void step_bf16(const State& state, int64_t step, double lr, const StepControl& control) const;
-  /// Stores fp32 `fresh` in `kept`, converted to its dtype, unless the step is skipped.
   void store(const State& state, int64_t step, KeptNumber number, const at::Tensor& fresh, at::Tensor kept,
-             const StepControl& control) const;
+             const StepControl& control) const {
+    store_rounded({*state.parameter, rounding_seed_, step, number}, fresh, std::move(kept), control);
+  }
   /// On a GPU without the bias corrections, which the kernel reads from State::corrections.
   AdamConstants constants_of(const State& state, double lr) const;
   /// 1 − β^t, fp64, 0-dimensional, on the state's device.

@@ -14,6 +14,7 @@
 #include "titan/ops/parameter.h"
 #include "titan/optimize/gradient_norm.h"
 #include "titan/parallel/host_offload.h"
+#include "titan/plan/plan.h"
 
 namespace titan {
 
@@ -38,24 +39,31 @@ class Optimizer {
   virtual const at::Tensor& applied_steps(size_t index) const = 0;
   virtual int64_t state_bytes() const = 0;
 
+  /// What the last step adds to the statistics that its updates declare (UpdateDescription::statistics), in their
+  /// order: fp64, on the device of the masters; the sum over all ranks is the value. Undefined before the first step,
+  /// or without statistics.
+  virtual at::Tensor statistics() const { return {}; }
+
   // Updates of whole matrices whose parts are on several ranks: COLLECT sends what matrix_part returns to the owner,
-  // TRANSFORM calls matrix_update there, WAIT_TRANSFORM hands each rank its part of the update, and `step` applies it.
+  // TRANSFORM calls matrix_updates there, WAIT_TRANSFORM hands each rank its part of the update, and `step` applies it.
   // Of a matrix that this rank has whole, `step` calls all three itself.
 
   /// This rank's part of what the update is computed from [rows, columns of the shard], in
   /// UpdateDescription::matrix_type: advances the parameter's moment, unless the step is skipped.
-  virtual at::Tensor matrix_part(Parameter& parameter, const StepControl& control);
-  /// The update of the whole `matrix` [rows, columns], in the same dtype.
-  virtual at::Tensor matrix_update(const Parameter& parameter, const at::Tensor& matrix);
+  virtual at::Tensor matrix_part(Parameter& parameter, int64_t step, const StepControl& control);
+  /// The updates of whole `matrices` [rows, columns], one of each parameter, in the same dtype.
+  virtual std::vector<at::Tensor> matrix_updates(std::span<Parameter* const> parameters,
+                                                 std::span<const at::Tensor> matrices);
   /// This rank's part of the update, for the next call of `step`.
   virtual void take_matrix_update(Parameter& parameter, const at::Tensor& part);
 };
 
-/// The optimizer that `options` name. `parameters` in canonical order, masters allocated; `groups` index into them.
-/// `rounding_seed`: of stochastic rounding, with step, parameter and global index. With `offload` the moments are on
-/// the host and are copied to the device for the step.
+/// The optimizer that the plan's request names; each parameter is stepped as the plan says (ParameterPlan::update).
+/// `parameters` in canonical order, masters allocated; `groups` index into them. `rounding_seed`: of stochastic
+/// rounding, with step, parameter and global index. With `offload` the moments are on the host and are copied to the
+/// device for the step.
 std::unique_ptr<Optimizer> make_optimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
-                                          const OptimizerSection& options, uint64_t rounding_seed,
+                                          const Plan& plan, uint64_t rounding_seed,
                                           std::shared_ptr<HostOffload> offload);
 
 }  // namespace titan

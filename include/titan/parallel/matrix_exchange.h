@@ -36,6 +36,7 @@ class MatrixExchange {
     int64_t owner;
     MatrixParts parts;
     std::vector<int64_t> shape;
+    at::ScalarType type;  // in which it is sent
     const Box& own() const { return parts.boxes[static_cast<size_t>(parts.own)]; }
     bool is_owned() const { return owner == parts.own; }
   };

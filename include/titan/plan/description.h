@@ -33,12 +33,17 @@ struct HiddenTensor {
 int64_t width_of(std::span<const HiddenTensor> tensors);
 
 /// Numbers that a unit returns beside its hidden states, fp64 [numel]: those of this rank's tokens. A step sums them
-/// over microbatches, ranks and all units that give them the same name, as it sums the loss.
+/// over microbatches, ranks and all units that give them the same name, as it sums the loss. Numbers of an optimizer's
+/// last step are summed with those of the next one.
 struct StatisticDescription {
   std::string name;
   int64_t numel = 1;
   /// The step minimises its loss plus this times each element. 0: the statistic is only reported.
   double loss_factor = 0;
+  // What is reported: sum / divisor, or the root of that; not on the console if there are too many of them.
+  double divisor = 1;
+  bool is_root = false;
+  bool on_console = true;
   bool operator==(const StatisticDescription&) const = default;
 };
 

@@ -19,7 +19,8 @@ enum class NormType { rmsnorm, fused_rmsnorm, layernorm, np_layernorm };
 std::optional<NormType> norm_type_from_name(std::string_view name);
 
 bool is_rms_norm(NormType type);
-/// Rows whose weight gradients one task of the CPU kernel sums.
+/// Rows whose weight gradients one task of the CPU kernel sums. Not a share of the rows: the order of the sum, and so
+/// its bits, would depend on the number of threads. Each task has a row of fp32 sums, which is scratch in the plan.
 inline constexpr int64_t kNormBlockRows = 128;
 
 struct TracedNorm {

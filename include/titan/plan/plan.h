@@ -129,13 +129,14 @@ struct ParameterPlan {
   bool copied_over_tensor = false;  // every tensor-parallel rank holds it whole; its gradients are partial sums
   bool in_float8 = false;           // its products are in float8
   size_t update = 0;                // of PlanRequest::updates
+  size_t number = 0;                // of those of the whole model that an update with statistics steps
 
   bool even(int64_t shards) const { return chunk_rows * shards == unsharded.extent[0]; }
   /// Elements that one rank contributes to a collective.
   int64_t chunk_numel() const;
 };
 
-/// A matrix whose update is computed as a whole although several ranks hold parts of it.
+/// A matrix whose update one of several ranks computes as a whole; they hold parts of it, or copies.
 struct WholeMatrix {
   size_t parameter = 0;  // of the group
   int64_t owner = 0;     // the member of WeightGroupPlan::matrix_communicator that computes the update
@@ -245,8 +246,10 @@ struct Plan {
   std::vector<MemoryPurpose> memory;             // at the peak of a step
   std::string peak;                              // the instruction at the peak: "BACKWARD layers.3 microbatch 0"
   std::vector<MemoryPurpose> validation_memory;  // at the peak of a validation; empty: no validation
-  std::vector<StatisticDescription>
-      statistics;  // of the whole model, one of each name; a message has them in this order
+  /// Of the whole model, one of each name, then those of updates; a message has them in this order.
+  std::vector<StatisticDescription> statistics;
+  size_t first_update_statistic = 0;
+  size_t numbered_parameters = 0;  // those that have a ParameterPlan::number, in the whole model
   std::vector<CommunicatorTraffic> traffic;
   std::vector<LinearChoice> float8_layers;  // of the whole model; empty without float8
   /// Bytes per step from the host to the device and back (CPU offload).
@@ -310,11 +313,12 @@ std::vector<std::string> weight_communicators(const ModelDescription& model, con
 struct MatrixParts {
   int64_t own = 0;          // this rank's number
   std::vector<Box> boxes;   // what each holds
-  std::vector<bool> sends;  // the first of those that hold the same sends it to the owner, which may have it, too
+  std::vector<bool> sends;  // of those that hold the same, the one in the owner's replica, unless the owner has it
 };
 MatrixParts matrix_parts(const Plan& plan, const WeightGroupPlan& group, const WholeMatrix& matrix);
 
-/// What this rank sends and holds to update the whole matrices of a group, in bytes.
+/// What this rank sends and holds to update the whole matrices of a group, in bytes. Without other ranks only `largest`
+/// and `operations`, which are of the optimizer's step.
 struct MatrixBytes {
   int64_t collected = 0;  // sent to other owners
   int64_t returned = 0;   // sent by this owner to the others

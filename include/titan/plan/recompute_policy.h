@@ -38,6 +38,8 @@ class RecomputePolicy {
   bool operator==(const RecomputePolicy&) const = default;
 
  private:
+  // More than the seven matrices of a block, of which a unit has the most; `set` refuses what is beyond. A policy is
+  // copied with every context, so the table has no memory of its own.
   static constexpr size_t kOrdinals = 16;
   explicit RecomputePolicy(bool checkpointed) : checkpointed_(checkpointed) {}
 

@@ -4,16 +4,20 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "titan/plan/description.h"
 #include "titan/plan/precision.h"
 
 namespace titan {
 
 struct UpdateDescription {
+  std::string name = "AdamW";
   /// Names in torch's state, in order. Each moment has the shape of its parameter.
   std::vector<std::string> moments = {"exp_avg", "exp_avg_sq"};
+  bool counts_steps = true;  // torch's state has the number of applied steps of each parameter
   std::optional<ElementType> moment_type = std::nullopt;  // none: optimizer.state_dtype
   /// The update is computed from the whole matrix, by one rank that sends each its part. All parameters that it steps
   /// have two dimensions. False: it is computed for each element.
@@ -22,6 +26,11 @@ struct UpdateDescription {
   int64_t working_matrices = 4;  // of the shape of the matrix, that computing its update holds at once
   /// Floating-point operations of the update of a matrix.
   std::function<double(int64_t rows, int64_t columns)> operations = {};
+  /// Its learning rate as a share of the scheduled one, and the name under which it is reported; empty: it is that one.
+  double rate_share = 1;
+  std::string rate_name = {};
+  /// What Optimizer::statistics has of the parameters [name, shape] that it steps in the whole model.
+  std::function<std::vector<StatisticDescription>(std::span<const ParameterSpec>)> statistics = {};
 };
 
 }  // namespace titan

@@ -12,7 +12,7 @@ namespace titan {
 
 class MemorySnapshots {
  public:
-  static constexpr size_t kMostEntries = 100'000;  // the oldest are dropped first
+  static constexpr size_t kMostEntries = 100'000;  // torchtitan's; the oldest are dropped first
 
   /// Starts recording allocations. Snapshots go to `folder`/iteration_N/rankR_memory_snapshot.pickle.
   MemorySnapshots(std::filesystem::path folder, int64_t rank, const Log& log);

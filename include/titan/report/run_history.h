@@ -18,6 +18,7 @@ namespace titan {
 
 class Series {
  public:
+  /// The page draws a curve 1,000 units wide: more points would not be seen, and make the page longer.
   static constexpr size_t kMostBuckets = 800;
 
   struct Bucket {
@@ -63,7 +64,9 @@ struct LoggedEvent {
 
 class RunHistory {
  public:
+  /// The page lists them one below the other, and a run may have one at every step: the newest are kept.
   static constexpr size_t kMostEvents = 100;
+  /// Each has a chart of its own. A model with a statistic for each layer has all of them in metrics.jsonl.
   static constexpr size_t kMostStatistics = 24;
 
   /// One line of metrics.jsonl. A step that is not after the previous one means that the run resumed: newer values

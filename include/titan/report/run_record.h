@@ -46,6 +46,7 @@ class ReportFile {
   void set_eta(double seconds) { eta_seconds_ = seconds; }
   void finish(CompletionStatus status, double now);
 
+  // Writing takes at most a hundredth of the time, however long the page gets, and is no load while it is short.
   static constexpr double kPause = 5;
   static constexpr double kShare = 100;
 

@@ -12,10 +12,11 @@
 
 namespace titan {
 
-/// What units of the model report beside the loss (StatisticDescription), under their name; sums of a step.
+/// What model and optimizer report beside the loss (StatisticDescription), under its name.
 struct Statistic {
   std::string name;
   std::vector<double> values;
+  bool on_console = true;
   /// Of values[i]: "name", or "name[i]" where there are several.
   std::string name_of(size_t i) const { return values.size() == 1 ? name : fmt::format("{}[{}]", name, i); }
 };
@@ -49,7 +50,7 @@ struct StepReport {
   int64_t long_conversations = 0;  // truncated or dropped
   int64_t data_loops = 0;
   int64_t skipped_steps = 0;
-  std::vector<Statistic> statistics;
+  std::vector<Statistic> statistics;  // of model and optimizer; also learning rates beside the scheduled one
 
   /// Over all ranks; none for a single process.
   struct Ranks {

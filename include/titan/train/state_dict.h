@@ -92,7 +92,7 @@ class StateDict {
 
   const Run& run_;
   std::map<std::string, BoxOfRank> boxes_;                   // by name
-  std::map<std::string, std::vector<std::string>> moments_;  // names in torch's state, by name
+  std::map<std::string, const UpdateDescription*> updates_;  // of each parameter, in the plan
   std::map<std::string, size_t> optimizer_index_;            // of this rank's
 };
 

@@ -46,8 +46,8 @@ class StepMeter {
     tokens_before_ = tokens;
     skipped_steps_ = skipped_steps;
   }
-  /// From now on reports name a step's statistics after these, the plan's.
-  void name_statistics(std::vector<StatisticDescription> statistics) { statistics_ = std::move(statistics); }
+  /// From now on reports have a step's statistics under the names that the plan has, and the rates of its updates.
+  void name_statistics(const Plan& plan) { statistics_ = plan.statistics, updates_ = plan.request.updates; }
   /// Once per finished step.
   void add_step(double data_wait_seconds, bool skipped);
   /// The report of `step`, over the interval since the last report; starts a new interval.
@@ -74,6 +74,7 @@ class StepMeter {
   int64_t steps_seen_ = 0;
   int64_t skipped_steps_ = 0;
   std::vector<StatisticDescription> statistics_;
+  std::vector<UpdateDescription> updates_;
 };
 
 }  // namespace titan

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include "titan/base/error.h"
 #include "titan/ops/cross_entropy.h"
 #include "titan/ops/embedding.h"
 #include "titan/ops/swiglu.h"
@@ -50,6 +51,7 @@ LlamaBlock::LlamaBlock(int64_t layer, const LlamaArguments& arguments, const Lla
           make_attention_core(arguments.block_causal, strategies.context_parallel, strategies.attention_kernel)) {}
 
 HiddenStates LlamaBlock::forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) {
+  TITAN_CHECK(input.size() == 1, name(), input.size());  // operations check the tensors
   auto [x, normed_x] = attention_norm_.forward(input[0], {}, context);
   const HeadShape heads{batch.tokens.size(0), batch.tokens.size(1), arguments_.head_dim};
   // A variant changes query, key or value before the rotation, and a cache is filled token by token: each is a tensor
@@ -87,6 +89,7 @@ LlamaHead::LlamaHead(const LlamaArguments& arguments, Parameter* norm, Parameter
 }
 
 HiddenStates LlamaHead::forward(const HiddenStates& input, const BatchContext& batch, UnitContext& context) {
+  TITAN_CHECK(input.size() == 1, name(), input.size());
   at::Tensor normed = norm_.forward(input[0], {}, context).normed;
   if (context.mode == UnitMode::logits) {
     at::Tensor logits = linear_logits(normed, output_, tensor_parallel_.get(), batch.logit_rows);
