@@ -172,7 +172,7 @@ if(TITAN_TORCH)
   endif()
 
   # What scripts/bench runs; built with the tests, so that they follow the code.
-  foreach(bench ring_attention checkpoint device_ceiling)
+  foreach(bench ring_attention checkpoint device_ceiling muon)
     add_executable(bench_${bench} tests/bench/${bench}.cpp)
     target_link_libraries(bench_${bench} PRIVATE titan_core)
     target_include_directories(bench_${bench} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/tests)

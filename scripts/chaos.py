@@ -100,8 +100,9 @@ class Launched:
 
 
 class Chaos:
-    def __init__(self, binary: str, folder: pathlib.Path, seed: int | None):
+    def __init__(self, binary: str, folder: pathlib.Path, seed: int | None, options: list[str]):
         self.binary = binary
+        self.options = options
         self.folder = folder
         self.run = folder / "run"
         self.checkpoints = self.run / "checkpoint"
@@ -113,7 +114,7 @@ class Chaos:
         self.load_seconds = 0.5  # from the rendezvous until a run has loaded: the last one's
 
     def words(self, steps: int, folder: pathlib.Path, *more: str) -> list[str]:
-        return [*TRAINING, f"--job.dump_folder={folder}", f"--training.steps={steps}", *more]
+        return [*TRAINING, *self.options, f"--job.dump_folder={folder}", f"--training.steps={steps}", *more]
 
     def unfinished(self) -> list[str]:
         """Folders of a checkpoint that is being written, replaced or deleted."""
@@ -239,11 +240,12 @@ def main() -> int:
     parser.add_argument("kills", type=int, metavar="N", help="kills in the record at the end, earlier ones included")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "outputs" / "chaos")
     parser.add_argument("--seed", type=int, help="of the choice of ranks and moments; none: another one each time")
+    parser.add_argument("--option", action="append", default=[], metavar="--KEY=VALUE", help="another option of the run")
     parser.add_argument("--binary", help="the titan_train to run")
     parser.add_argument("--default-binary", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     binary = os.path.abspath(arguments.binary or arguments.default_binary or "titan_train")
-    chaos = Chaos(binary, arguments.folder.absolute(), arguments.seed)
+    chaos = Chaos(binary, arguments.folder.absolute(), arguments.seed, arguments.option)
     if chaos.kills:
         print(f"resuming after {len(chaos.kills)} kills")
     try:

@@ -63,11 +63,32 @@ void add_settings(CheckpointState& state, const SavedParameter& parameter, const
   add("eps", pickle::real(optimizer.eps));
   add("weight_decay", pickle::real(optimizer.weight_decay * parameter.weight_decay_multiplier));
   for (const char* key : {"amsgrad", "maximize", "capturable", "differentiable"}) add(key, pickle::boolean(false));
-  add("decoupled_weight_decay", pickle::boolean(optimizer.name == "AdamW"));
+  add("decoupled_weight_decay", pickle::boolean(optimizer.name != "Adam"));
   const bool fused = optimizer.implementation == OptimizerImplementation::fused;
   const bool foreach = optimizer.implementation == OptimizerImplementation::foreach;
   add("fused", fused ? pickle::boolean(true) : pickle::none());
   add("foreach", fused ? pickle::none() : pickle::boolean(foreach));
+}
+
+/// The same of torch.optim.Muon.
+void add_muon_settings(CheckpointState& state, const SavedParameter& parameter, const OptimizerSection& optimizer,
+                       double lr) {
+  const auto add = [&](const char* key, const PickleRef& value) {
+    state.values.push_back({fmt::format("optimizer.param_groups.{}.{}", parameter.name, key), value_blob(value)});
+  };
+  const MuonSection& muon = optimizer.muon;
+  const double peak = muon.lr * parameter.lr_multiplier;
+  std::vector<PickleRef> coefficients;
+  for (const double coefficient : muon.ns_coefficients) coefficients.push_back(pickle::real(coefficient));
+  add("lr", pickle::real(peak * (lr / optimizer.lr)));
+  add("initial_lr", pickle::real(peak));
+  add("weight_decay", pickle::real(optimizer.weight_decay * parameter.weight_decay_multiplier));
+  add("momentum", pickle::real(muon.momentum));
+  add("nesterov", pickle::boolean(muon.nesterov));
+  add("ns_coefficients", pickle::tuple(std::move(coefficients)));
+  add("eps", pickle::real(muon.eps));
+  add("ns_steps", pickle::integer(muon.ns_steps));
+  add("adjust_lr_fn", pickle::text(std::string(word_of(muon.adjust_lr_fn))));
 }
 
 /// The state of torch's LambdaLR; on load the learning rate follows from the step. `base`, `last`: learning rates
@@ -112,8 +133,9 @@ CheckpointState describe_run(std::span<const SavedParameter> parameters, const O
     for (const auto& [moment, value] : parameter.moments) {
       state.tensors.push_back({{state_key(parameter.name, moment), type, parameter.shape}, parameter.box_of, value});
     }
-    add_steps(state, parameter, progress.step);
-    add_settings(state, parameter, optimizer, lr);
+    if (parameter.counts_steps) add_steps(state, parameter, progress.step);
+    parameter.update == "Muon" ? add_muon_settings(state, parameter, optimizer, lr)
+                               : add_settings(state, parameter, optimizer, lr);
   }
   add_schedule(state, optimizer.lr * multiplier, lr * multiplier, progress.step);
   CheckpointState rest = describe_progress(progress, TorchtitanRelease::february_2026);
@@ -217,6 +239,13 @@ class Restoration {
     }
   }
 
+  /// Whether any optimizer's state of the parameter is stored.
+  bool has_state(const SavedParameter& parameter) const {
+    const std::string prefix = state_key(parameter.name, "");
+    const auto first = index_.tensors.lower_bound(prefix);
+    return first != index_.tensors.end() && first->first.starts_with(prefix);
+  }
+
   void add_moments() {
     const at::ScalarType type = dtype_of_moments(parameters_);
     for (const SavedParameter& parameter : parameters_) {
@@ -224,8 +253,9 @@ class Restoration {
       const bool has_moments = std::any_of(parameter.moments.begin(), parameter.moments.end(), [&](const auto& moment) {
         return index_.tensors.contains(state_key(parameter.name, moment.first));
       });
-      if (!has_moments && checkpoint_.verified()) {  // it was frozen in the run that saved it
-        without_moments_.push_back(parameter.name);
+      const bool has_others = !has_moments && has_state(parameter);
+      if (!has_moments && (has_others || checkpoint_.verified())) {  // or it was frozen in the run that saved it
+        (has_others ? of_other_optimizer_ : without_moments_).push_back(parameter.name);
         continue;
       }
       for (const auto& [moment, value] : parameter.moments) {
@@ -259,6 +289,11 @@ class Restoration {
       restored_.notes.push_back(
           fmt::format("it holds no moments of {}, which were frozen when it was saved: they begin from zero",
                       join(without_moments_, ", ")));
+    }
+    if (!of_other_optimizer_.empty()) {
+      restored_.notes.push_back(
+          fmt::format("it holds another optimizer's moments of {} parameters, such as {}: they begin from zero",
+                      of_other_optimizer_.size(), of_other_optimizer_.front()));
     }
     if (without > 0) {
       restored_.notes.emplace_back("it does not say how many steps the optimizer has made: as many as the run");
@@ -351,7 +386,7 @@ class Restoration {
   int64_t data_rank_, ranks_;
   std::vector<LoadTarget> targets_;
   std::vector<StepCount> steps_;  // of the parameters that this rank trains
-  std::vector<std::string> without_moments_;
+  std::vector<std::string> without_moments_, of_other_optimizer_;
   std::string prefix_;
   Restored restored_;
 };

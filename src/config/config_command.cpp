@@ -69,13 +69,19 @@ int show(const Context& context, Words arguments) {
   return kGood;
 }
 
-/// The options that end in ".`key`", otherwise the former spellings that do.
+/// The options that end in ".`key`", otherwise the former spellings that do. If one of them is in a section and the
+/// others in sections of that one (optimizer.lr, optimizer.muon.lr), only that one.
 std::vector<std::string> with_ending(const Context& context, const std::string& key) {
   std::vector<std::string> keys;
   const auto add = [&](const std::string& known) {
     if (known.ends_with("." + key)) keys.push_back(known);
   };
   for (const Option& option : context.schema.options()) add(option.key);
+  for (const std::string& outer : keys) {
+    const std::string section = outer.substr(0, outer.size() - key.size());
+    const auto is_inside = [&](const std::string& other) { return other.starts_with(section); };
+    if (std::all_of(keys.begin(), keys.end(), is_inside)) return {outer};
+  }
   if (!keys.empty()) return keys;
   for (const Alias& alias : context.schema.aliases()) add(alias.key);
   return keys;

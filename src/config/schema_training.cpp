@@ -320,6 +320,7 @@ void write_groups(OptimizerSection& optimizer, const std::vector<Record>& record
     group.match = std::get<std::string>(record.fields.at("match"));
     group.lr_multiplier = std::get<double>(record.fields.at("lr_multiplier"));
     group.weight_decay_multiplier = std::get<double>(record.fields.at("weight_decay_multiplier"));
+    group.update = choice_of<GroupUpdate>(std::get<std::string>(record.fields.at("update")));
     optimizer.param_groups.push_back(std::move(group));
   }
 }
@@ -329,7 +330,8 @@ std::vector<Record> read_groups(const OptimizerSection& optimizer) {
   for (const ParamGroup& group : optimizer.param_groups) {
     records.push_back({{{"match", Value(group.match)},
                         {"lr_multiplier", Value(group.lr_multiplier)},
-                        {"weight_decay_multiplier", Value(group.weight_decay_multiplier)}}});
+                        {"weight_decay_multiplier", Value(group.weight_decay_multiplier)},
+                        {"update", Value(std::string(word_of(group.update)))}}});
   }
   return records;
 }
@@ -354,7 +356,9 @@ void describe_optimizer_section(Schema& schema) {
   using S = OptimizerSection;
   Section optimizer(
       schema, "optimizer", "How parameters are updated.", [](auto& config) -> auto& { return config.optimizer; });
-  optimizer.add("name", &S::name, "AdamW").choices({"Adam", "AdamW"}).help("optimizer");
+  optimizer.add("name", &S::name, "AdamW")
+      .choices({"Adam", "AdamW", "Muon"})
+      .help("optimizer; Muon steps matrices of blocks, and AdamW the rest");
   optimizer.add("lr", &S::lr, 8e-4).at_least(0).help("peak learning rate");
   optimizer.add("beta1", &S::beta1, 0.9).later().at_least(0).below(1).help("decay of the first moment");
   optimizer.add("beta2", &S::beta2, 0.95).later().at_least(0).below(1).help("decay of the second moment");
@@ -384,10 +388,14 @@ void describe_optimizer_section(Schema& schema) {
       .field("match", ValueType::text, Value(), "regular expression, searched in the parameter's name")
       .field("lr_multiplier", ValueType::number, Value(1.0), "factor on the learning rate")
       .field("weight_decay_multiplier", ValueType::number, Value(1.0), "factor on the weight decay")
+      .field("update", ValueType::text, Value("by_kind"),
+             "with Muon: adamw or muon; by_kind: muon for matrices of blocks")
       .help("tables `[[optimizer.param_groups]]`: parameters whose name matches get other rates");
   groups.fields[0].not_empty().rule("a regular expression of at most 1000 bytes", pattern_problem);
   groups.fields[1].at_least(0);
   groups.fields[2].at_least(0);
+  groups.fields[3].choices(words_of<GroupUpdate>());
+  describe_muon(schema);
 }
 
 void describe_lr_scheduler(Schema& schema) {

@@ -65,13 +65,16 @@ void check_batch(const JobConfig& config, const Origins& origins, Problems& prob
 
 void check_optimizer(const JobConfig& config, const Origins& origins, Problems& problems) {
   const OptimizerSection& optimizer = config.optimizer;
-  if (optimizer.name == "AdamW" && optimizer.lr * optimizer.weight_decay > 1) {
+  const auto check_decay = [&](const char* key, double lr) {
+    if (lr * optimizer.weight_decay <= 1) return;
     problems.push_back(origins.problem(
-        origins.is_set("optimizer.weight_decay") ? "optimizer.weight_decay" : "optimizer.lr",
-        fmt::format("optimizer.weight_decay = {} times optimizer.lr = {} is above 1: every step would flip the weights",
-                    optimizer.weight_decay, optimizer.lr),
+        origins.is_set("optimizer.weight_decay") ? "optimizer.weight_decay" : key,
+        fmt::format("optimizer.weight_decay = {} times {} = {} is above 1: every step would flip the weights",
+                    optimizer.weight_decay, key, lr),
         "lower one of them (0.1 is the usual weight decay; 0 switches it off)"));
-  }
+  };
+  if (optimizer.name != "Adam") check_decay("optimizer.lr", optimizer.lr);
+  if (optimizer.name == "Muon") check_decay("optimizer.muon.lr", optimizer.muon.lr);
   bool pipeline = config.parallelism.pipeline_parallel_degree > 1;
   if (optimizer.early_step_in_backward && pipeline) {
     problems.push_back(origins.problem("optimizer.early_step_in_backward",

@@ -6,6 +6,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/job/parameter_groups.h"
+#include "titan/job/updates.h"
 
 namespace titan {
 namespace {
@@ -88,6 +89,9 @@ SequenceShare make_sequence_share(const JobConfig& config, const MeshPlace& plac
 
 PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place, bool on_gpu) {
   PlanRequest request(config);
+  request.updates = update_descriptions(config.optimizer);
+  request.update_of = [choice = update_choice(config.optimizer)](
+                          const UnitDescription& unit, const ParameterSpec& spec) { return choice(unit.role, spec); };
   request.float8 = float8_options(config);
   request.recompute = make_recompute_selection(config);
   request.place = place;

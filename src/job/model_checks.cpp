@@ -8,6 +8,7 @@
 #include "titan/job/job.h"
 #include "titan/job/parameter_groups.h"
 #include "titan/job/pipeline_job.h"
+#include "titan/job/updates.h"
 
 namespace titan {
 namespace {
@@ -133,6 +134,7 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
     for (const UnitDescription& unit : model.units) {
       for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
     }
+    for (Problem& problem : update_problems(config, model, origins)) problems.push_back(std::move(problem));
   } catch (const Error& error) {
     problems = check_degrees(nullptr, config, origins);
     problems.push_back(model_problem(config, origins, error.what()));

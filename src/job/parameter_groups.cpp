@@ -1,13 +1,41 @@
 #include "titan/job/parameter_groups.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <regex>
+#include <set>
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 
 namespace titan {
+namespace {
+
+/// What the user may have meant by a pattern that matches nothing: parts of names between dots that are spelled like
+/// it.
+std::string names_near(const std::string& pattern, const std::vector<std::string>& names) {
+  std::string word;
+  for (const char letter : pattern) {
+    if (std::string_view("^$\\()[]*+?|{}").find(letter) == std::string_view::npos) word += letter;
+  }
+  const auto dots = std::count(word.begin(), word.end(), '.');
+  std::set<std::string> parts;  // of as many components as the pattern: others are too far from it
+  for (const std::string& name : names) {
+    const std::vector<std::string> components = split(name, '.');
+    const auto length = static_cast<size_t>(dots) + 1;
+    for (size_t first = 0; first + length <= components.size(); ++first) {
+      const std::vector<std::string> part(components.begin() + static_cast<std::ptrdiff_t>(first),
+                                          components.begin() + static_cast<std::ptrdiff_t>(first + length));
+      parts.insert(join(part, "."));
+    }
+  }
+  const std::vector<std::string> all(parts.begin(), parts.end()), close = nearest(word, all);
+  if (!close.empty()) return fmt::format("did you mean {}?", join(close, ", "));
+  return fmt::format("names look like {}", names.empty() ? "(none)" : names.front());
+}
+
+}  // namespace
 
 std::vector<ParameterGroup> assign_parameter_groups(const std::vector<std::string>& names,
                                                     const std::vector<ParamGroup>& patterns) {
@@ -36,8 +64,8 @@ std::vector<ParameterGroup> assign_parameter_groups(const std::vector<std::strin
                                        doubly[0], patterns[earlier].match, patterns[p].match, others));
       }
       if (group.members.empty() && shared.empty()) {
-        problems.push_back(fmt::format("the pattern \"{}\" matches no parameter; names look like {}", patterns[p].match,
-                                       names.empty() ? "(none)" : names.front()));
+        problems.push_back(fmt::format("the pattern \"{}\" matches no parameter; {}", patterns[p].match,
+                                       names_near(patterns[p].match, names)));
       }
     } catch (const std::regex_error&) {
       problems.push_back(fmt::format("\"{}\" is not a regular expression", patterns[p].match));

@@ -1,7 +1,12 @@
 #include "titan/optimize/optimizer.h"
 
+#include <map>
+#include <string>
+
 #include "titan/base/error.h"
+#include "titan/job/updates.h"
 #include "titan/optimize/adam.h"
+#include "titan/optimize/muon.h"
 
 namespace titan {
 namespace {
@@ -9,6 +14,36 @@ namespace {
 [[noreturn]] void refuse(const Parameter& parameter) {
   throw InvariantError(
       fmt::format("internal error: the optimizer of {} computes no updates of whole matrices", parameter.name()));
+}
+
+MuonStatistics statistics_of(const Plan& plan) {
+  MuonStatistics result;
+  result.matrices = plan.numbered_parameters;
+  const int64_t first = plan.first_of_statistic(plan.first_update_statistic);
+  result.numel = plan.statistics_numel() - first;
+  for (size_t i = plan.first_update_statistic; i < plan.statistics.size(); ++i) {
+    const std::string& name = plan.statistics[i].name;
+    if (!name.starts_with(kUpdateRms)) continue;
+    result.of_kind[name.substr(std::string_view(kUpdateRms).size())] = plan.first_of_statistic(i) - first;
+  }
+  for (const WeightGroupPlan& group : plan.groups) {
+    for (const ParameterPlan& parameter : group.parameters) result.number[parameter.spec.name] = parameter.number;
+  }
+  return result;
+}
+
+std::unique_ptr<Optimizer> make_muon(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
+                                     const Plan& plan, uint64_t rounding_seed, std::shared_ptr<HostOffload> offload) {
+  std::map<std::string, bool> whole;
+  for (const WeightGroupPlan& group : plan.groups) {
+    for (const ParameterPlan& parameter : group.parameters) {
+      whole[parameter.spec.name] = plan.request.updates[parameter.update].whole_matrices;
+    }
+  }
+  std::vector<bool> by_muon;
+  for (const Parameter* parameter : parameters) by_muon.push_back(whole.at(parameter->name()));
+  return std::make_unique<MuonOptimizer>(std::move(parameters), groups, by_muon, plan.request.optimizer, rounding_seed,
+                                         std::move(offload), statistics_of(plan));
 }
 
 }  // namespace
@@ -23,6 +58,9 @@ std::unique_ptr<Optimizer> make_optimizer(std::vector<Parameter*> parameters, co
                                           const Plan& plan, uint64_t rounding_seed,
                                           std::shared_ptr<HostOffload> offload) {
   const OptimizerSection& options = plan.request.optimizer;
+  if (options.name == "Muon") {
+    return make_muon(std::move(parameters), groups, plan, rounding_seed, std::move(offload));
+  }
   TITAN_CHECK(options.name == "Adam" || options.name == "AdamW", options.name);
   return std::make_unique<AdamOptimizer>(std::move(parameters), groups, options, rounding_seed, std::move(offload));
 }

@@ -14,9 +14,10 @@ KILLS = 25
 
 
 class Chaos(BehaviourTest):
-    def chaos(self, kills: int) -> str:
+    def chaos(self, kills: int, *words: str) -> str:
+        folder = self.folder / "chaos"
         done = subprocess.run(
-            [ROOT / "scripts" / "chaos.sh", str(kills), "--folder", self.folder / "chaos", "--binary", self.program],
+            [ROOT / "scripts" / "chaos.sh", str(kills), "--folder", folder, "--binary", self.program, *words],
             capture_output=True,
             text=True,
             check=False,
@@ -40,6 +41,10 @@ class Chaos(BehaviourTest):
         self.assertGreaterEqual(2 * sum(kill["in_save"] for kill in record), KILLS)
         steps = [kill["committed"] for kill in record]
         self.assertEqual(steps, sorted(steps))
+
+    def test_kills_of_a_run_with_muon_lose_nothing(self):
+        kills = 100 if os.environ.get("TITAN_TEST_FULL") else 10
+        self.assertIn("bit for bit", self.chaos(kills, "--option=--optimizer.name=Muon"))
 
     def test_what_was_changed_on_disk_between_two_runs_is_not_taken_for_a_resumed_run(self):
         self.chaos(2)

@@ -57,6 +57,13 @@ TEST(ParameterGroups, APatternThatMatchesNothingIsAnErrorThatShowsAName) {
   EXPECT_NE(text.find("tok_embeddings.weight"), std::string::npos) << text;
 }
 
+TEST(ParameterGroups, APatternThatMatchesNothingIsAnErrorThatShowsTheNearestNames) {
+  const auto near = [](const char* match) { return refusal({pattern(match)}); };
+  EXPECT_NE(near("attenton_norm").find("did you mean attention_norm"), std::string::npos) << near("attenton_norm");
+  EXPECT_NE(near("attention.wk$").find("did you mean attention.wq"), std::string::npos) << near("attention.wk$");
+  EXPECT_NE(near("^tok_embedding.weigth").find("did you mean tok_embeddings.weight"), std::string::npos);
+}
+
 TEST(ParameterGroups, AParameterMatchedTwiceIsAnErrorThatNamesBothPatterns) {
   const std::string text = refusal({pattern("norm"), pattern("layers")});
   EXPECT_NE(text.find("layers.0.attention_norm.weight is matched by both \"norm\" and \"layers\""), std::string::npos)

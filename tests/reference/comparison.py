@@ -14,7 +14,7 @@ from torch import Tensor
 from dump import DumpError, StepDump
 from llama import Llama
 from shapes import Shape
-from training import Adam, Recipe, clip_coefficient, forward_backward, total_norm, train_step
+from training import Recipe, clip_coefficient, forward_backward, make_optimizer, total_norm, train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Yardstick:
 
     def check_updates(self, dumps: list[StepDump], tolerance: Tolerance) -> list[Finding]:
         """Clipping and optimizer alone: every update recomputed from the dumped weights and gradients."""
-        optimizer = Adam(self.recipe, {name: p.to(self.dtype) for name, p in dumps[0].parameters.items()})
+        optimizer = make_optimizer(self.recipe, {name: p.to(self.dtype) for name, p in dumps[0].parameters.items()})
         findings = []
         for step, dump in enumerate(dumps, start=1):
             norm = total_norm(dump.gradients).item()
@@ -131,7 +131,7 @@ class Yardstick:
     def check_training(self, dumps: list[StepDump], tolerance: Tolerance) -> list[Finding]:
         """Losses of a training run of the reference's own, from the first step's weights and the dumped tokens."""
         model = self.model(dumps[0].parameters)
-        optimizer = Adam(self.recipe, {name: p.detach() for name, p in model.named_parameters()})
+        optimizer = make_optimizer(self.recipe, {name: p.detach() for name, p in model.named_parameters()})
         findings = []
         for step, dump in enumerate(dumps, start=1):
             expected = train_step(model, optimizer, dump.tokens, dump.labels)

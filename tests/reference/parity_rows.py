@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from comparison import Tolerance
 from shapes import FLAVORS, Shape
 from training import Recipe
 
@@ -36,6 +37,7 @@ class Row:
     length: int = 48
     precision: tuple[str, ...] = FLOAT32
     flags: tuple[str, ...] = ()
+    tolerance: Tolerance = Tolerance()
 
     def shape(self, vocab: int) -> Shape:
         """The reference's model. The vocabulary follows the tokenizer, so it comes from the dump."""
@@ -63,6 +65,7 @@ class Row:
             f"--training.local_batch_size={self.local_batch}",
             f"--training.global_batch_size={self.global_batch}",
             f"--training.seq_len={self.length}",
+            *(self.muon_words() if recipe.optimizer == "Muon" else []),
             *self.precision,
             "--training.device=cpu",
             "--debug.seed=7",
@@ -73,7 +76,19 @@ class Row:
         ]
         return words
 
+    def muon_words(self) -> list[str]:
+        recipe = self.recipe
+        return [
+            f"--optimizer.muon.lr={recipe.muon_lr}",
+            f"--optimizer.muon.momentum={recipe.momentum}",
+            f"--optimizer.muon.nesterov={str(recipe.nesterov).lower()}",
+            f"--optimizer.muon.adjust_lr_fn={recipe.adjust_lr_fn}",
+            "--optimizer.muon.dtype=float32",
+        ]
 
+
+# The iteration in fp32 against float64: its slope of 485 at zero carries roundings into small singular values.
+MUON = Tolerance(update=2e-6)
 TIED = SMALL | {"vocab": 4096}
 FLOAT32_ROWS = (
     Row("llama2, every head its own key", "llama2", sizes=UNGROUPED),
@@ -89,6 +104,9 @@ FLOAT32_ROWS = (
         recipe=Recipe(steps=STEPS, optimizer="Adam", decay_ratio=0.6, decay_type="cosine", min_lr_factor=0.1)),
     Row("three microbatches a step", "llama3", local_batch=2, global_batch=6),
     Row("clipped hard, other betas", "llama3", recipe=Recipe(steps=STEPS, max_norm=0.05, beta1=0.8, beta2=0.99, eps=1e-6)),
+    Row("Muon, clipped, ten steps", "llama3", recipe=Recipe(optimizer="Muon"), tolerance=MUON),
+    Row("Muon with AdamW's size of updates, without Nesterov", "llama3", global_batch=4,
+        recipe=Recipe(steps=STEPS, optimizer="Muon", muon_lr=1e-3, nesterov=False, adjust_lr_fn="match_rms_adamw"), tolerance=MUON),
     Row("everything recomputed", "llama3_1", flags=("--activation_checkpoint.mode=full",)),
     Row("documents kept apart", "llama3", "debugmodel_flex_attn", length=256, local_batch=2, global_batch=4),
 )  # fmt: skip

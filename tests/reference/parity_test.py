@@ -71,7 +71,7 @@ class Parity(unittest.TestCase):
         for row in FLOAT32_ROWS:
             with self.subTest(row=row.name):
                 run = self.run_row(row)
-                self.expect(row, run.yardstick.check_all(run.dumps) + run.check_metrics())
+                self.expect(row, run.yardstick.check_all(run.dumps, row.tolerance) + run.check_metrics())
 
     def test_bfloat16_training_stays_as_close_as_rounding_allows(self):
         for row in BFLOAT16_ROWS:

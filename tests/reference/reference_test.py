@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import unittest
+import unittest.mock
 
 import torch
 from torch.nn import functional
@@ -184,6 +186,35 @@ class Optimizers(unittest.TestCase):
                     theirs.grad = gradient
                     expected.step()
                 torch.testing.assert_close(ours["w"], theirs.detach(), rtol=1e-12, atol=1e-14)
+
+    def test_muon_agrees_with_the_library_whose_iteration_is_done_in_float64(self):
+        # torch iterates in bfloat16; its own function is run here without that conversion.
+        from torch.optim import _muon
+
+        source = inspect.getsource(_muon._zeropower_via_newtonschulz)
+        self.assertIn("grad.bfloat16()", source)
+        names = dict(vars(_muon))
+        exec(source.replace("grad.bfloat16()", "grad.clone()"), names)
+        for adjust in ("original", "match_rms_adamw"):
+            for shape, nesterov in ((5, 7), True), ((9, 4), False), ((6, 6), True):
+                with self.subTest(adjust=adjust, shape=shape), unittest.mock.patch.object(
+                    _muon, "_zeropower_via_newtonschulz", names["_zeropower_via_newtonschulz"]
+                ):
+                    generator = torch.Generator().manual_seed(8)
+                    recipe = Recipe(optimizer="Muon", nesterov=nesterov, adjust_lr_fn=adjust, muon_lr=0.03)
+                    name = "layers.0.attention.wq.weight"
+                    ours = {name: torch.randn(shape, dtype=torch.float64, generator=generator)}
+                    theirs = ours[name].clone().requires_grad_()
+                    optimizer = training.make_optimizer(recipe, ours)
+                    expected = torch.optim.Muon(
+                        [theirs], lr=0.03, weight_decay=0.1, momentum=0.95, nesterov=nesterov, adjust_lr_fn=adjust
+                    )
+                    for _ in range(10):
+                        gradient = torch.randn(shape, dtype=torch.float64, generator=generator)
+                        optimizer.step(ours, {name: gradient}, recipe.lr)
+                        theirs.grad = gradient
+                        expected.step()
+                    torch.testing.assert_close(ours[name], theirs.detach(), rtol=1e-10, atol=1e-12)
 
     def test_clipping_agrees_with_the_library_above_and_below_the_limit(self):
         for scale in (0.01, 10.0):

@@ -31,6 +31,10 @@ class Recipe:
     decay_ratio: float | None = None
     decay_type: str = "linear"
     min_lr_factor: float = 0.0
+    muon_lr: float = 0.02
+    momentum: float = 0.95
+    nesterov: bool = True
+    adjust_lr_fn: str = "original"
 
     def lr_at(self, step: int) -> float:
         """Learning rate used in `step`, which counts from 1."""
@@ -110,6 +114,54 @@ class Adam:
             parameter -= lr * mean / (deviation + recipe.eps)
 
 
+def orthogonalised(matrix: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
+    """The Newton-Schulz iteration with the published coefficients, in the matrix's dtype."""
+    x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    x = x / max(float(x.square().sum().sqrt()), eps)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
+    return x.T if matrix.shape[0] > matrix.shape[1] else x
+
+
+def is_block_matrix(name: str, parameter: Tensor) -> bool:
+    return name.startswith("layers.") and parameter.ndim == 2
+
+
+class Muon:
+    """Muon for the matrices of blocks, AdamW for everything else."""
+
+    def __init__(self, recipe: Recipe, parameters: dict[str, Tensor]):
+        self.recipe = recipe
+        self.momenta = {n: torch.zeros_like(p) for n, p in parameters.items() if is_block_matrix(n, p)}
+        others = {name: p for name, p in parameters.items() if name not in self.momenta}
+        self.adam = Adam(dataclasses.replace(recipe, optimizer="AdamW"), others)
+
+    @property
+    def steps(self) -> int:
+        return self.adam.steps
+
+    @torch.no_grad()
+    def step(self, parameters: dict[str, Tensor], gradients: dict[str, Tensor], lr: float) -> None:
+        """Changes `parameters` in place; `lr` is AdamW's, of which Muon's has the schedule."""
+        recipe = self.recipe
+        self.adam.step({n: p for n, p in parameters.items() if n not in self.momenta}, gradients, lr)
+        lr = recipe.muon_lr * lr / recipe.lr
+        for name, momentum in self.momenta.items():
+            parameter, gradient = parameters[name], gradients[name]
+            momentum *= recipe.momentum
+            momentum += (1 - recipe.momentum) * gradient
+            mean = (1 - recipe.momentum) * gradient + recipe.momentum * momentum if recipe.nesterov else momentum
+            rows, columns = parameter.shape
+            ratio = max(1, rows / columns) ** 0.5 if recipe.adjust_lr_fn == "original" else 0.2 * max(rows, columns) ** 0.5
+            parameter *= 1 - lr * recipe.weight_decay
+            parameter -= lr * ratio * orthogonalised(mean)
+
+
+def make_optimizer(recipe: Recipe, parameters: dict[str, Tensor]) -> Adam | Muon:
+    return (Muon if recipe.optimizer == "Muon" else Adam)(recipe, parameters)
+
+
 @dataclasses.dataclass
 class Step:
     loss: float
@@ -129,7 +181,7 @@ def forward_backward(model: Llama, tokens: Tensor, labels: Tensor, autocast: tor
     return Step(loss.item(), total_norm(gradients).item(), logits.detach(), gradients)
 
 
-def train_step(model: Llama, optimizer: Adam, tokens: Tensor, labels: Tensor) -> Step:
+def train_step(model: Llama, optimizer: Adam | Muon, tokens: Tensor, labels: Tensor) -> Step:
     """One whole step: gradients, clipping, update. Returns what was computed before the update."""
     result = forward_backward(model, tokens, labels)
     recipe = optimizer.recipe

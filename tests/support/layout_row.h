@@ -45,8 +45,10 @@ struct LayoutRow {
   std::vector<MeshAxis> second_axes;  // over which that group is sharded
   bool loss_parallel = true;
   double max_norm = 1.0;
-  bool whole_matrices = false;  // stepped by the optimizer of support/whole_matrices.h
-  bool side_channel = false;    // the model of support/side_channel.h
+  bool whole_matrices = false;                    // stepped by the optimizer of support/whole_matrices.h
+  bool muon = false;                              // stepped by Muon
+  std::function<void(PlanRequest&)> change = {};  // made first to the request; the same for equal other members
+  bool side_channel = false;                      // the model of support/side_channel.h
   double side_factor = 0.5;
   bool step_in_backward = false;  // gradients are gone when the step is over, and are not handed out
   bool graphs = false;            // blocks are recorded and replayed
@@ -121,6 +123,7 @@ inline void update_whole_matrices(PlanRequest& request) {
 inline PlanRequest matrix_plan(const LayoutRow& row, const MeshPlace& place) {
   PlanRequest request;
   if (row.whole_matrices) update_whole_matrices(request);
+  if (row.change) row.change(request);
   request.samples = row.global_batch / (row.replicate * row.shard * row.accumulation);
   request.sequence_length = row.length;
   request.accumulation = row.accumulation;

@@ -11,7 +11,7 @@
 namespace titan {
 namespace {
 
-double relative(double a, double b) { return std::abs(a - b) / std::abs(b); }
+double relative(double a, double b) { return a == b ? 0 : std::abs(a - b) / std::abs(b); }
 
 }  // namespace
 
@@ -42,13 +42,15 @@ const RankResult& reference_of(const LayoutRow& row) {
   single.sizes = row.sizes;
   single.frozen = row.frozen;
   single.whole_matrices = row.whole_matrices;
+  single.muon = row.muon;
+  single.change = row.change;
   single.side_channel = row.side_channel;
   static std::map<std::string, RankResult> known;
   RankResult& result =
-      known[fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", single.tied, single.unequal_masks,
+      known[fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", single.tied, single.unequal_masks,
                         name(single.compute), join(single.keep_fp32, ","), single.global_batch, single.sizes.dim,
                         single.sizes.n_layers, single.sizes.vocab_size, single.documents, single.length, single.frozen,
-                        single.whole_matrices, single.side_channel)];
+                        single.whole_matrices, single.muon, single.side_channel)];
   const bool only_gradients = single.compute == ElementType::bfloat16;  // losses have no bound there
   if (result.losses.empty()) result = train_ranks(single, only_gradients ? 1 : compared_steps())[0];
   return result;

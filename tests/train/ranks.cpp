@@ -18,6 +18,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/ops/fused_kernels.h"
+#include "titan/optimize/muon.h"
 #include "titan/plan/plan.h"
 #include "titan/schedule/action.h"
 #include "titan/schedule/pipeline_plan.h"
@@ -154,6 +155,9 @@ class RankRun {
     for (size_t i = 0; i < assembly_.parameters.size(); ++i) all.members.push_back(i);
     if (row.whole_matrices) {
       optimizer_ = std::make_unique<WholeMatrixOptimizer>(assembly_.parameters, result_.plan);
+    } else if (row.muon) {
+      optimizer_ =
+          make_optimizer(assembly_.parameters, {all}, result_.plan, row.rounding_seed, assembly_.optimizer_offload);
     } else {
       optimizer_ = std::make_unique<AdamOptimizer>(assembly_.parameters, std::vector{all}, with_states(row.state),
                                                    row.rounding_seed, assembly_.optimizer_offload);
@@ -179,7 +183,12 @@ class RankRun {
       if (action.group < 0) return note_gradients(assembly_.parameters);
       note_gradients(assembly_.group_parameters[static_cast<size_t>(action.group)]);
     };
+    std::map<std::string, at::Tensor> initial;
+    if (row_.muon) initial = whole_weights();
     for (int64_t step = 1; step <= steps; ++step) {
+      if (step == 2 && row_.muon) {
+        for (const auto& [name, weight] : whole_weights()) result_.first_update[name] = weight - initial.at(name);
+      }
       if (step == 2) made_.reset_traffic();
       for (const auto& host_offload : {assembly_.offload, assembly_.activation_offload, assembly_.optimizer_offload}) {
         if (step == 2 && host_offload) host_offload->reset();
@@ -202,6 +211,9 @@ class RankRun {
     if (const auto* whole = dynamic_cast<const WholeMatrixOptimizer*>(optimizer_.get())) {
       result_.updated_matrices = whole->updated();
     }
+    if (const auto* muon = dynamic_cast<const MuonOptimizer*>(optimizer_.get())) {
+      result_.updated_matrices = muon->orthogonalised_matrices();
+    }
     result_.moment_bytes_held = optimizer_->state_bytes();
     for (const auto& parameter : assembly_.model->parameter_handles()) {
       Communicator* world = communicators_.world.get();
@@ -215,13 +227,20 @@ class RankRun {
         }
         result_.gradients[parameter->name()] = whole;
       }
-      result_.weights[parameter->name()] = gather_logical(*parameter, parameter->master, world, at::kCPU);
     }
+    result_.weights = whole_weights();
     calls_.write(row_, world_.rank, result_);
     return std::move(result_);
   }
 
  private:
+  std::map<std::string, at::Tensor> whole_weights() {
+    std::map<std::string, at::Tensor> weights;
+    for (const auto& parameter : assembly_.model->parameter_handles()) {
+      weights[parameter->name()] = gather_logical(*parameter, parameter->master, communicators_.world.get(), at::kCPU);
+    }
+    return weights;
+  }
   void note_traffic() {
     result_.traffic = traffic_of(made_);
     result_.reported = check_traffic(result_.plan, made_).differences;

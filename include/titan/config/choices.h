@@ -40,6 +40,19 @@ enum class Float8Recipe {
 
 enum class OptimizerImplementation { for_loop, foreach, fused };
 
+/// Which optimizer steps the parameters of a group if optimizer.name is Muon.
+enum class GroupUpdate {
+  by_kind,  // Muon for matrices of blocks, AdamW for everything else
+  adamw,
+  muon,
+};
+
+/// How Muon's learning rate depends on the shape of a matrix.
+enum class MuonRate {
+  original,         // × √max(1, rows / columns)
+  match_rms_adamw,  // × 0.2·√max(rows, columns): updates as large as AdamW's
+};
+
 enum class DecayType { linear, sqrt, cosine };
 
 /// The word of each value, in the order of help.
@@ -48,6 +61,12 @@ inline constexpr std::array<std::pair<Choice, std::string_view>, 0> kChoiceWords
 template <>
 inline constexpr auto kChoiceWords<ElementType> = std::to_array<std::pair<ElementType, std::string_view>>(
     {{ElementType::float32, "float32"}, {ElementType::bfloat16, "bfloat16"}});
+template <>
+inline constexpr auto kChoiceWords<GroupUpdate> = std::to_array<std::pair<GroupUpdate, std::string_view>>(
+    {{GroupUpdate::by_kind, "by_kind"}, {GroupUpdate::adamw, "adamw"}, {GroupUpdate::muon, "muon"}});
+template <>
+inline constexpr auto kChoiceWords<MuonRate> = std::to_array<std::pair<MuonRate, std::string_view>>(
+    {{MuonRate::original, "original"}, {MuonRate::match_rms_adamw, "match_rms_adamw"}});
 template <>
 inline constexpr auto kChoiceWords<ReshardPolicy> = std::to_array<std::pair<ReshardPolicy, std::string_view>>(
     {{ReshardPolicy::standard, "default"}, {ReshardPolicy::always, "always"}, {ReshardPolicy::never, "never"}});

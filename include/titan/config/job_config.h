@@ -95,10 +95,24 @@ struct ParamGroup {
   std::string match;  ///< regular expression (ECMAScript), may match anywhere in the parameter's name
   double lr_multiplier{};
   double weight_decay_multiplier{};
+  GroupUpdate update{};  ///< which optimizer steps them
+};
+
+/// Of the matrices that Muon steps; optimizer.weight_decay and the schedule are shared with AdamW.
+struct MuonSection {
+  double lr{};  ///< peak learning rate, before the factor of adjust_lr_fn
+  double momentum{};
+  bool nesterov{};
+  std::vector<double> ns_coefficients;  ///< of the Newton–Schulz iteration: X ← aX + (bA + cA²)X with A = XXᵀ
+  int64_t ns_steps{};
+  double eps{};
+  MuonRate adjust_lr_fn{};
+  ElementType dtype{};            ///< of the iteration, and of matrices and updates on their way between ranks
+  int64_t singular_value_freq{};  ///< steps between two measurements of an update's largest singular value; 0: none
 };
 
 struct OptimizerSection {
-  std::string name;  ///< Adam or AdamW
+  std::string name;  ///< Adam, AdamW or Muon, which steps with AdamW what it does not take
   double lr{};
   double beta1{};
   double beta2{};
@@ -109,6 +123,7 @@ struct OptimizerSection {
   ElementType state_dtype{};  ///< of the moments
   bool offload{};
   std::vector<ParamGroup> param_groups;
+  MuonSection muon;
 };
 
 struct LrSchedulerSection {

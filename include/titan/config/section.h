@@ -169,6 +169,7 @@ class Section {
 void describe_job(Schema& schema);
 void describe_model(Schema& schema);
 void describe_optimizer(Schema& schema);
+void describe_muon(Schema& schema);  // called by describe_optimizer, after the section it belongs to
 void describe_training(Schema& schema);
 void describe_parallelism(Schema& schema);
 void describe_checkpoint(Schema& schema);

@@ -1,0 +1,37 @@
+// Which optimizer steps which parameter, and what a plan knows of each: PlanRequest::updates and update_of.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "titan/config/problem.h"
+#include "titan/plan/description.h"
+#include "titan/plan/update.h"
+
+namespace titan {
+
+/// Index of each update if optimizer.name is "Muon"; any other optimizer has the first alone.
+inline constexpr size_t kAdamUpdate = 0, kMuonUpdate = 1;
+
+std::vector<UpdateDescription> update_descriptions(const OptimizerSection& optimizer);
+
+/// Names of the statistics of Muon's updates: of each kind of matrix ("wq": the last part of its name) the root mean
+/// square of the orthogonalised updates; the largest singular value of one update, and the number of that matrix.
+inline constexpr const char* kUpdateRms = "update_rms.";
+inline constexpr const char* kSingularValue = "update_singular_value";
+inline constexpr const char* kMeasuredMatrix = "update_measured_matrix";
+std::string kind_of_matrix(const std::string& name);
+
+/// Floating-point operations of the Newton–Schulz iterations of a matrix [rows, columns], computed with full products.
+double newton_schulz_operations(int64_t steps, int64_t rows, int64_t columns);
+
+/// The index of the update that steps a parameter of a unit of this role: Muon's for matrices of blocks, unless a
+/// parameter group says otherwise.
+std::function<size_t(UnitRole, const ParameterSpec&)> update_choice(const OptimizerSection& optimizer);
+
+/// Problems of optimizer.name = "Muon" with other options, and of parameter groups that ask Muon for what it does not
+/// step; of groups that name an update without Muon.
+std::vector<Problem> update_problems(const JobConfig& config, const ModelDescription& model, const Origins& origins);
+
+}  // namespace titan

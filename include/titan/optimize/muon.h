@@ -1,0 +1,102 @@
+// Muon, with AdamW for what it does not step. Step t, gradient g after clipping, matrix p [rows, columns]:
+//   m ← m + (1 − µ)(g − m);  u = g + µ(m − g) with Nesterov, else m;  o = orthogonalised(u)
+//   p ← p·(1 − lr·wd) − lr·ratio·o,  ratio = √max(1, rows/columns) or 0.2·√max(rows, columns)
+// as torch.optim.Muon of torch 2.11 (Jordan et al. 2024; the second ratio: Liu et al., "Muon is scalable for LLM
+// training", 2025). o needs the whole matrix: Optimizer::matrix_updates.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "titan/optimize/adam.h"
+#include "titan/optimize/optimizer.h"
+#include "titan/optimize/orthogonalise.h"
+
+namespace titan {
+
+/// What Optimizer::statistics needs to know of the plan.
+struct MuonStatistics {
+  std::map<std::string, int64_t> of_kind;  // index of update_rms.KIND (job/updates.h)
+  std::map<std::string, size_t> number;    // of each matrix of this rank, among those of the whole model
+  size_t matrices = 0;                     // of the whole model
+  int64_t numel = 0;                       // of the result; 0: none
+};
+
+class MuonOptimizer : public Optimizer {
+ public:
+  /// `by_muon`: for each parameter whether Muon steps it. The others as AdamOptimizer.
+  MuonOptimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
+                const std::vector<bool>& by_muon, const OptimizerSection& options, uint64_t rounding_seed = 0,
+                std::shared_ptr<HostOffload> offload = nullptr, MuonStatistics statistics = {});
+
+  void step(int64_t step, double lr, const StepControl& control) override;
+  /// A matrix that several ranks hold is stepped by `step` alone.
+  void step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control) override;
+
+  /// Of a matrix its momentum.
+  std::vector<at::Tensor> moments(size_t index) const override;
+  /// Undefined for a matrix: nothing depends on the number.
+  const at::Tensor& applied_steps(size_t index) const override;
+  int64_t state_bytes() const override;
+  at::Tensor statistics() const override { return measured_; }
+
+  at::Tensor matrix_part(Parameter& parameter, int64_t step, const StepControl& control) override;
+  std::vector<at::Tensor> matrix_updates(std::span<Parameter* const> parameters,
+                                         std::span<const at::Tensor> matrices) override;
+  void take_matrix_update(Parameter& parameter, const at::Tensor& part) override;
+
+  /// How many matrices this rank has orthogonalised.
+  int64_t orthogonalised_matrices() const { return orthogonalised_; }
+
+ private:
+  struct Matrix {
+    Parameter* parameter = nullptr;
+    double lr_multiplier = 1, weight_decay = 0;
+    double ratio = 1;     // of the learning rate, by shape
+    at::Tensor momentum;  // on the host if moments are offloaded
+    at::Tensor update;    // this rank's part, until `step` has applied it
+  };
+  struct Fetched {
+    at::Tensor momentum;
+    AsyncCopy copy;
+  };
+  Matrix& matrix_of(const Parameter& parameter) { return matrices_[by_parameter_.at(&parameter)]; }
+  /// Forgets the last step's statistics when the first matrix of another comes.
+  void begin(int64_t step);
+  void measure(const Parameter& parameter, const at::Tensor& update);
+  void step_matrices(std::span<Matrix* const> matrices, int64_t step, double lr, const StepControl& control);
+  /// Updates of matrices that this rank has whole.
+  void update(std::span<Matrix* const> matrices, int64_t step, const StepControl& control);
+  void apply(Matrix& matrix, int64_t step, double lr, const StepControl& control);
+  /// The momentum on the device; that of the next matrix is on its way when this returns.
+  at::Tensor momentum_on_device(Matrix& matrix);
+  Fetched fetch(const Matrix& matrix);
+  void keep_on_host(const Matrix& matrix, const at::Tensor& momentum);
+
+  MuonSection options_;
+  NewtonSchulz iteration_;
+  double base_lr_;  // the schedule's peak, of which the given rate is a share
+  uint64_t rounding_seed_;
+  std::shared_ptr<HostOffload> offload_;
+  std::vector<Matrix> matrices_;
+  std::map<const Parameter*, size_t> by_parameter_;  // of matrices_
+  std::vector<std::optional<size_t>> in_adam_;       // of each parameter: its index there
+  std::vector<size_t> in_muon_;                      // its index in matrices_ if it is not there
+  std::unique_ptr<AdamOptimizer> adam_;
+  std::map<size_t, Fetched> fetched_;       // momenta on their way to the device
+  mutable std::vector<AsyncCopy> returns_;  // and to the host
+  at::Tensor no_steps_;                     // undefined
+  int64_t orthogonalised_ = 0;
+  MuonStatistics statistics_;
+  at::Tensor measured_;  // fp64 [statistics_.numel]
+  int64_t step_ = 0;     // that measured_ is of
+};
+
+}  // namespace titan

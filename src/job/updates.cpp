@@ -1,0 +1,164 @@
+#include "titan/job/updates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <regex>
+
+#include "titan/base/text.h"
+
+namespace titan {
+namespace {
+
+bool is_muon(const OptimizerSection& optimizer) { return optimizer.name == "Muon"; }
+
+bool takes_muon(UnitRole role, const ParameterSpec& spec) { return role == UnitRole::block && spec.shape.size() == 2; }
+
+std::vector<StatisticDescription> muon_statistics(std::span<const ParameterSpec> matrices, bool measures) {
+  std::vector<StatisticDescription> statistics;
+  const auto add = [&](const std::string& name, double divisor) -> StatisticDescription& {
+    StatisticDescription& added = statistics.emplace_back();
+    added.name = name;
+    added.divisor = divisor;
+    added.on_console = false;
+    return added;
+  };
+  for (const ParameterSpec& matrix : matrices) {
+    const std::string name = kUpdateRms + kind_of_matrix(matrix.name);
+    const auto same =
+        std::find_if(statistics.begin(), statistics.end(), [&](const auto& one) { return one.name == name; });
+    StatisticDescription& mine = same == statistics.end() ? add(name, 0) : *same;
+    mine.is_root = true;
+    mine.divisor += static_cast<double>(matrix.numel());
+  }
+  if (!measures) return statistics;
+  for (const char* name : {kSingularValue, kMeasuredMatrix}) add(name, 1);
+  return statistics;
+}
+
+void refuse_combinations(const JobConfig& config, const Origins& origins, std::vector<Problem>& problems) {
+  const auto refuse = [&](const char* option, const std::string& why, const char* remedy) {
+    problems.push_back(origins.problem(option, why, remedy));
+  };
+  if (config.optimizer.early_step_in_backward) {
+    refuse("optimizer.early_step_in_backward",
+           "optimizer.early_step_in_backward steps a block before the gradients of the others are there, and "
+           "optimizer.name = \"Muon\" exchanges matrices when all are",
+           "set it to false, or choose AdamW");
+  }
+  if (config.training.enable_cpu_offload) {
+    refuse("training.enable_cpu_offload",
+           "training.enable_cpu_offload keeps gradients on the host, and optimizer.name = \"Muon\" needs them on the "
+           "device",
+           "set it to false; optimizer.offload = true keeps the moments alone on the host");
+  }
+  if (config.optimizer.lr == 0) {
+    refuse("optimizer.lr",
+           "optimizer.lr = 0 with optimizer.name = \"Muon\": the schedule of both rates is that of this one",
+           "give it a rate; lr_multiplier = 0 in a group of optimizer.param_groups freezes parameters");
+  }
+}
+
+}  // namespace
+
+std::string kind_of_matrix(const std::string& name) {
+  std::vector<std::string> parts = split(name, '.');
+  if (parts.size() > 1 && parts.back() == "weight") parts.pop_back();
+  return parts.back();
+}
+
+double newton_schulz_operations(int64_t steps, int64_t rows, int64_t columns) {
+  const auto shorter = static_cast<double>(std::min(rows, columns)),
+             longer = static_cast<double>(std::max(rows, columns));
+  // XXᵀ and the product with X take 2·s²·l each, the square of XXᵀ 2·s³.
+  return static_cast<double>(steps) * (4 * shorter * shorter * longer + 2 * shorter * shorter * shorter);
+}
+
+std::vector<UpdateDescription> update_descriptions(const OptimizerSection& optimizer) {
+  std::vector<UpdateDescription> updates(1);
+  if (!is_muon(optimizer)) {
+    updates[0].name = optimizer.name;
+    return updates;
+  }
+  UpdateDescription muon{.name = "Muon", .moments = {"momentum_buffer"}, .counts_steps = false};
+  muon.whole_matrices = true;
+  muon.matrix_type = optimizer.muon.dtype;
+  // The matrix in the iteration's dtype, its successor, XXᵀ and b·XXᵀ + c·(XXᵀ)², the last two at most as large.
+  muon.working_matrices = 4;
+  muon.operations = [steps = optimizer.muon.ns_steps](int64_t rows, int64_t columns) {
+    return newton_schulz_operations(steps, rows, columns);
+  };
+  muon.rate_share = optimizer.lr > 0 ? optimizer.muon.lr / optimizer.lr : 0;
+  muon.rate_name = "muon_lr";
+  muon.statistics = [measures = optimizer.muon.singular_value_freq > 0](std::span<const ParameterSpec> matrices) {
+    return muon_statistics(matrices, measures);
+  };
+  updates.push_back(std::move(muon));
+  return updates;
+}
+
+std::function<size_t(UnitRole, const ParameterSpec&)> update_choice(const OptimizerSection& optimizer) {
+  if (!is_muon(optimizer)) return [](UnitRole, const ParameterSpec&) { return kAdamUpdate; };
+  struct Rule {
+    std::regex pattern;
+    GroupUpdate update;
+  };
+  auto rules = std::make_shared<std::vector<Rule>>();  // patterns are compiled once, and the choice is copied
+  for (const ParamGroup& group : optimizer.param_groups) {
+    if (group.update == GroupUpdate::by_kind) continue;
+    try {
+      rules->push_back({std::regex(group.match), group.update});
+    } catch (const std::regex_error&) {  // assign_parameter_groups reports it
+    }
+  }
+  return [rules](UnitRole role, const ParameterSpec& spec) {
+    for (const Rule& rule : *rules) {
+      if (std::regex_search(spec.name, rule.pattern)) {
+        return rule.update == GroupUpdate::muon ? kMuonUpdate : kAdamUpdate;
+      }
+    }
+    return takes_muon(role, spec) ? kMuonUpdate : kAdamUpdate;
+  };
+}
+
+std::vector<Problem> update_problems(const JobConfig& config, const ModelDescription& model, const Origins& origins) {
+  std::vector<Problem> problems;
+  const OptimizerSection& optimizer = config.optimizer;
+  if (!is_muon(optimizer)) {
+    for (const ParamGroup& group : optimizer.param_groups) {
+      if (group.update == GroupUpdate::by_kind) continue;
+      problems.push_back(origins.problem(
+          "optimizer.param_groups",
+          fmt::format(
+              "optimizer.param_groups: \"{}\" has update = \"{}\", and optimizer.name = \"{}\" steps everything",
+              group.match, word_of(group.update), optimizer.name),
+          "leave update out, or set optimizer.name = \"Muon\""));
+    }
+    return problems;
+  }
+  refuse_combinations(config, origins, problems);
+  const auto choice = update_choice(optimizer);
+  size_t matrices = 0;
+  for (const UnitDescription& unit : model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (!parameter.trainable || choice(unit.role, parameter) != kMuonUpdate) continue;
+      ++matrices;
+      if (takes_muon(unit.role, parameter)) continue;
+      const char* what = parameter.shape.size() != 2        ? "no matrix"
+                         : unit.role == UnitRole::embedding ? "an embedding, whose rows are looked up, not multiplied"
+                                                            : "the head, whose rows are one token's each";
+      problems.push_back(
+          origins.problem("optimizer.param_groups",
+                          fmt::format("optimizer.param_groups asks Muon for {}, which is {}", parameter.name, what),
+                          "make the pattern narrower: Muon steps the matrices of blocks"));
+    }
+  }
+  if (matrices == 0) {
+    problems.push_back(origins.problem("optimizer.name", "optimizer.name = \"Muon\" has no matrix to step",
+                                       "choose AdamW, or let optimizer.param_groups leave it some"));
+  }
+  return problems;
+}
+
+}  // namespace titan

@@ -1,0 +1,103 @@
+#include "titan/job/updates.h"
+
+#include <gtest/gtest.h>
+
+#include "support/config_text.h"
+#include "titan/job/checks.h"
+#include "titan/job/job.h"
+
+namespace titan {
+namespace {
+
+constexpr const char* kMuon = "[model]\nname = \"llama3\"\nflavor = \"debugmodel\"\n[optimizer]\nname = \"Muon\"\n";
+
+JobConfig config_of(const std::string& text) { return load_config_text(Schema(), text, "job.toml").config; }
+
+std::string problems_of(const std::string& text) {
+  const std::vector<ConfigCheck> checks{check_model};
+  return format_problems(load_config_text(Schema(), text, "job.toml", {}, checks).problems);
+}
+
+std::string group(const char* match, const char* update) {
+  return fmt::format("[[optimizer.param_groups]]\nmatch = '{}'\nupdate = \"{}\"\n", match, update);
+}
+
+/// The names that Muon steps, of the first layer and outside of layers.
+std::vector<std::string> stepped_by_muon(const std::string& text) {
+  const JobConfig config = config_of(text);
+  const auto choice = update_choice(config.optimizer);
+  std::vector<std::string> names;
+  for (const UnitDescription& unit : describe_model(config, 256).units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      const bool later = parameter.name.starts_with("layers.") && !parameter.name.starts_with("layers.0.");
+      if (!later && choice(unit.role, parameter) == kMuonUpdate) names.push_back(parameter.name);
+    }
+  }
+  return names;
+}
+
+TEST(Updates, MuonStepsTheMatricesOfBlocksAndAdamWTheRest) {
+  const std::vector<std::string> matrices{
+      "layers.0.attention.wq.weight",    "layers.0.attention.wk.weight",    "layers.0.attention.wv.weight",
+      "layers.0.attention.wo.weight",    "layers.0.feed_forward.w1.weight", "layers.0.feed_forward.w3.weight",
+      "layers.0.feed_forward.w2.weight",
+  };
+  EXPECT_EQ(stepped_by_muon(kMuon), matrices);
+  EXPECT_TRUE(stepped_by_muon("[model]\nname = \"llama3\"\nflavor = \"debugmodel\"\n").empty()) << "AdamW steps all";
+}
+
+TEST(Updates, GroupsChooseOtherwise) {
+  const std::vector<std::string> names = stepped_by_muon(kMuon + group("attention[.]", "adamw"));
+  EXPECT_EQ(names.size(), 3u);
+  EXPECT_EQ(names.front(), "layers.0.feed_forward.w1.weight");
+  EXPECT_EQ(stepped_by_muon(kMuon + group("wq", "muon") + group("norm", "by_kind")).size(), 7u);
+}
+
+TEST(Updates, ThePlanKnowsMomentsDtypeAndOperations) {
+  const std::vector<UpdateDescription> updates =
+      update_descriptions(config_of(std::string(kMuon) + "[optimizer.muon]\ndtype = \"float32\"\n").optimizer);
+  ASSERT_EQ(updates.size(), 2u);
+  EXPECT_FALSE(updates[kAdamUpdate].whole_matrices);
+  const UpdateDescription& muon = updates[kMuonUpdate];
+  EXPECT_EQ(muon.moments, std::vector<std::string>{"momentum_buffer"});
+  EXPECT_TRUE(muon.whole_matrices);
+  EXPECT_EQ(muon.matrix_type, ElementType::float32);
+  // Of a matrix of 2 × 3, each of five iterations: XXᵀ and the product with X 2·2·2·3 each, the square 2·2·2·2.
+  EXPECT_EQ(muon.operations(2, 3), 5 * (24 + 24 + 16));
+  EXPECT_EQ(muon.operations(3, 2), muon.operations(2, 3));
+  EXPECT_EQ(update_descriptions(config_of("[optimizer]\nname = \"Adam\"\n").optimizer).size(), 1u);
+}
+
+TEST(Updates, WhatMuonDoesNotStepIsRefusedByName) {
+  const auto said = [](const char* match) { return problems_of(kMuon + group(match, "muon")); };
+  EXPECT_EQ(
+      said("tok_embeddings"),
+      "job.toml:6:1: optimizer.param_groups asks Muon for tok_embeddings.weight, which is an embedding, whose rows "
+      "are looked up, not multiplied; make the pattern narrower: Muon steps the matrices of blocks\n");
+  EXPECT_NE(said("^output").find("output.weight, which is the head"), std::string::npos) << said("^output");
+  EXPECT_NE(said("^norm").find("norm.weight, which is no matrix"), std::string::npos) << said("^norm");
+  EXPECT_EQ(problems_of(kMuon), "");
+  EXPECT_NE(problems_of(kMuon + group("layers", "adamw")).find("has no matrix to step"), std::string::npos);
+  EXPECT_NE(problems_of(group("wq", "muon")).find("leave update out, or set optimizer.name = \"Muon\""),
+            std::string::npos);
+}
+
+TEST(Updates, WhatMuonDoesNotComposeWithIsRefusedByName) {
+  const auto said = [](const char* more) { return problems_of(std::string(kMuon) + more); };
+  EXPECT_NE(said("early_step_in_backward = true\n").find("optimizer.early_step_in_backward steps a block before"),
+            std::string::npos);
+  EXPECT_NE(said("[training]\nenable_cpu_offload = true\n").find("training.enable_cpu_offload keeps gradients"),
+            std::string::npos);
+  EXPECT_NE(said("lr = 0\n").find("optimizer.lr = 0 with"), std::string::npos);
+  EXPECT_EQ(said("offload = true\nstate_dtype = \"bfloat16\"\n"), "");
+}
+
+TEST(Updates, CoefficientsAreThree) {
+  const std::string text = std::string(kMuon) + "[optimizer.muon]\nns_coefficients = ";
+  EXPECT_EQ(problems_of(text + "[2, -1.5, 0.5]"), "");
+  EXPECT_NE(problems_of(text + "[2, -1.5]").find("has 2 numbers; it has three"), std::string::npos)
+      << problems_of(text + "[2, -1.5]");
+}
+
+}  // namespace
+}  // namespace titan
