@@ -63,7 +63,7 @@ void add_settings(CheckpointState& state, const SavedParameter& parameter, const
   add("eps", pickle::real(optimizer.eps));
   add("weight_decay", pickle::real(optimizer.weight_decay * parameter.weight_decay_multiplier));
   for (const char* key : {"amsgrad", "maximize", "capturable", "differentiable"}) add(key, pickle::boolean(false));
-  add("decoupled_weight_decay", pickle::boolean(optimizer.name != "Adam"));
+  add("decoupled_weight_decay", pickle::boolean(optimizer.name != OptimizerKind::adam));
   const bool fused = optimizer.implementation == OptimizerImplementation::fused;
   const bool foreach = optimizer.implementation == OptimizerImplementation::foreach;
   add("fused", fused ? pickle::boolean(true) : pickle::none());
@@ -134,8 +134,8 @@ CheckpointState describe_run(std::span<const SavedParameter> parameters, const O
       state.tensors.push_back({{state_key(parameter.name, moment), type, parameter.shape}, parameter.box_of, value});
     }
     if (parameter.counts_steps) add_steps(state, parameter, progress.step);
-    parameter.update == "Muon" ? add_muon_settings(state, parameter, optimizer, lr)
-                               : add_settings(state, parameter, optimizer, lr);
+    parameter.optimizer == OptimizerKind::muon ? add_muon_settings(state, parameter, optimizer, lr)
+                                               : add_settings(state, parameter, optimizer, lr);
   }
   add_schedule(state, optimizer.lr * multiplier, lr * multiplier, progress.step);
   CheckpointState rest = describe_progress(progress, TorchtitanRelease::february_2026);

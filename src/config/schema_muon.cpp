@@ -19,7 +19,7 @@ void describe_muon(Schema& schema) {
       schema, "optimizer.muon", "How Muon updates the matrices of blocks.",
       [](auto& config) -> auto& { return config.optimizer.muon; });
   Condition chosen{"optimizer.name = \"Muon\"",
-                   [](const JobConfig& config) { return config.optimizer.name == "Muon"; }};
+                   [](const JobConfig& config) { return config.optimizer.name == OptimizerKind::muon; }};
   // 0.02 is the rate of the first publication, for its factor of the shape; coefficients, steps, momentum and eps are
   // the defaults of torch.optim.Muon.
   muon.add("lr", &S::lr, 0.02)

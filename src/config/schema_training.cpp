@@ -356,8 +356,7 @@ void describe_optimizer_section(Schema& schema) {
   using S = OptimizerSection;
   Section optimizer(
       schema, "optimizer", "How parameters are updated.", [](auto& config) -> auto& { return config.optimizer; });
-  optimizer.add("name", &S::name, "AdamW")
-      .choices({"Adam", "AdamW", "Muon"})
+  optimizer.add("name", &S::name, OptimizerKind::adamw)
       .help("optimizer; Muon steps matrices of blocks, and AdamW the rest");
   optimizer.add("lr", &S::lr, 8e-4).at_least(0).help("peak learning rate");
   optimizer.add("beta1", &S::beta1, 0.9).later().at_least(0).below(1).help("decay of the first moment");

@@ -30,7 +30,7 @@ class ByteReader {
 /// Opens `path` at its beginning. Throws Error(bad_data) with the system's reason.
 std::unique_ptr<ByteReader> open_reader(const std::filesystem::path& path);
 
-// A file's raw bytes, and helpers for the readers of compressed files. Private to data.
+// A file's raw bytes, and helpers for the readers of compressed files. Private to corpus.
 
 /// Throws Error(bad_data) with the problem of `path` and the remedy.
 [[noreturn]] void fail_reading(const std::filesystem::path& path, const std::string& what);
@@ -92,7 +92,7 @@ class BufferedFile {
   bool at_end_ = false;
 };
 
-// The name of a compressed file's contents. Private to data.
+// The name of a compressed file's contents. Private to corpus.
 
 /// a.jsonl.gz → a.jsonl; a name without a compression extension is unchanged.
 inline std::filesystem::path unpacked_name(const std::filesystem::path& path) {

@@ -1,5 +1,5 @@
 // Folders as the package `datasets` writes and downloads them: which of their files are read, and in which order.
-// Private to data.
+// Private to corpus.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Reads a file that is one JSON array element by element, without holding the file in memory. Private to data.
+// Reads a file that is one JSON array element by element, without holding the file in memory. Private to corpus.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// An append-only file that a later process can continue. Private to data.
+// An append-only file that a later process can continue. Private to corpus.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ class OutputFile {
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // The .bin file of `data tokenize` during writing: ids, ends of documents, checksums of blocks, and a record of the
-// progress, from which a killed command resumes. Private to data.
+// progress, from which a killed command resumes. Private to corpus.
 
 /// Progress of the output; all data before it is on disk.
 struct TokenizeProgress {

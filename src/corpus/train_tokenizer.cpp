@@ -1,6 +1,8 @@
 #include "titan/corpus/train_tokenizer.h"
 
 #include <fmt/format.h>
+
+#include <filesystem>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -23,9 +25,21 @@ void refuse_outputs_in_corpus(const TokenizerTraining& training) {
   refuse_outputs_in_corpus(training.dataset.path, outputs);
 }
 
+/// An output that cannot be written is refused before hours of reading.
+void check_output(const std::filesystem::path& output) {
+  std::error_code ignored;
+  const char* what = !output.has_filename()                           ? "names no file"
+                     : std::filesystem::is_directory(output, ignored) ? "is a folder"
+                                                                      : nullptr;
+  if (!what) return;
+  throw Error(ExitCode::storage, fmt::format("the tokenizer cannot be written: \"{}\" {}. Name a file with --output.",
+                                             output.string(), what));
+}
+
 }  // namespace
 
 void train_tokenizer(const TokenizerTraining& training, std::ostream& out) {
+  check_output(training.output);
   TokenizerTrainer trainer(training.vocabulary_size);
   const auto source = open_dataset(training.dataset);
   refuse_outputs_in_corpus(training);

@@ -116,7 +116,7 @@ class RankClock {
         return move(4.0 * stepped(action), "gradient norm");
       case Work::matrices:
         return spend(costs_.product_seconds(matrix_bytes(plan_, plan_.groups[index(action)]).operations),
-                     kWholeMatrices);
+                     matrices_purpose());
       case Work::optimizer:
         return optimize(action);
       case Work::copies:
@@ -237,7 +237,14 @@ class RankClock {
     std::string track;
   };
   static constexpr const char* kToDevice = "copies to the device";
-  static constexpr const char* kWholeMatrices = "whole matrices";
+  /// No hardware file has a rate of fp32 products, which take several times as long.
+  const char* matrices_purpose() const {
+    const std::vector<UpdateDescription>& updates = plan_.request.updates;
+    const bool wide = std::any_of(updates.begin(), updates.end(), [](const UpdateDescription& update) {
+      return update.whole_matrices && update.matrix_type == ElementType::float32;
+    });
+    return wide ? "whole matrices, as if in bf16" : "whole matrices";
+  }
   static constexpr const char* kToHost = "copies to the host";
 
   /// Collectives of one communicator run sequentially, concurrently with computation; shards on the host are copied to
@@ -275,7 +282,7 @@ class RankClock {
     const double each = 4 + 2 * static_cast<double>(size_of(request.training.dtype));
     const double all = each * stepped(action) + 2 * moments;
     if (const double operations = operations_in_step(action)) {
-      spend(costs_.product_seconds(operations), kWholeMatrices);
+      spend(costs_.product_seconds(operations), matrices_purpose());
     }
     if (!request.offloads_optimizer()) return move_where_weights_are(all, "optimizer");
     const Started in = copy(action, kToDevice, moments), out = copy(action, kToHost, moments);

@@ -73,8 +73,8 @@ void check_optimizer(const JobConfig& config, const Origins& origins, Problems& 
                     optimizer.weight_decay, key, lr),
         "lower one of them (0.1 is the usual weight decay; 0 switches it off)"));
   };
-  if (optimizer.name != "Adam") check_decay("optimizer.lr", optimizer.lr);
-  if (optimizer.name == "Muon") check_decay("optimizer.muon.lr", optimizer.muon.lr);
+  if (optimizer.name != OptimizerKind::adam) check_decay("optimizer.lr", optimizer.lr);
+  if (optimizer.name == OptimizerKind::muon) check_decay("optimizer.muon.lr", optimizer.muon.lr);
   bool pipeline = config.parallelism.pipeline_parallel_degree > 1;
   if (optimizer.early_step_in_backward && pipeline) {
     problems.push_back(origins.problem("optimizer.early_step_in_backward",

@@ -134,7 +134,6 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
     for (const UnitDescription& unit : model.units) {
       for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
     }
-    for (Problem& problem : update_problems(config, model, origins)) problems.push_back(std::move(problem));
   } catch (const Error& error) {
     problems = check_degrees(nullptr, config, origins);
     problems.push_back(model_problem(config, origins, error.what()));
@@ -150,6 +149,9 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
                                          "every parameter is in a group with lr_multiplier = 0: nothing is trained",
                                          "give one group another lr_multiplier"));
     }
+    // With the groups, whose rate of zero freezes parameters.
+    const ModelDescription trained = describe_model(config, 1);
+    for (Problem& problem : update_problems(config, trained, origins)) problems.push_back(std::move(problem));
   } catch (const Error& error) {
     problems.push_back(origins.problem("optimizer.param_groups", error.what(), ""));
   }

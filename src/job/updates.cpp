@@ -11,7 +11,7 @@
 namespace titan {
 namespace {
 
-bool is_muon(const OptimizerSection& optimizer) { return optimizer.name == "Muon"; }
+bool is_muon(const OptimizerSection& optimizer) { return optimizer.name == OptimizerKind::muon; }
 
 bool takes_muon(UnitRole role, const ParameterSpec& spec) { return role == UnitRole::block && spec.shape.size() == 2; }
 
@@ -78,14 +78,15 @@ double newton_schulz_operations(int64_t steps, int64_t rows, int64_t columns) {
 std::vector<UpdateDescription> update_descriptions(const OptimizerSection& optimizer) {
   std::vector<UpdateDescription> updates(1);
   if (!is_muon(optimizer)) {
-    updates[0].name = optimizer.name;
+    updates[0].optimizer = optimizer.name;
     return updates;
   }
-  UpdateDescription muon{.name = "Muon", .moments = {"momentum_buffer"}, .counts_steps = false};
+  UpdateDescription muon{.optimizer = OptimizerKind::muon, .moments = {"momentum_buffer"}, .counts_steps = false};
   muon.whole_matrices = true;
   muon.matrix_type = optimizer.muon.dtype;
-  // The matrix in the iteration's dtype, its successor, XXᵀ and b·XXᵀ + c·(XXᵀ)², the last two at most as large.
-  muon.working_matrices = 4;
+  // In fp32 the matrix, X, its successor, XXᵀ and b·XXᵀ + c·(XXᵀ)², the last two at most as large. In bf16 more is held
+  // around the iteration: momentum, gradient after clipping, their mean and the new weight in fp32.
+  muon.working_matrices = optimizer.muon.dtype == ElementType::float32 ? 5 : 8;
   muon.operations = [steps = optimizer.muon.ns_steps](int64_t rows, int64_t columns) {
     return newton_schulz_operations(steps, rows, columns);
   };
@@ -132,7 +133,7 @@ std::vector<Problem> update_problems(const JobConfig& config, const ModelDescrip
           "optimizer.param_groups",
           fmt::format(
               "optimizer.param_groups: \"{}\" has update = \"{}\", and optimizer.name = \"{}\" steps everything",
-              group.match, word_of(group.update), optimizer.name),
+              group.match, word_of(group.update), word_of(optimizer.name)),
           "leave update out, or set optimizer.name = \"Muon\""));
     }
     return problems;

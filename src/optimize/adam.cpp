@@ -48,12 +48,12 @@ AdamOptimizer::AdamOptimizer(std::vector<Parameter*> parameters, const std::vect
                              const OptimizerSection& options, uint64_t rounding_seed,
                              std::shared_ptr<HostOffload> offload)
     : options_(options),
-      decoupled_decay_(options.name == "AdamW"),
+      decoupled_decay_(options.name == OptimizerKind::adamw),
       state_type_(scalar_type(options.state_dtype)),
       rounding_seed_(rounding_seed),
       offload_(std::move(offload)),
       states_(parameters.size()) {
-  TITAN_CHECK(options.name == "Adam" || options.name == "AdamW", options.name);
+  TITAN_CHECK(options.name != OptimizerKind::muon);
   for (const ParameterGroup& group : groups) {
     for (size_t index : group.members) {
       states_[index].lr_multiplier = group.lr_multiplier;

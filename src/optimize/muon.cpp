@@ -39,7 +39,7 @@ std::vector<ParameterGroup> groups_in(const std::vector<ParameterGroup>& groups,
 }
 
 OptimizerSection adam_options(OptimizerSection options) {
-  options.name = "AdamW";
+  options.name = OptimizerKind::adamw;
   return options;
 }
 

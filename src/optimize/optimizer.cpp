@@ -34,14 +34,14 @@ MuonStatistics statistics_of(const Plan& plan) {
 
 std::unique_ptr<Optimizer> make_muon(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
                                      const Plan& plan, uint64_t rounding_seed, std::shared_ptr<HostOffload> offload) {
-  std::map<std::string, bool> whole;
+  std::map<std::string, bool> takes_muon;
   for (const WeightGroupPlan& group : plan.groups) {
     for (const ParameterPlan& parameter : group.parameters) {
-      whole[parameter.spec.name] = plan.request.updates[parameter.update].whole_matrices;
+      takes_muon[parameter.spec.name] = plan.request.updates[parameter.update].optimizer == OptimizerKind::muon;
     }
   }
   std::vector<bool> by_muon;
-  for (const Parameter* parameter : parameters) by_muon.push_back(whole.at(parameter->name()));
+  for (const Parameter* parameter : parameters) by_muon.push_back(takes_muon.at(parameter->name()));
   return std::make_unique<MuonOptimizer>(std::move(parameters), groups, by_muon, plan.request.optimizer, rounding_seed,
                                          std::move(offload), statistics_of(plan));
 }
@@ -58,10 +58,9 @@ std::unique_ptr<Optimizer> make_optimizer(std::vector<Parameter*> parameters, co
                                           const Plan& plan, uint64_t rounding_seed,
                                           std::shared_ptr<HostOffload> offload) {
   const OptimizerSection& options = plan.request.optimizer;
-  if (options.name == "Muon") {
+  if (options.name == OptimizerKind::muon) {
     return make_muon(std::move(parameters), groups, plan, rounding_seed, std::move(offload));
   }
-  TITAN_CHECK(options.name == "Adam" || options.name == "AdamW", options.name);
   return std::make_unique<AdamOptimizer>(std::move(parameters), groups, options, rounding_seed, std::move(offload));
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -32,7 +33,7 @@ MatrixExchange::MatrixExchange(const Plan& plan, const WeightGroupPlan& group,
     if (matrices_.back().is_owned()) owned_.push_back(parameters_.size());
     parameters_.push_back(matrix.parameter);
   }
-  own_parts_.resize(matrices_.size());
+  wholes_.resize(matrices_.size());
   updates_.resize(matrices_.size());
 }
 
@@ -73,28 +74,32 @@ void MatrixExchange::start_collect(std::vector<at::Tensor> parts) {
       if (matrix.parts.sends[static_cast<size_t>(matrix.parts.own)]) sends.emplace_back(matrix.owner, own_parts_[m]);
       continue;
     }
+    wholes_[m] = at::empty(matrix.shape, own_parts_[m].options());
+    part_of(wholes_[m], matrix.own()).copy_(own_parts_[m]);
     for (size_t member = 0; member < matrix.parts.boxes.size(); ++member) {
       if (!matrix.parts.sends[member]) continue;
       const Box& box = matrix.parts.boxes[member];
-      receives.emplace_back(member, Arrival{m, box, at::empty(box.extent, own_parts_[m].options())});
+      const at::Tensor place = part_of(wholes_[m], box);
+      // Rows of the matrix arrive where they belong; columns, in memory apart, are copied there.
+      receives.emplace_back(member, Arrival{m, box, place.is_contiguous() ? place : at::empty_like(place)});
     }
   }
   start(receives, sends);
+  device_ = own_parts_[0].device();
+  own_parts_.clear();
 }
 
 std::vector<at::Tensor> MatrixExchange::wait_collect() {
   pending_->wait();
   pending_.reset();
-  std::map<size_t, at::Tensor> wholes;
-  for (const size_t m : owned_) {
-    wholes[m] = at::empty(matrices_[m].shape, own_parts_[m].options());
-    part_of(wholes[m], matrices_[m].own()).copy_(own_parts_[m]);
+  for (const Arrival& arrival : arriving_) {
+    const at::Tensor place = part_of(wholes_[arrival.matrix], arrival.box);
+    if (!place.is_contiguous()) place.copy_(arrival.part);
   }
-  for (const Arrival& arrival : arriving_) part_of(wholes.at(arrival.matrix), arrival.box).copy_(arrival.part);
   arriving_.clear();
   sent_.clear();
   std::vector<at::Tensor> matrices;
-  for (const size_t m : owned_) matrices.push_back(wholes[m]);
+  for (const size_t m : owned_) matrices.push_back(std::move(wholes_[m]));
   return matrices;
 }
 
@@ -104,8 +109,7 @@ void MatrixExchange::start_return(std::vector<at::Tensor> updates) {
   std::vector<std::pair<int64_t, at::Tensor>> sends;
   for (size_t m = 0, next = 0; m < matrices_.size(); ++m) {
     const Matrix& matrix = matrices_[m];
-    const at::TensorOptions options = own_parts_[m].options();
-    own_parts_[m].reset();
+    const at::TensorOptions options = at::TensorOptions(device_).dtype(matrix.type);
     if (!matrix.is_owned()) {
       updates_[m] = at::empty(matrix.own().extent, options);
       if (matrix.own().numel() > 0) receives.emplace_back(matrix.owner, Arrival{m, matrix.own(), updates_[m]});
@@ -113,14 +117,16 @@ void MatrixExchange::start_return(std::vector<at::Tensor> updates) {
     }
     const at::Tensor& update = updates[next++];
     TITAN_CHECK(update.defined() && update.sizes() == at::IntArrayRef(matrix.shape) &&
-                    update.scalar_type() == matrix.type && update.device() == options.device(),
+                    update.scalar_type() == matrix.type && update.device() == device_,
                 m, summary_of(update), matrix.shape, c10::toString(matrix.type));
-    updates_[m] = part_of(update, matrix.own()).contiguous();
+    updates_[m] = part_of(update, matrix.own()).clone(at::MemoryFormat::Contiguous);  // so that the whole is freed
+    std::vector<std::pair<Box, at::Tensor>> made;  // ranks that hold the same get one copy of it
     for (size_t member = 0; member < matrix.parts.boxes.size(); ++member) {
       const Box& box = matrix.parts.boxes[member];
-      if (static_cast<int64_t>(member) != matrix.parts.own && box.numel() > 0) {
-        sends.emplace_back(member, part_of(update, box));
-      }
+      if (static_cast<int64_t>(member) == matrix.parts.own || box.numel() == 0) continue;
+      auto same = std::find_if(made.begin(), made.end(), [&](const auto& one) { return one.first == box; });
+      if (same == made.end()) same = made.insert(made.end(), {box, part_of(update, box).contiguous()});
+      sends.emplace_back(member, same->second);
     }
   }
   start(receives, sends);

@@ -80,9 +80,15 @@ void find_matrices(const PlanRequest& request, WeightGroupPlan& group) {
                 parameter.spec.shape.size());
     matrices.push_back({i});
     for (const MeshAxis axis : axes_of_parts(group, parameter)) axes.push_back(axis);
-    // Replicas share the work, too: each would compute all updates that any other computes.
-    axes.insert(axes.end(), group.axes.replicated.begin(), group.axes.replicated.end());
   }
+  // Replicas share the work, too, where each would compute what any other computes. A model has a few hundred matrices:
+  // with more ranks than that the work of one does not get less, but their owners send each to all replicas.
+  constexpr int64_t kMostSharing = 256;
+  std::vector<MeshAxis> with_replicas = axes;
+  with_replicas.insert(with_replicas.end(), group.axes.replicated.begin(), group.axes.replicated.end());
+  std::sort(with_replicas.begin(), with_replicas.end());
+  with_replicas.erase(std::unique(with_replicas.begin(), with_replicas.end()), with_replicas.end());
+  if (request.place.mesh.size(with_replicas) <= kMostSharing) axes = std::move(with_replicas);
   std::sort(axes.begin(), axes.end());
   axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
   const DeviceMesh& mesh = request.place.mesh;
@@ -136,9 +142,11 @@ MatrixBytes matrix_bytes(const Plan& plan, const WeightGroupPlan& group) {
   for (const WholeMatrix& matrix : group.matrices) {
     const ParameterPlan& parameter = group.parameters[matrix.parameter];
     const int64_t size = element_size(plan, parameter);
+    bytes.parts += parameter.shard.numel() * size;
     if (matrix.owner != own) {
       const int64_t shard = parameter.shard.numel() * size, owner = members[static_cast<size_t>(matrix.owner)];
       if (sends_part(plan, group, matrix, here, owner)) bytes.collected += shard;
+      bytes.largest = std::max(bytes.largest, shard);
       bytes.shards += shard;
       continue;
     }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "plan_parts.h"
 #include "rank_machine.h"
@@ -116,7 +117,9 @@ class HeldBytes : public RankObserver {
       case collected:
       case transformed: {
         const MatrixBytes bytes = matrix_bytes(plan_, plan_.groups[token.of]);
-        matrices_ += sign * (bytes.owned + bytes.shards);
+        matrices_ += sign * (bytes.owned + (token.thing == collected ? bytes.collected : bytes.shards));
+        // Parts of updates stay until the optimizer's step.
+        if (token.thing == transformed && !held) matrices_ += bytes.parts, updates_ += bytes.parts;
         matrix_peak_ = std::max(matrix_peak_, matrices_);
         return;
       }
@@ -133,6 +136,7 @@ class HeldBytes : public RankObserver {
       for (const WeightGroupPlan& group : plan_.groups) {
         if (group.matrices.empty()) update_matrices(group);
       }
+      matrices_ -= std::exchange(updates_, 0);
     }
     if (action.unit < 0) return;
     const UnitPlan& unit = plan_.units[static_cast<size_t>(action.unit)];
@@ -152,7 +156,8 @@ class HeldBytes : public RankObserver {
       const UpdateDescription& update = plan_.request.updates[parameter.update];
       if (update.whole_matrices) matrices = std::max(matrices, update.working_matrices);
     }
-    matrix_peak_ = std::max(matrix_peak_, matrices_ + matrices * matrix_bytes(plan_, group).largest);
+    const MatrixBytes bytes = matrix_bytes(plan_, group);
+    matrix_peak_ = std::max(matrix_peak_, matrices_ + bytes.owned + matrices * bytes.largest);
   }
   bool is_stages_last(size_t unit) const {
     return std::any_of(plan_.stages.begin(), plan_.stages.end(),
@@ -165,7 +170,7 @@ class HeldBytes : public RankObserver {
 
   const Plan& plan_;
   int64_t kept_ = 0, on_host_ = 0, host_peak_ = 0, padding_ = 0, padding_peak_ = 0;
-  int64_t matrices_ = 0, matrix_peak_ = 0;
+  int64_t matrices_ = 0, matrix_peak_ = 0, updates_ = 0;  // updates_: of matrices_, until the step
   Peak peak_;
 };
 

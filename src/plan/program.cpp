@@ -317,19 +317,14 @@ class Expansion {
     add_group(zero_gradient, g);
   }
 
-  /// Matrices of one group travel while those of the group before it are updated.
+  /// All ranks iterate at the same time: a rank that waited for the updates of one group before it sent its parts of a
+  /// later one would keep the owners of that one waiting.
   void update_matrices() {
-    std::vector<size_t> groups;
-    for (size_t g = 0; g < plan_.groups.size(); ++g) {
-      if (!group(g).matrices.empty()) groups.push_back(g);
+    for (const ActionKind kind : {collect, transform, wait_transform}) {
+      for (size_t g = 0; g < plan_.groups.size(); ++g) {
+        if (!group(g).matrices.empty()) add_group(kind, g);
+      }
     }
-    for (size_t i = 0; i < groups.size(); ++i) {
-      if (i == 0) add_group(collect, groups[0]);
-      if (i + 1 < groups.size()) add_group(collect, groups[i + 1]);
-      add_group(transform, groups[i]);
-      if (i > 0) add_group(wait_transform, groups[i - 1]);
-    }
-    if (!groups.empty()) add_group(wait_transform, groups.back());
   }
 
   const Plan& plan_;

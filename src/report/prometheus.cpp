@@ -33,7 +33,9 @@ class Page {
   void counter(const char* name, const char* help, double value) { add(name, "counter", help, value); }
   void statistics(const std::vector<Statistic>& all) {
     if (!all.empty())
-      text_ += "# HELP titan_statistic Numbers that the model reports, of that step.\n# TYPE titan_statistic gauge\n";
+      text_ +=
+          "# HELP titan_statistic Numbers that model and optimizer report (docs/metrics.md).\n# TYPE titan_statistic "
+          "gauge\n";
     for (const Statistic& statistic : all) {
       for (size_t i = 0; i < statistic.values.size(); ++i) {
         text_ += fmt::format("titan_statistic{}name=\"{}\"}} {}\n", label_.substr(0, label_.size() - 1) + ",",

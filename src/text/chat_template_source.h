@@ -1,5 +1,5 @@
 // The Jinja sources of chat templates: titan's own by name, one made of a config's texts, or that of a tokenizer's
-// folder. Private to data.
+// folder. Private to text.
 #pragma once
 
 #include <string>

@@ -150,7 +150,7 @@ namespace {
 
 void write_form(const WeightConversion& conversion, HeldModel& held, TorchtitanRelease release,
                 const std::map<std::string, at::Tensor>& tables, const fs::path& target) {
-  const TorchtitanForm form{release, conversion.data_ranks, conversion.config.optimizer.name != "Adam"};
+  const TorchtitanForm form{release, conversion.data_ranks, conversion.config.optimizer.name != OptimizerKind::adam};
   try {
     write_for_torchtitan(*held.storage, held.checkpoint, form, tables, target);
   } catch (const StorageError&) {

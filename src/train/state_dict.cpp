@@ -34,7 +34,7 @@ bool changes_training(const std::string& key, const nlohmann::ordered_json& befo
     return config.lr_scheduler.decay_ratio != 0 && (total.is_null() ? number("/training/steps") : total) != now;
   }
   return key.starts_with("lr_scheduler.") || key == "job.generation" || key == "training.seq_len" ||
-         key == "optimizer.lr";
+         key == "optimizer.lr" || key == "optimizer.name" || key == "optimizer.muon.lr";
 }
 
 /// The config as recorded in a checkpoint: with an absolute tokenizer path, valid from any working directory.
@@ -142,7 +142,7 @@ std::vector<SavedParameter> StateDict::parameters() const {
     one.trained = parameter->trainable();
     const auto mine = optimizer_index_.find(parameter->name());
     const UpdateDescription& update = *updates_.at(parameter->name());
-    one.update = update.name;
+    one.optimizer = update.optimizer;
     one.counts_steps = update.counts_steps;
     if (one.trained) {
       for (const std::string& name : update.moments) one.moments.emplace_back(name, at::Tensor());

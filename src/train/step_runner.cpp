@@ -175,12 +175,15 @@ void StepRunner::collect(int group) {
 
 void StepRunner::transform(int group) {
   MatrixExchange& exchange = matrices_.at(group);
-  const std::vector<at::Tensor> matrices = exchange.wait_collect();
+  std::vector<at::Tensor> matrices = exchange.wait_collect();
   std::vector<Parameter*> owned;
   for (const size_t own : exchange.owned()) {
     owned.push_back(group_parameters_[static_cast<size_t>(group)][exchange.parameters()[own]]);
   }
-  exchange.start_return(owned.empty() ? std::vector<at::Tensor>() : optimizer_.matrix_updates(owned, matrices));
+  std::vector<at::Tensor> updates;
+  if (!owned.empty()) updates = optimizer_.matrix_updates(owned, matrices);
+  matrices.clear();  // before memory for the updates of others is allocated
+  exchange.start_return(std::move(updates));
 }
 
 void StepRunner::wait_transform(int group) {

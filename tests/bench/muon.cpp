@@ -34,7 +34,7 @@ double seconds_of_step(const std::string& shapes, const std::string& dtype, int6
     parameters.push_back(owned.back().get());
   }
   OptimizerSection options = default_config().optimizer;
-  options.name = "Muon";
+  options.name = OptimizerKind::muon;
   options.muon.dtype = dtype == "float32" ? ElementType::float32 : ElementType::bfloat16;
   MuonOptimizer optimizer(parameters, {all}, std::vector<bool>(parameters.size(), true), options);
   const StepControl control{at::ones({}, at::kDouble), at::ones({}, at::kDouble), at::zeros({})};

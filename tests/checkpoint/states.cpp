@@ -119,7 +119,7 @@ at::Tensor whole_tensor(const LogicalTensor& tensor, int64_t version) {
 
 CheckpointState run_state(std::span<const SavedParameter> parameters, const SavedProgress& progress) {
   OptimizerSection optimizer;
-  optimizer.name = "AdamW";
+  optimizer.name = OptimizerKind::adamw;
   optimizer.lr = 3e-4;
   optimizer.beta1 = 0.9;
   optimizer.beta2 = 0.95;

@@ -65,7 +65,7 @@ TEST(Alias, fused_chooses_the_implementation) {
   EXPECT_EQ(
       load("", {"--optimizer.name", "Adam", "--optimizer.fused", "--optimizer.name", "AdamW", "--optimizer.fused"})
           .config.optimizer.name,
-      "AdamW");
+      OptimizerKind::adamw);
 }
 
 TEST(Alias, a_count_of_microbatches_becomes_their_size) {

@@ -60,7 +60,7 @@ void expect_row(const std::string& folder, const PresetRow& row) {
   EXPECT_EQ(config.parallelism.tensor_parallel_degree, row.tensor_parallel);
   EXPECT_EQ(config.parallelism.data_parallel_shard_degree, -1);
   EXPECT_EQ(config.compile.enable, row.compile);
-  EXPECT_EQ(config.optimizer.name, "AdamW");
+  EXPECT_EQ(config.optimizer.name, OptimizerKind::adamw);
   EXPECT_EQ(config.training.max_norm, 1.0);
   EXPECT_EQ(config.job.dump_folder, "./outputs");
   EXPECT_FALSE(config.checkpoint.last_save_model_only);

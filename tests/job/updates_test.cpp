@@ -78,6 +78,8 @@ TEST(Updates, WhatMuonDoesNotStepIsRefusedByName) {
   EXPECT_NE(said("^norm").find("norm.weight, which is no matrix"), std::string::npos) << said("^norm");
   EXPECT_EQ(problems_of(kMuon), "");
   EXPECT_NE(problems_of(kMuon + group("layers", "adamw")).find("has no matrix to step"), std::string::npos);
+  const std::string frozen = "[[optimizer.param_groups]]\nmatch = 'layers'\nlr_multiplier = 0\n";
+  EXPECT_NE(problems_of(kMuon + frozen).find("has no matrix to step"), std::string::npos);
   EXPECT_NE(problems_of(group("wq", "muon")).find("leave update out, or set optimizer.name = \"Muon\""),
             std::string::npos);
 }

@@ -59,7 +59,7 @@ struct Float64Adam {
       : p(as_double(start).clone()), m(at::zeros_like(p)), v(at::zeros_like(p)) {}
 
   void step(int64_t t, double lr, double decay, double clip, const at::Tensor& gradient, const OptimizerSection& o) {
-    const bool decoupled = o.name == "AdamW";
+    const bool decoupled = o.name == OptimizerKind::adamw;
     at::Tensor g = as_double(gradient) * clip;
     if (!decoupled) g = g + decay * p;
     m = o.beta1 * m + (1 - o.beta1) * g;
@@ -91,7 +91,7 @@ class Adam : public ::testing::TestWithParam<std::tuple<OptimizerImplementation,
  protected:
   OptimizerSection options() const {
     OptimizerSection options = optimizer_options(std::get<0>(GetParam()));
-    options.name = std::get<1>(GetParam()) ? "AdamW" : "Adam";
+    options.name = std::get<1>(GetParam()) ? OptimizerKind::adamw : OptimizerKind::adam;
     return options;
   }
   bool one_block() const { return std::get<2>(GetParam()); }
@@ -234,7 +234,7 @@ TEST_P(Adam, ASkippedStepDoesNotClaimToHaveWrittenCopies) {
 TEST(AdamWithCoupledDecay, KeepsWhatIsLeftWhereDecayAllButCancelsTheClippedGradient) {
   constexpr double kClip = 0.3, kDecay = 0.125;
   OptimizerSection options = with_weight_decay(kDecay);
-  options.name = "Adam";
+  options.name = OptimizerKind::adam;
   Shards shards({{1000}}, /*one_block=*/true);
   const at::Tensor weights = as_double(shards.all[0]->master);
   const at::Tensor almost = weights * (1 + 1e-5 * as_double(normal({1000}, 2)));

@@ -107,7 +107,7 @@ const std::vector<ParameterGroup> kGroups{{"", 1, 1, {0, 1, 3}}, {"p2", 0.5, 2, 
 
 OptimizerSection muon_options(MuonRate rate = MuonRate::original, bool nesterov = true) {
   OptimizerSection options = optimizer_options();
-  options.name = "Muon";
+  options.name = OptimizerKind::muon;
   options.muon.dtype = ElementType::float32;
   options.muon.adjust_lr_fn = rate;
   options.muon.nesterov = nesterov;

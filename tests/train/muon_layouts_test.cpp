@@ -13,7 +13,7 @@ namespace {
 
 /// Sets a plan's updates to Muon's, with the iteration in fp32.
 void update_by_muon(PlanRequest& request) {
-  request.optimizer.name = "Muon";
+  request.optimizer.name = OptimizerKind::muon;
   request.optimizer.muon.dtype = ElementType::float32;
   request.updates = update_descriptions(request.optimizer);
   request.update_of = [choice = update_choice(request.optimizer)](
@@ -94,6 +94,12 @@ TEST_P(MuonLayouts, TrainAsOneProcess) {
     int64_t planned = 0;
     for (const WeightGroupPlan& group : rank.plan.groups) planned += rank.plan.moment_bytes(group);
     EXPECT_EQ(rank.moment_bytes_held, planned);
+    for (const MemoryPurpose& purpose : rank.plan.memory) {
+      if (purpose.name != "matrices being updated" || rank.matrix_bytes_held == 0) continue;
+      // Temporaries of elementwise operations are not planned, and messages of a rank may be held longer by another
+      // one.
+      EXPECT_NEAR(static_cast<double>(rank.matrix_bytes_held), static_cast<double>(purpose.bytes), 0.3 * purpose.bytes);
+    }
   }
   ASSERT_GT(alone.updated_matrices, 0) << "no matrix took the iteration";
   EXPECT_EQ(orthogonalised, alone.updated_matrices) << "each matrix is orthogonalised by one rank";

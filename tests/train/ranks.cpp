@@ -1,6 +1,8 @@
 #include "ranks.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -117,6 +119,26 @@ int64_t offloaded_bytes(const std::shared_ptr<HostOffload>& host_offload) {
   return host_offload->to_device_bytes();
 }
 
+/// Counts what tensors take on this thread from COLLECT to STEP.
+class MatrixMemory : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    if (!counts_) return;
+    held_ += bytes;
+    peak_ = std::max(peak_, held_);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  void see(ActionKind next) {
+    if (next == ActionKind::collect && !counts_) held_ = 0, counts_ = true;
+    if (next == ActionKind::step) counts_ = false;
+  }
+  int64_t peak() const { return peak_; }
+
+ private:
+  bool counts_ = false;
+  int64_t held_ = 0, peak_ = 0;
+};
+
 /// One rank from its first to its last step.
 class RankRun {
  public:
@@ -178,7 +200,10 @@ class RankRun {
       }
     };
     // Before they are in the norm, so that a fault is as well.
+    const auto matrix_memory = std::make_shared<MatrixMemory>();
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, matrix_memory);
     const Executor::Observer observer = [&](const Action& action) {
+      matrix_memory->see(action.kind);
       if (action.kind != ActionKind::squares || row_.step_in_backward) return;
       if (action.group < 0) return note_gradients(assembly_.parameters);
       note_gradients(assembly_.group_parameters[static_cast<size_t>(action.group)]);
@@ -215,6 +240,7 @@ class RankRun {
       result_.updated_matrices = muon->orthogonalised_matrices();
     }
     result_.moment_bytes_held = optimizer_->state_bytes();
+    result_.matrix_bytes_held = matrix_memory->peak();
     for (const auto& parameter : assembly_.model->parameter_handles()) {
       Communicator* world = communicators_.world.get();
       const at::Tensor none;

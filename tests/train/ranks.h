@@ -43,6 +43,7 @@ struct RankResult {
   ReplayCounts replays;                            // of recorded graphs
   int64_t updated_matrices = 0;                    // by this rank, in all steps
   int64_t moment_bytes_held = 0;
+  int64_t matrix_bytes_held = 0;  // at the most, from COLLECT to STEP, beyond what was there before
 };
 
 /// What happens in a run: ways to break it, for tests of the tests, and a request to stop.

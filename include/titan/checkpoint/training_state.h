@@ -28,8 +28,8 @@ struct SavedParameter {
   bool trained = true;                                      // has moments, on some rank
   at::Tensor steps = {};  // fp32 scalar: how many steps the moments have seen; undefined: as many as the run
   double lr_multiplier = 1, weight_decay_multiplier = 1;  // of its parameter group
-  std::string update = "AdamW";  // which optimizer of torch keeps this state: Adam, AdamW or Muon
-  bool counts_steps = true;      // torch's state of it has `steps`
+  OptimizerKind optimizer = OptimizerKind::adamw;         // of torch, which keeps such a state
+  bool counts_steps = true;                               // torch's state of it has `steps`
 };
 
 /// The data position of torchtitan's loader on one data-parallel rank.

@@ -40,6 +40,9 @@ enum class Float8Recipe {
 
 enum class OptimizerImplementation { for_loop, foreach, fused };
 
+/// Muon steps matrices of blocks, and AdamW everything else.
+enum class OptimizerKind { adam, adamw, muon };
+
 /// Which optimizer steps the parameters of a group if optimizer.name is Muon.
 enum class GroupUpdate {
   by_kind,  // Muon for matrices of blocks, AdamW for everything else
@@ -61,6 +64,9 @@ inline constexpr std::array<std::pair<Choice, std::string_view>, 0> kChoiceWords
 template <>
 inline constexpr auto kChoiceWords<ElementType> = std::to_array<std::pair<ElementType, std::string_view>>(
     {{ElementType::float32, "float32"}, {ElementType::bfloat16, "bfloat16"}});
+template <>
+inline constexpr auto kChoiceWords<OptimizerKind> = std::to_array<std::pair<OptimizerKind, std::string_view>>(
+    {{OptimizerKind::adam, "Adam"}, {OptimizerKind::adamw, "AdamW"}, {OptimizerKind::muon, "Muon"}});
 template <>
 inline constexpr auto kChoiceWords<GroupUpdate> = std::to_array<std::pair<GroupUpdate, std::string_view>>(
     {{GroupUpdate::by_kind, "by_kind"}, {GroupUpdate::adamw, "adamw"}, {GroupUpdate::muon, "muon"}});

@@ -112,7 +112,7 @@ struct MuonSection {
 };
 
 struct OptimizerSection {
-  std::string name;  ///< Adam, AdamW or Muon, which steps with AdamW what it does not take
+  OptimizerKind name{};
   double lr{};
   double beta1{};
   double beta2{};

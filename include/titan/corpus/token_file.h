@@ -101,7 +101,7 @@ class TokenFile {
   Clock::time_point unchanged_seen_ = {};  // time of the last check
 };
 
-// The fixed-size header of the index of a .bin file. Private to data.
+// The fixed-size header of the index of a .bin file. Private to corpus.
 
 struct TokenIndexHeader {
   static constexpr char kMagic[9] = "TITANIDX";

@@ -27,7 +27,7 @@ std::vector<ConfigCheck> job_checks();
 /// Contradictions between options, whatever the model and the number of ranks.
 std::vector<Problem> check_contradictions(const JobConfig& config, const Origins& origins);
 
-/// Contradictions between the data options that only the data part can check.
+/// Contradictions between options of the corpus that only a reader of their values can find.
 std::vector<Problem> check_sources(const JobConfig& config, const Origins& origins);
 
 /// The model's part of the checks: the architecture has the flavor, and the sizes fit together. Its problems are

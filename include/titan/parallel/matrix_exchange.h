@@ -54,10 +54,12 @@ class MatrixExchange {
   std::vector<size_t> parameters_, owned_;
   std::shared_ptr<Communicator> communicator_;
   Pending pending_;
-  std::vector<at::Tensor> own_parts_;  // by matrix
+  std::vector<at::Tensor> own_parts_;  // by matrix, until they are sent
+  std::vector<at::Tensor> wholes_;     // by matrix: what this rank owns, while parts arrive
   std::vector<at::Tensor> updates_;    // by matrix: this rank's part
   std::vector<Arrival> arriving_;
   std::vector<at::Tensor> sent_;  // kept until they have arrived
+  at::Device device_{at::kCPU};
 };
 
 }  // namespace titan

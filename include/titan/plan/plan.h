@@ -323,8 +323,9 @@ struct MatrixBytes {
   int64_t collected = 0;  // sent to other owners
   int64_t returned = 0;   // sent by this owner to the others
   int64_t owned = 0;      // matrices that this rank updates
-  int64_t largest = 0;    // of these
+  int64_t largest = 0;    // of these, and of this rank's parts of the others
   int64_t shards = 0;     // this rank's parts of the others
+  int64_t parts = 0;      // its parts of all
   double operations = 0;  // of the updates that this rank computes
 };
 MatrixBytes matrix_bytes(const Plan& plan, const WeightGroupPlan& group);

@@ -8,13 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "titan/config/choices.h"
 #include "titan/plan/description.h"
 #include "titan/plan/precision.h"
 
 namespace titan {
 
 struct UpdateDescription {
-  std::string name = "AdamW";
+  OptimizerKind optimizer = OptimizerKind::adamw;  // of torch, whose state and settings a checkpoint has
   /// Names in torch's state, in order. Each moment has the shape of its parameter.
   std::vector<std::string> moments = {"exp_avg", "exp_avg_sq"};
   bool counts_steps = true;  // torch's state has the number of applied steps of each parameter

@@ -1,4 +1,4 @@
-// Converts batches of the data part to tensors on the training device. Only this file knows both: the data part has no
+// Converts batches of the stream to tensors on the training device. Only this file knows both: the stream has no
 // tensors, and units have no tokenizer. Copies to a GPU are pinned and asynchronous.
 #pragma once
 
