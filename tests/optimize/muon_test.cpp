@@ -164,16 +164,16 @@ INSTANTIATE_TEST_SUITE_P(Options, Muon,
                                             ::testing::Bool()));
 
 TEST(Muon, StepsTheRestAsAdamWDoesBitForBit) {
-  Model model, twin;
+  Model model, same;
   MuonOptimizer optimizer(model.all, kGroups, kByMuon, muon_options());
-  AdamOptimizer adam(twin.all, kGroups, optimizer_options());
+  AdamOptimizer adam(same.all, kGroups, optimizer_options());
   for (int64_t t = 1; t <= 3; ++t) {
-    model.draw_gradients(t), twin.draw_gradients(t);
+    model.draw_gradients(t), same.draw_gradients(t);
     optimizer.step(t, 1e-3, model.control());
-    adam.step(t, 1e-3, twin.control());
+    adam.step(t, 1e-3, same.control());
   }
   for (const size_t i : {0, 3}) {
-    EXPECT_TRUE(same_bits(model.all[i]->master, twin.all[i]->master)) << i;
+    EXPECT_TRUE(same_bits(model.all[i]->master, same.all[i]->master)) << i;
     EXPECT_TRUE(same_bits(optimizer.moments(i)[1], adam.moments(i)[1])) << i;
     EXPECT_TRUE(same_bits(optimizer.applied_steps(i), adam.applied_steps(i))) << i;
   }
@@ -220,18 +220,18 @@ TEST(Muon, StatesInBf16AreRoundedOnceAndStochastically) {
 TEST(Muon, MomentaOnTheHostGiveTheSameBits) {
   const auto arena = [] { return std::make_shared<MemoryArena>(at::Device(at::kCPU)); };
   const auto host = arena(), device = arena();
-  Model model, twin;
+  Model model, same;
   MuonOptimizer offloaded(model.all, kGroups, kByMuon, muon_options(), 0, std::make_shared<HostOffload>(host, device));
-  MuonOptimizer resident(twin.all, kGroups, kByMuon, muon_options());
+  MuonOptimizer resident(same.all, kGroups, kByMuon, muon_options());
   const int64_t held = host->held_bytes();
   EXPECT_EQ(held, offloaded.state_bytes());
   for (int64_t t = 1; t <= 3; ++t) {
-    model.draw_gradients(t), twin.draw_gradients(t);
+    model.draw_gradients(t), same.draw_gradients(t);
     offloaded.step(t, 1e-3, model.control());
-    resident.step(t, 1e-3, twin.control());
+    resident.step(t, 1e-3, same.control());
   }
   for (size_t i = 0; i < model.all.size(); ++i) {
-    EXPECT_TRUE(same_bits(model.all[i]->master, twin.all[i]->master)) << i;
+    EXPECT_TRUE(same_bits(model.all[i]->master, same.all[i]->master)) << i;
     for (size_t m = 0; m < resident.moments(i).size(); ++m) {
       EXPECT_TRUE(same_bits(offloaded.moments(i)[m], resident.moments(i)[m])) << i;
     }
