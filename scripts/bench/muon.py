@@ -97,11 +97,11 @@ def compare_losses(arguments: argparse.Namespace) -> None:
         for rate in rates:
             found[rate] = last_loss(arguments, name, rate, 42)
             print(f"| {name} | {rate:g} | {found[rate]:.4f} |", flush=True)
-        best[name] = min(found, key=found.get)
-    seeds = (42, 7, 123)
-    print(f"\n| optimizer at its best rate | {' | '.join(f'seed {seed}' for seed in seeds)} |\n|---|{'---:|' * 3}", flush=True)
-    for name, rate in best.items():
-        losses = [last_loss(arguments, name, rate, seed) for seed in seeds]
+        best[name] = min(found.items(), key=lambda item: item[1])
+    others = (7, 123)
+    print("\n| optimizer at its best rate | seed 42 | seed 7 | seed 123 |\n|---|---:|---:|---:|", flush=True)
+    for name, (rate, loss) in best.items():
+        losses = [loss, *(last_loss(arguments, name, rate, seed) for seed in others)]
         print(f"| {name}, {rate:g} | {' | '.join(f'{loss:.4f}' for loss in losses)} |", flush=True)
 
 
