@@ -149,16 +149,17 @@ namespace {
 class Restoration {
  public:
   Restoration(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
-              const std::set<std::string>& leave, int64_t data_rank, int64_t ranks)
+              std::vector<std::string>& notes, const std::set<std::string>& leave, int64_t data_rank, int64_t ranks)
       : checkpoint_(checkpoint),
         index_(checkpoint.index()),
         parameters_(parameters),
         rank_(rank),
+        notes_(notes),
         leave_(leave),
         data_rank_(data_rank),
         ranks_(ranks) {}
 
-  Restored run() {
+  std::optional<SavedProgress> run() {
     const bool prefixed = std::any_of(parameters_.begin(), parameters_.end(), [&](const SavedParameter& parameter) {
       return index_.tensors.contains(kFormerPrefix + parameter.name);
     });
@@ -168,29 +169,27 @@ class Restoration {
       add_model();
     }
     if (!holds_run(index_)) {
-      restored_.notes.emplace_back(
-          "the checkpoint holds only the model: optimizer, schedule and data start from the beginning");
+      notes_.emplace_back("the checkpoint holds only the model: optimizer, schedule and data start from the beginning");
       checkpoint_.load(targets_);
       check_rest();
-      return restored_;
+      return std::nullopt;
     }
-    restored_.has_moments = wants("optimizer");
     if (wants("optimizer")) add_moments();
     const SavedProgress stored = read_progress(checkpoint_);
     checkpoint_.load(targets_);
     if (wants("optimizer")) take_steps(stored.step);
     if (wants("train_state")) {
-      restored_.progress = stored;
+      progress_ = stored;
       if (holds_past_losses(checkpoint_)) {
-        restored_.notes.emplace_back("its lists of past losses are not taken over");
+        notes_.emplace_back("its lists of past losses are not taken over");
       }
-      if (!stored.tokens) restored_.notes.emplace_back("it does not say how many tokens were seen: counting from 0");
+      if (!stored.tokens) notes_.emplace_back("it does not say how many tokens were seen: counting from 0");
       if (wants("dataloader")) read_data_position();
-      restored_.progress->guard = read_json(kGuardKey, "the spike guard's window");
-      restored_.progress->counters = read_json(kCountersKey, "its counters");
+      progress_->guard = read_json(kGuardKey, "the spike guard's window");
+      progress_->counters = read_json(kCountersKey, "its counters");
     }
     check_rest();
-    return restored_;
+    return progress_;
   }
 
  private:
@@ -286,17 +285,17 @@ class Restoration {
       count.parameter->steps.copy_(at::scalar_tensor(steps, at::kFloat));
     }
     if (!without_moments_.empty()) {
-      restored_.notes.push_back(
+      notes_.push_back(
           fmt::format("it holds no moments of {}, which were frozen when it was saved: they begin from zero",
                       join(without_moments_, ", ")));
     }
     if (!of_other_optimizer_.empty()) {
-      restored_.notes.push_back(
+      notes_.push_back(
           fmt::format("it holds another optimizer's moments of {} parameters, such as {}: they begin from zero",
                       of_other_optimizer_.size(), of_other_optimizer_.front()));
     }
     if (without > 0) {
-      restored_.notes.emplace_back("it does not say how many steps the optimizer has made: as many as the run");
+      notes_.emplace_back("it does not say how many steps the optimizer has made: as many as the run");
     }
   }
 
@@ -329,14 +328,14 @@ class Restoration {
   /// titan's position is the same for every rank; torchtitan's differs by data-parallel rank.
   void read_data_position() {
     const auto give_up = [&](const std::string& why) {
-      restored_.notes.emplace_back(
+      notes_.emplace_back(
           fmt::format("the data position could not be restored ({}): the data start from the beginning", why));
     };
     try {
       const PickleRef ours = read_titan_position(checkpoint_);
       if (!ours) return read_samples(give_up);
       if (!ours->is(PickleValue::Kind::text)) return give_up("it is not text");
-      restored_.progress->data_position = parse_json(ours->text);
+      progress_->data_position = parse_json(ours->text);
     } catch (const PickleError& error) {
       give_up(error.what());
     } catch (const nlohmann::json::exception&) {
@@ -355,8 +354,8 @@ class Restoration {
     }
     const PickleRef bytes = checkpoint_.value(mine);
     if (!bytes->is(PickleValue::Kind::bytes)) return give_up("it is not a pickle");
-    restored_.progress->samples = read_sample_position(*read_pickle(bytes->text));
-    restored_.progress->samples->ranks = ranks;
+    progress_->samples = read_sample_position(*read_pickle(bytes->text));
+    progress_->samples->ranks = ranks;
   }
 
   /// A value that is JSON; null if there is none.
@@ -365,9 +364,9 @@ class Restoration {
     try {
       const PickleRef words = checkpoint_.value(key);
       if (words->is(PickleValue::Kind::text)) return parse_json(words->text);
-      restored_.notes.emplace_back(fmt::format("{} could not be restored: not text", what));
+      notes_.emplace_back(fmt::format("{} could not be restored: not text", what));
     } catch (const nlohmann::json::exception& error) {
-      restored_.notes.emplace_back(fmt::format("{} could not be restored: {}", what, error.what()));
+      notes_.emplace_back(fmt::format("{} could not be restored: {}", what, error.what()));
     }
     return nullptr;
   }
@@ -382,20 +381,22 @@ class Restoration {
   const CheckpointIndex& index_;
   std::span<const SavedParameter> parameters_;
   int64_t rank_;
+  std::vector<std::string>& notes_;
   const std::set<std::string>& leave_;
   int64_t data_rank_, ranks_;
   std::vector<LoadTarget> targets_;
   std::vector<StepCount> steps_;  // of the parameters that this rank trains
   std::vector<std::string> without_moments_, of_other_optimizer_;
   std::string prefix_;
-  Restored restored_;
+  std::optional<SavedProgress> progress_;
 };
 
 }  // namespace
 
-Restored restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
-                     const std::set<std::string>& leave, int64_t data_rank, int64_t ranks) {
-  return Restoration(checkpoint, parameters, rank, leave, data_rank, ranks).run();
+std::optional<SavedProgress> restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters,
+                                         int64_t rank, std::vector<std::string>& notes,
+                                         const std::set<std::string>& leave, int64_t data_rank, int64_t ranks) {
+  return Restoration(checkpoint, parameters, rank, notes, leave, data_rank, ranks).run();
 }
 
 }  // namespace titan

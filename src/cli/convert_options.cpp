@@ -126,9 +126,6 @@ std::optional<ConvertOptions> parse_convert(std::span<const std::string> argumen
                                                   direction.to ? direction.to : "", direction.name));
   }
   if (!parse_words(app, words, out)) return std::nullopt;
-  if (options.from.empty() || (direction.to && options.to.empty())) {
-    throw Error(ExitCode::bad_config, fmt::format("{}: a path is empty", direction.name));
-  }
   options.rest = app.remaining();
   return options;
 }

@@ -176,6 +176,18 @@ void refuse_mistyped_option(const CLI::App& app) {
   }
 }
 
+/// Refuses an empty word, as an unset variable of a shell gives, where a command expects a path.
+void refuse_empty_path(CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::vector<std::string>& given = option->results();
+    if (!option->get_positional() || std::find(given.begin(), given.end(), "") == given.end()) continue;
+    const std::string name = app.get_name();
+    throw Error(ExitCode::bad_config, fmt::format("{}: {} is empty; give a path: {}", name.substr(name.rfind(' ') + 1),
+                                                  option->get_name(), option->get_description()));
+  }
+  for (CLI::App* subcommand : app.get_subcommands()) refuse_empty_path(*subcommand);
+}
+
 }  // namespace
 
 bool parse_words(CLI::App& app, std::span<const std::string> words, std::ostream& out) {
@@ -191,6 +203,7 @@ bool parse_words(CLI::App& app, std::span<const std::string> words, std::ostream
                 fmt::format("{}: {} ({} --help)", name.substr(name.rfind(' ') + 1), problem.what(), name));
   }
   refuse_mistyped_option(app);
+  refuse_empty_path(app);
   return true;
 }
 

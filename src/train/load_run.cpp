@@ -46,9 +46,11 @@ class RunLoader {
   LoadOutcome load_hugging_face();
   /// Loads all states that checkpoint.exclude_from_loading does not exclude.
   RunPosition restore(OpenCheckpoint& checkpoint, WeightUse use);
+  /// The weights alone, whatever else the checkpoint holds.
+  void restore_weights(OpenCheckpoint& checkpoint);
   /// From a checkpoint with only the model.
   RunPosition restore_model(OpenCheckpoint& checkpoint, WeightUse use);
-  RunPosition position_of(const OpenCheckpoint& checkpoint, const Restored& restored, WeightUse use);
+  RunPosition position_of(const OpenCheckpoint& checkpoint, const SavedProgress& progress, WeightUse use);
   /// Loads a finished run that saved only its model in `folder`; `read` loads it.
   RunPosition restore_finished(const std::filesystem::path& folder, std::string_view form,
                                const std::function<void()>& read);
@@ -108,7 +110,7 @@ LoadOutcome RunLoader::load_initial() {
   const auto load = [&](OpenCheckpoint& checkpoint) {
     if (options_.initial_load_model_only) {
       check_facts(checkpoint, WeightUse::begin);
-      restore_run(checkpoint, state_.parameters(), place_.rank, kBesidesModel);
+      restore_weights(checkpoint);
     } else {
       position_ = restore(checkpoint, WeightUse::begin);
     }
@@ -138,11 +140,18 @@ RunPosition RunLoader::restore(OpenCheckpoint& checkpoint, WeightUse use) {
   if (checkpoint.folder().filename() == step_folder(0)) leave.insert(kBesidesModel.begin(), kBesidesModel.end());
   if (!leave.contains("model")) check_facts(checkpoint, use);
   if (!holds_run(checkpoint.index()) && !leaves_model_alone(leave)) return restore_model(checkpoint, use);
-  const Restored restored = restore_run(checkpoint, state_.parameters(), place_.rank, leave,
-                                        place_.mesh.data_parallel_rank(place_.rank), place_.mesh.world());
-  if (restored.has_moments) warn_of_counted_skips(checkpoint, use);
-  if (!leaves_model_alone(leave)) notes_.insert(notes_.end(), restored.notes.begin(), restored.notes.end());
-  return restored.progress ? position_of(checkpoint, restored, use) : RunPosition();
+  std::vector<std::string> notes;
+  const std::optional<SavedProgress> progress =
+      restore_run(checkpoint, state_.parameters(), place_.rank, notes, leave,
+                  place_.mesh.data_parallel_rank(place_.rank), place_.mesh.world());
+  if (holds_run(checkpoint.index()) && !leave.contains("optimizer")) warn_of_counted_skips(checkpoint, use);
+  if (!leaves_model_alone(leave)) notes_.insert(notes_.end(), notes.begin(), notes.end());
+  return progress ? position_of(checkpoint, *progress, use) : RunPosition();
+}
+
+void RunLoader::restore_weights(OpenCheckpoint& checkpoint) {
+  std::vector<std::string> ignored;  // that the other states are not restored is what was asked for
+  restore_run(checkpoint, state_.parameters(), place_.rank, ignored, kBesidesModel);
 }
 
 RunPosition RunLoader::restore_model(OpenCheckpoint& checkpoint, WeightUse use) {
@@ -155,11 +164,10 @@ RunPosition RunLoader::restore_model(OpenCheckpoint& checkpoint, WeightUse use) 
     throw UnsuitableError("it holds the model alone; checkpoint.initial_load_model_only = true takes that");
   }
   return restore_finished(checkpoint.folder(), " (checkpoint.last_save_model_only)",
-                          [&] { restore_run(checkpoint, state_.parameters(), place_.rank, kBesidesModel); });
+                          [&] { restore_weights(checkpoint); });
 }
 
-RunPosition RunLoader::position_of(const OpenCheckpoint& checkpoint, const Restored& restored, WeightUse use) {
-  const SavedProgress& progress = *restored.progress;
+RunPosition RunLoader::position_of(const OpenCheckpoint& checkpoint, const SavedProgress& progress, WeightUse use) {
   const std::optional<int64_t> named = step_of(checkpoint.folder().filename().string());
   if (use == WeightUse::resume) expect_step(checkpoint.folder(), progress.step);
   if (named && *named != progress.step) {

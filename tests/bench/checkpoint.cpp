@@ -106,7 +106,8 @@ class Bench {
       saving = save(true);
       for (const at::Tensor& tensor : tensors_of(parameters_)) tensor.zero_();
       loading = seconds_of([&] {
-        checkpointer_->load(step_, [&](OpenCheckpoint& checkpoint) { restore_run(checkpoint, parameters_, 0); });
+        std::vector<std::string> notes;
+        checkpointer_->load(step_, [&](OpenCheckpoint& checkpoint) { restore_run(checkpoint, parameters_, 0, notes); });
       });
       if (hashes() != before) throw Error(ExitCode::silent_corruption, "what was loaded is not what was saved");
     }

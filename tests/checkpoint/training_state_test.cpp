@@ -57,9 +57,15 @@ class TrainingState : public ::testing::Test {
     storage_.write_all(folder / kIndexFile, write_index(index));
   }
 
+  struct Restored {
+    std::optional<SavedProgress> progress;
+    std::vector<std::string> notes;
+  };
   Restored restore(const std::vector<SavedParameter>& into, int64_t rank, const std::set<std::string>& leave = {}) {
     OpenCheckpoint checkpoint(storage_, "root/step-7", true);
-    return restore_run(checkpoint, into, rank, leave);
+    Restored restored;
+    restored.progress = restore_run(checkpoint, into, rank, restored.notes, leave);
+    return restored;
   }
 
   MemoryStorage storage_;
@@ -108,8 +114,9 @@ TEST_F(TrainingState, ADamagedFileIsFoundThoughNothingOfItIsNeeded) {
       int64_t found = 0;
       for (int64_t rank = 0; rank < ranks; ++rank) {
         OpenCheckpoint checkpoint(*damaged, "root/step-7", true);
+        std::vector<std::string> notes;
         try {
-          restore_run(checkpoint, whole(50), rank, {}, 0, ranks);
+          restore_run(checkpoint, whole(50), rank, notes, {}, 0, ranks);
         } catch (const DamageError&) {
           ++found;
         }

@@ -110,10 +110,10 @@ int restore(const std::string& folder) {
   const auto storage = make_posix_storage();
   OpenCheckpoint checkpoint(*storage, folder, true);
   const std::vector<SavedParameter> parameters = small_run(/*fresh=*/true);
-  const Restored restored = restore_run(checkpoint, parameters, 0);
-  nlohmann::json said{{"notes", restored.notes}};
-  if (restored.progress)
-    said.update({{"step", restored.progress->step}, {"tokens", restored.progress->tokens.value_or(0)}});
+  std::vector<std::string> notes;
+  const std::optional<SavedProgress> progress = restore_run(checkpoint, parameters, 0, notes);
+  nlohmann::json said{{"notes", notes}};
+  if (progress) said.update({{"step", progress->step}, {"tokens", progress->tokens.value_or(0)}});
   for (const SavedParameter& parameter : parameters) {
     for (const auto& [what, tensor] :
          {std::pair("master", parameter.master), std::pair("exp_avg", parameter.moments[0].second),

@@ -87,18 +87,15 @@ PickleRef read_titan_position(OpenCheckpoint& checkpoint);
 /// True if it has torchtitan's lists of losses and they are not empty.
 bool holds_past_losses(OpenCheckpoint& checkpoint);
 
-struct Restored {
-  std::optional<SavedProgress> progress;  // empty if only the model was requested or stored
-  bool has_moments = false;               // the optimizer's state was restored
-  std::vector<std::string> notes;         // what was not restored and why, for the log
-};
-
-/// Loads the shards of `rank` in place, and the progress. `leave`: values of checkpoint.exclude_from_loading. If the
-/// checkpoint holds the model alone, only that is restored, with a note. `data_rank`: the data-parallel rank whose data
-/// position is read. `ranks`: number of ranks that load. If nothing is skipped, each also reads a part of the tensors
-/// that no rank needs, so that every block's hash is checked. Throws what OpenCheckpoint::load throws.
-Restored restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters, int64_t rank,
-                     const std::set<std::string>& leave = {}, int64_t data_rank = 0, int64_t ranks = 1);
+/// Loads the shards of `rank` in place, and returns the progress: nothing if only the model was requested or stored.
+/// Adds to `notes` what was not restored and why. `leave`: values of checkpoint.exclude_from_loading. If the checkpoint
+/// holds the model alone, only that is restored. `data_rank`: the data-parallel rank whose data position is read.
+/// `ranks`: number of ranks that load. If nothing is skipped, each also reads a part of the tensors that no rank needs,
+/// so that every block's hash is checked. Throws what OpenCheckpoint::load throws.
+std::optional<SavedProgress> restore_run(OpenCheckpoint& checkpoint, std::span<const SavedParameter> parameters,
+                                         int64_t rank, std::vector<std::string>& notes,
+                                         const std::set<std::string>& leave = {}, int64_t data_rank = 0,
+                                         int64_t ranks = 1);
 
 /// torchtitan's position in the state of a Python data loader: its only dictionary with both a document count
 /// ("sample_idx") and a "token_buffer". Throws PickleError that describes what it holds instead.
