@@ -83,7 +83,7 @@ class Row:
             f"--optimizer.muon.momentum={recipe.momentum}",
             f"--optimizer.muon.nesterov={str(recipe.nesterov).lower()}",
             f"--optimizer.muon.adjust_lr_fn={recipe.adjust_lr_fn}",
-            "--optimizer.muon.dtype=float32",
+            f"--optimizer.muon.dtype={recipe.muon_dtype}",
         ]
 
 

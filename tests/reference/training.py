@@ -35,6 +35,7 @@ class Recipe:
     momentum: float = 0.95
     nesterov: bool = True
     adjust_lr_fn: str = "original"
+    muon_dtype: str = "float32"  # of titan's iteration; the reference's is that of its weights
 
     def lr_at(self, step: int) -> float:
         """Learning rate used in `step`, which counts from 1."""
