@@ -95,7 +95,7 @@ def iterated_with_roundings(matrix: Tensor) -> Tensor:
 class MuonInBfloat16(unittest.TestCase):
     def test_expected_error_is_that_of_rounded_products(self):
         generator = torch.Generator().manual_seed(3)
-        for shape in ((64, 64), (48, 160), (160, 48), (8, 8)):
+        for shape in ((64, 64), (48, 160), (160, 48), (32, 40)):
             normal = torch.randn(shape, generator=generator)
             small_values = normal @ torch.randn(2 * shape[1:], generator=generator)
             for name, matrix in (("normal", normal), ("with small singular values", small_values)):
