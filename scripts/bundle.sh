@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Makes build/bundle/titan-VERSION: a folder that runs on another Linux machine (Debian 12, Ubuntu 24.04 or newer) given
-# only a Python torch 2.11.0, and checks that it will.
+# only a Python torch 2.11.0, and checks that it will. Its last line is the path.
 #   scripts/bundle.sh                    checks, and fails when the program needs a newer system than Debian 12
 #   scripts/bundle.sh --allow-newer      the same, but on a newer build machine only says what the bundle will need
+#   scripts/bundle.sh --self-contained   with LibTorch inside, as one .tar.zst: needs no Python; computes on CPUs
+#   scripts/bundle.sh --self-contained --cuda   with NVIDIA's libraries, too
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 readonly newest_glibc=2.36 newest_glibcxx=3.4.30 most_megabytes=60
@@ -52,18 +54,47 @@ check_run() {
   cp -r "$1" "$folder/moved"
   mkdir "$folder/empty"
   cd "$folder/empty"
-  env -i PATH=/usr/bin:/bin HOME="$folder/empty" TITAN_LIBTORCH="$site" ../moved/titan_train \
+  local torch=$site
+  [ "$self_contained" = no ] || torch=nowhere
+  env -i PATH=/usr/bin:/bin HOME="$folder/empty" TITAN_LIBTORCH="$torch" ../moved/titan_train \
     ../moved/configs/debug_model.toml --training.steps=2 --job.dump_folder=outputs >&2 ||
     fail 70 "the bundle does not train in an empty folder; its message is above"
   cd "$TITAN_ROOT"
 }
 
-allow_newer=no
-case ${1:-} in
-  '') ;;
-  --allow-newer) allow_newer=yes ;;
-  *) fail 64 "unknown argument $1 (there is only --allow-newer)" ;;
-esac
+# needed_libraries FILE...: the names of the shared libraries that the files name.
+needed_libraries() {
+  readelf -d "$@" 2>/dev/null | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u
+}
+
+# add_libtorch FOLDER: copies the libraries of torch and NVIDIA that those in the folder need, and what these need.
+add_libtorch() {
+  local folder=$1 name found copied=yes
+  if [ "$cuda" = yes ]; then
+    # cuDNN and NVRTC open libraries by names that no file lists.
+    find "$site"/nvidia/*/lib -name '*.so*' ! -name '*_static*' -exec cp -Ln {} "$folder/" \;
+    cp "$site"/torch/lib/lib{torch,c10}_cuda.so "$site/torch/lib/libtorch_nvshmem.so" "$folder/"
+  fi
+  while [ "$copied" = yes ]; do
+    copied=no
+    for name in $(needed_libraries "$folder"/*); do
+      [ ! -e "$folder/$name" ] || continue
+      found=$(find "$site/torch/lib" "$site/nvidia" -name "$name" 2>/dev/null | head -n 1)
+      [ -z "$found" ] || { cp -L "$found" "$folder/$name"; copied=yes; }
+    done
+  done
+}
+
+allow_newer=no self_contained=no cuda=no
+for argument in "$@"; do
+  case $argument in
+    --allow-newer) allow_newer=yes ;;
+    --self-contained) self_contained=yes ;;
+    --cuda) cuda=yes ;;
+    *) fail 64 "unknown argument $argument (there are --allow-newer, --self-contained and --cuda)" ;;
+  esac
+done
+[ "$cuda" = no ] || [ "$self_contained" = yes ] || fail 64 "--cuda is for --self-contained: other bundles find the torch of a Python"
 "$TITAN_ROOT/scripts/setup.sh"
 build_targets titan_program
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$TITAN_BUILD/CMakeCache.txt")
@@ -74,8 +105,14 @@ cmake --install "$TITAN_BUILD" --prefix "$bundle" --strip >/dev/null ||
   fail 70 "cmake --install failed; its message is above"
 say "Checking $bundle"
 check_size "$bundle"
+[ "$self_contained" = no ] || add_libtorch "$bundle/lib"
+python3 "$TITAN_ROOT/scripts/licences.py" "$bundle/lib" "$bundle/licences" "$site" ||
+  fail 69 "a library would travel without its licence; the message is above"
 check_run_path "$bundle"
 check_symbol_version GLIBC "$newest_glibc" "$bundle"/lib/*
 check_symbol_version GLIBCXX "$newest_glibcxx" "$bundle"/lib/*
 check_run "$bundle"
-printf '%s\n' "$bundle"
+[ "$self_contained" = yes ] || { printf '%s\n' "$bundle"; exit 0; }
+archive=$bundle-linux-x86_64-$([ "$cuda" = yes ] && echo cuda || echo cpu).tar.zst
+tar -C "${bundle%/*}" -I 'zstd -T0 -10' -cf "$archive" "${bundle##*/}"
+printf '%s\n' "$archive"
