@@ -2,8 +2,8 @@
 
     wheel.py BUNDLE VERSION PLATFORM OUT     prints the wheel's path
 
-The wheel has the bundle as the folder titan_train of site-packages, and a script titan_train that starts it with the
-LibTorch of the installed torch.
+The wheel has the bundle as the folder titan_train of site-packages, and a script titan_train, which pip makes, starts it
+with the LibTorch of the installed torch.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import sys
 import zipfile
 
 TORCH = "2.11.0"
-# pip puts the interpreter of the installation into the first line. torch is looked for, never imported.
-START = '''#!python
-"""Starts the titan_train that is installed beside torch."""
+# The package: its function is what pip's script titan_train calls. torch is looked for, never imported.
+PACKAGE = '''"""The program titan_train and what it needs; not a library of Python."""
 import importlib.util
 import os
 import sys
 
 
-def folder_of(package):
-    spec = importlib.util.find_spec(package)
-    return os.path.dirname(spec.origin) if spec and spec.origin else ""
-
-
-if not os.environ.get("TITAN_LIBTORCH"):
-    os.environ["TITAN_LIBTORCH"] = folder_of("torch") or sys.prefix
-program = os.path.join(folder_of("titan_train"), "titan_train")
-os.execv("/bin/sh", ["sh", program, *sys.argv[1:]])
+def main():
+    """Starts the program with the LibTorch of the installed torch."""
+    if not os.environ.get("TITAN_LIBTORCH"):
+        torch = importlib.util.find_spec("torch")
+        os.environ["TITAN_LIBTORCH"] = os.path.dirname(torch.origin) if torch and torch.origin else sys.prefix
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "titan_train")
+    os.execv("/bin/sh", ["sh", program, *sys.argv[1:]])
 '''
+ENTRY_POINTS = """[console_scripts]
+titan_train = titan_train:main
+"""
 METADATA = """Metadata-Version: 2.1
 Name: titan-train
 Version: {version}
@@ -76,7 +76,7 @@ def main() -> int:
     path = pathlib.Path(out) / f"titan_train-{version}-py3-none-{platform}.whl"
     path.parent.mkdir(parents=True, exist_ok=True)
     wheel = Wheel(path)
-    wheel.add("titan_train/__init__.py", b'"""The program titan_train and what it needs; not a library of Python."""\n')
+    wheel.add("titan_train/__init__.py", PACKAGE.encode())
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     # A wheel has no links: of a library's names only the one that is loaded, which is a link, is kept.
     linked = {file.resolve() for file in files if file.is_symlink()}
@@ -85,7 +85,7 @@ def main() -> int:
             continue
         content = file.read_bytes()
         wheel.add(f"titan_train/{file.relative_to(folder)}", content, file.stat().st_mode & 0o111 != 0)
-    wheel.add(f"titan_train-{version}.data/scripts/titan_train", START.encode(), executable=True)
+    wheel.add(f"{info}/entry_points.txt", ENTRY_POINTS.encode())
     wheel.add(f"{info}/licenses/LICENSE", (folder / "LICENSE").read_bytes())
     wheel.add(f"{info}/METADATA", METADATA.format(version=version, torch=TORCH).encode())
     wheel.add(f"{info}/WHEEL", WHEEL.format(platform=platform).encode())
