@@ -105,7 +105,10 @@ cmake --install "$TITAN_BUILD" --prefix "$bundle" --strip >/dev/null ||
   fail 70 "cmake --install failed; its message is above"
 say "Checking $bundle"
 check_size "$bundle"
-[ "$self_contained" = no ] || add_libtorch "$bundle/lib"
+if [ "$self_contained" = yes ]; then
+  [ "$cuda" = yes ] || rm -f "$bundle/lib/libtitan_cuda.so"  # what it needs is several GB
+  add_libtorch "$bundle/lib"
+fi
 python3 "$TITAN_ROOT/scripts/licences.py" "$bundle/lib" "$bundle/licences" "$site" ||
   fail 69 "a library would travel without its licence; the message is above"
 check_run_path "$bundle"

@@ -23,13 +23,11 @@ def python_packages(site: pathlib.Path) -> dict[str, tuple[str, list[pathlib.Pat
     """File name of each shared library of the site's packages → the package and its licence texts."""
     found = {}
     for record in sorted(site.glob("*.dist-info/RECORD")):
-        folder = record.parent
-        texts = sorted(path for path in folder.rglob("*") if path.is_file() and TEXTS.search(path.name))
-        package = folder.name.rsplit("-", 1)[0]
+        package = record.parent.name.split("-")[0]
         with record.open(newline="") as lines:
-            for name, *_ in csv.reader(lines):
-                if ".so" in pathlib.PurePath(name).name:
-                    found[pathlib.PurePath(name).name] = package, texts
+            files = [site / name for name, *_ in csv.reader(lines)]
+        texts = sorted(file for file in files if TEXTS.match(file.name) and file.is_file())
+        found |= {file.name: (package, texts) for file in files if ".so" in file.name}
     return found
 
 
