@@ -79,7 +79,7 @@ void OpenCheckpoint::load(std::span<const LoadTarget> targets) {
       throw MismatchError(fmt::format("its {} is {}, this run's is {}", target.tensor.name, python_name(stored),
                                       python_name(target.tensor.type)));
     }
-    // A scalar is a step count, whose type no user chooses: its conversion is no news.
+    // Conversions of scalars are not reported: they are step counts, whose dtype no user chooses.
     if (stored != target.tensor.type && !target.tensor.shape.empty()) {
       conversion_ = fmt::format("{} read as {}", python_name(stored), python_name(target.tensor.type));
     }

@@ -40,7 +40,8 @@ Verdict try_checkpoint(const std::function<void()>& act) {
     return failed(is_forbidden ? Fate::forbidden : Fate::unreadable, error);
   } catch (const InvariantError&) {  // a fault of this program says nothing about the checkpoint
     throw;
-  } catch (const Error& error) {  // another model, a newer format, another corpus: an older one would not fit either
+  } catch (const Error& error) {
+    // The model, the format or the corpus is another one, so an older checkpoint would not fit either.
     return failed(Fate::unfit, error);
   }
 }

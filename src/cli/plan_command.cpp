@@ -84,7 +84,7 @@ std::string in_words(const Exchange& exchange) {
                      with_thousands(exchange.traffic.bytes / std::max<int64_t>(1, exchange.traffic.calls)));
 }
 
-/// What of a group is trained, unless it is all.
+/// How much of a group is trained; empty if all of it is.
 std::string trained_words(const WeightGroupPlan& group) {
   if (!group.is_trained()) return ", frozen";
   const int64_t trained = group.trained_shard_numel();

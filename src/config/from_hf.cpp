@@ -283,12 +283,12 @@ class HuggingFaceConfig {
       return;
     }
     if (const std::string method = unreadable_quantisation(json_); !method.empty()) {
-      problems_.push_back(settings_.origins().problem(
-          kKey,
-          fmt::format(
-              "model.from_hf: the weights of {} are quantised by {}, and fp8 (e4m3) with a weight_block_size is read",
-              folder_.string(), method),
-          "take the weights that were not quantised"));
+      problems_.push_back(
+          settings_.origins().problem(kKey,
+                                      fmt::format("model.from_hf: the weights of {} are quantised by {}; only fp8 "
+                                                  "(e4m3) with a weight_block_size can be read",
+                                                  folder_.string(), method),
+                                      "take the weights that were not quantised"));
       return;
     }
     if (settings_.is_set("checkpoint.enable") && !settings_.get<bool>("checkpoint.enable")) {

@@ -116,7 +116,7 @@ void judge_effects(const Schema& schema, const Settings& settings, LoadedConfig&
 
 struct GenerationChoice {
   Generation generation;
-  std::string reason;  ///< a message with the deciding place
+  std::string reason;  ///< a message that names the option or spelling that decided
 };
 
 /// job.generation if given; otherwise December 2024 if the file has a spelling that existed only then and none that

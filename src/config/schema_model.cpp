@@ -55,7 +55,7 @@ void describe_model_override(Schema& schema) {
   rope.add("rope_high_freq_factor", &RotaryScaling::high_freq_factor, 0.0)
       .own()
       .at_least(0)
-      .help("llama3_1, llama3_2: turns above which it stays; 0: 4");
+      .help("llama3_1, llama3_2: turns within the original context above which a frequency stays; 0: 4");
   rope.add("rope_original_context", &RotaryScaling::original_context, 0)
       .own()
       .at_least(0)
@@ -68,7 +68,7 @@ void describe_model_override(Schema& schema) {
   rope.add("rope_beta_slow", &RotaryScaling::beta_slow, 0.0)
       .own()
       .at_least(0)
-      .help("yarn: turns below which it is divided; 0: 1");
+      .help("yarn: turns within the original context below which a frequency is divided; 0: 1");
   rope.add("rope_attention_factor", &RotaryScaling::attention_factor, 0.0)
       .own()
       .at_least(0)

@@ -336,7 +336,8 @@ std::vector<Record> read_groups(const OptimizerSection& optimizer) {
   return records;
 }
 
-/// std::regex compiles recursively, so limit the pattern's length.
+/// Limits the pattern's length: std::regex compiles a pattern recursively, and 30,000 nested brackets overflow a stack
+/// of 8 MiB. Patterns of parameter names have a few dozen bytes.
 std::optional<std::string> pattern_problem(const Value& value) {
   constexpr size_t kLongest = 1000;
   const auto& pattern = std::get<std::string>(value);

@@ -91,7 +91,8 @@ bool is_harmless(const std::string& field) {
   return std::find(kHarmless.begin(), kHarmless.end(), field) != kHarmless.end();
 }
 
-/// Whether a value says nothing: tables of many forms of records fill their other columns with such.
+/// True for null, "", [] and {}. A table whose records have several forms fills the columns that a record does not use
+/// with such values.
 bool is_nothing(const Json& value) {
   return value.is_null() || (value.is_string() && value.get_ref<const std::string&>().empty()) ||
          (value.is_structured() && value.empty());

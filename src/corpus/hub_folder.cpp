@@ -97,7 +97,8 @@ bool names_tell_splits(const std::vector<std::string>& sorted) {
     const auto train =
         std::find_if(patterns.begin(), patterns.end(), [](const auto& one) { return one.first == "train"; });
     if (train == patterns.end()) return false;
-    // One pattern is also found for a folder with one file "train.txt" among others; shards (-of-) are always a split.
+    // One file named train.txt among others also gives a single pattern. So one pattern is a split only if it names
+    // shards (-of-).
     return patterns.size() > 1 || train->second.front().find("-of-") != std::string::npos;
   } catch (const std::invalid_argument&) {
     return false;

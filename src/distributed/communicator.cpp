@@ -1,6 +1,7 @@
 #include "titan/distributed/communicator.h"
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -27,35 +28,51 @@ class TracedPending : public PendingCollective {
   int64_t number_;
 };
 
-}  // namespace
-
-namespace {
-
-/// What a failed check says of tensors: "Float 4, BFloat16 2", with the number of elements of each.
+/// What a failed check says of tensors: "Float [2, 3] on cpu, BFloat16 [4] on cpu, strides [2]".
 std::string summary_of(const std::vector<at::Tensor>& tensors) {
   std::string text;
   for (const at::Tensor& tensor : tensors) {
     if (!text.empty()) text += ", ";
-    text += tensor.defined() ? fmt::format("{} {}", c10::toString(tensor.scalar_type()), tensor.numel()) : "undefined";
+    if (!tensor.defined()) {
+      text += "undefined";
+      continue;
+    }
+    text += fmt::format("{} [{}] on {}", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),
+                        tensor.device().str());
+    if (!tensor.is_contiguous()) text += fmt::format(", strides [{}]", fmt::join(tensor.strides(), ", "));
   }
   return text;
 }
 
-/// True if `wholes[i]` holds `ranks` times the elements of `shares[i]`, in the same dtype and on the same device.
-bool hold_ranks(const std::vector<at::Tensor>& wholes, const std::vector<at::Tensor>& shares, int64_t ranks) {
-  if (wholes.size() != shares.size()) return false;
-  for (size_t i = 0; i < wholes.size(); ++i) {
-    const at::Tensor &whole = wholes[i], &share = shares[i];
-    if (!whole.defined() || !share.defined() || whole.numel() != ranks * share.numel() ||
-        whole.scalar_type() != share.scalar_type() || whole.device() != share.device()) {
-      return false;
-    }
-  }
-  return true;
+/// True if one call can take the list: defined tensors of one dtype on one device.
+bool of_one_kind(const std::vector<at::Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.scalar_type() == tensors[0].scalar_type() &&
+           tensor.device() == tensors[0].device();
+  });
 }
 
-bool all_defined(const std::vector<at::Tensor>& tensors) {
-  return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.defined(); });
+/// The same, and contiguous. A transport for CPUs could copy strided tensors, but NCCL sends the memory as it is, so a
+/// sender and a receiver with other strides would exchange elements without an error.
+bool can_be_sent(const std::vector<at::Tensor>& tensors) {
+  return of_one_kind(tensors) &&
+         std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_contiguous(); });
+}
+
+/// True if each of `wholes` [ranks·n, …] or [ranks, n, …] has a part [n, …] of `parts` for each rank.
+bool hold_parts(const std::vector<at::Tensor>& wholes, const std::vector<at::Tensor>& parts, int64_t ranks) {
+  if (wholes.empty() || wholes.size() != parts.size() || !can_be_sent(wholes) || !can_be_sent(parts) ||
+      !of_one_kind({wholes[0], parts[0]})) {
+    return false;
+  }
+  for (size_t i = 0; i < wholes.size(); ++i) {
+    const at::IntArrayRef whole = wholes[i].sizes(), part = parts[i].sizes();
+    const bool below =
+        !part.empty() && whole.size() == part.size() && whole[0] == ranks * part[0] && whole.slice(1) == part.slice(1);
+    const bool apart = whole.size() == part.size() + 1 && whole[0] == ranks && whole.slice(1) == part;
+    if (!below && !apart) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -71,33 +88,31 @@ Pending Communicator::counted(Collective kind, const Tensors& whole, const Start
 }
 
 Pending Communicator::all_gather(Tensors outputs, Tensors inputs) {
-  TITAN_CHECK(hold_ranks(outputs, inputs, size_), name_, size_, summary_of(outputs), summary_of(inputs));
+  TITAN_CHECK(hold_parts(outputs, inputs, size_), name_, size_, summary_of(outputs), summary_of(inputs));
   return counted(Collective::all_gather, outputs,
                  [&] { return start_all_gather(std::move(outputs), std::move(inputs)); });
 }
 
 Pending Communicator::reduce_scatter(Tensors outputs, Tensors inputs) {
-  TITAN_CHECK(hold_ranks(inputs, outputs, size_), name_, size_, summary_of(inputs), summary_of(outputs));
+  TITAN_CHECK(hold_parts(inputs, outputs, size_), name_, size_, summary_of(inputs), summary_of(outputs));
   return counted(Collective::reduce_scatter, inputs,
                  [&] { return start_reduce_scatter(std::move(outputs), std::move(inputs)); });
 }
 
 Pending Communicator::all_reduce(Tensors tensors, Reduction reduction) {
-  TITAN_CHECK(all_defined(tensors), name_, summary_of(tensors));
+  TITAN_CHECK(!tensors.empty() && can_be_sent(tensors), name_, summary_of(tensors));
   return counted(Collective::all_reduce, tensors, [&] { return start_all_reduce(std::move(tensors), reduction); });
 }
 
 Pending Communicator::transfer(std::vector<Message> receives, std::vector<Message> sends) {
+  for (const std::vector<Message>* messages : {&sends, &receives}) {
+    for (const auto& [peer, tensors] : *messages) {
+      TITAN_CHECK(peer != rank_ && peer >= 0 && peer < size_, name_, peer);
+      TITAN_CHECK(!tensors.empty() && can_be_sent(tensors), name_, peer, summary_of(tensors));
+    }
+  }
   Tensors sent;
-  for (const Message& message : sends) {
-    TITAN_CHECK(message.peer != rank_ && message.peer >= 0 && message.peer < size_, name_, message.peer);
-    TITAN_CHECK(all_defined(message.tensors), name_, message.peer, summary_of(message.tensors));
-    sent.insert(sent.end(), message.tensors.begin(), message.tensors.end());
-  }
-  for (const Message& message : receives) {
-    TITAN_CHECK(message.peer != rank_ && message.peer >= 0 && message.peer < size_, name_, message.peer);
-    TITAN_CHECK(all_defined(message.tensors), name_, message.peer, summary_of(message.tensors));
-  }
+  for (const Message& message : sends) sent.insert(sent.end(), message.tensors.begin(), message.tensors.end());
   return counted(Collective::permute, sent, [&] { return start_transfer(std::move(receives), std::move(sends)); });
 }
 
@@ -157,10 +172,9 @@ std::unique_ptr<Communicator> make_fake_communicator(std::string name, int64_t r
 
 namespace {
 
+/// Of contiguous tensors: true if they follow each other in memory.
 bool neighbours(const std::vector<at::Tensor>& tensors) {
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].is_contiguous()) return false;
-    if (i == 0) continue;
+  for (size_t i = 1; i < tensors.size(); ++i) {
     const at::Tensor& before = tensors[i - 1];
     if (!before.storage().is_alias_of(tensors[i].storage()) ||
         before.storage_offset() + before.numel() != tensors[i].storage_offset()) {
@@ -174,6 +188,22 @@ at::Tensor as_one(const std::vector<at::Tensor>& neighbours) {
   return neighbours[0].as_strided({total_elements(neighbours)}, {1}, neighbours[0].storage_offset());
 }
 
+/// True if the list has the dtype and the device of `message`; an empty list does.
+bool same_kind(const at::Tensor& message, const std::vector<at::Tensor>& tensors) {
+  return of_one_kind({message}) && (tensors.empty() || of_one_kind({message, tensors[0]}));
+}
+
+/// True if `message` [n] has room for the tensors. It may be longer: reductions pad it to equal parts of the ranks.
+bool holds_all(const at::Tensor& message, const std::vector<at::Tensor>& tensors) {
+  return can_be_sent(tensors) && message.defined() && message.dim() == 1 && message.numel() >= total_elements(tensors);
+}
+
+/// True if `message` is the fp32 sum of what will be bf16 or fp16, on the same device.
+bool is_wide_sum(const at::Tensor& message, const std::vector<at::Tensor>& tensors) {
+  return message.scalar_type() == at::kFloat && !tensors.empty() && message.device() == tensors[0].device() &&
+         at::isReducedFloatingType(tensors[0].scalar_type());
+}
+
 }  // namespace
 
 int64_t total_elements(const std::vector<at::Tensor>& tensors) {
@@ -183,9 +213,7 @@ int64_t total_elements(const std::vector<at::Tensor>& tensors) {
 }
 
 void pack(const std::vector<at::Tensor>& tensors, const at::Tensor& message) {
-  // A message may be longer: reductions pad it to equal parts of the ranks.
-  TITAN_CHECK(message.dim() == 1 && message.numel() >= total_elements(tensors), summary_of({message}),
-              summary_of(tensors));
+  TITAN_CHECK(holds_all(message, tensors) && same_kind(message, tensors), summary_of({message}), summary_of(tensors));
   if (neighbours(tensors)) {
     message.copy_(as_one(tensors));
     return;
@@ -198,12 +226,12 @@ void pack(const std::vector<at::Tensor>& tensors, const at::Tensor& message) {
 }
 
 at::Tensor room_for(const std::vector<at::Tensor>& tensors) {
-  TITAN_CHECK(!tensors.empty());
+  TITAN_CHECK(!tensors.empty() && can_be_sent(tensors), summary_of(tensors));
   return neighbours(tensors) ? as_one(tensors) : at::empty({total_elements(tensors)}, tensors[0].options());
 }
 
 at::Tensor flattened(const std::vector<at::Tensor>& tensors) {
-  TITAN_CHECK(!tensors.empty());
+  TITAN_CHECK(!tensors.empty() && can_be_sent(tensors), summary_of(tensors));
   if (neighbours(tensors)) return as_one(tensors);
   at::Tensor message = at::empty({total_elements(tensors)}, tensors[0].options());
   pack(tensors, message);
@@ -211,8 +239,9 @@ at::Tensor flattened(const std::vector<at::Tensor>& tensors) {
 }
 
 void unpack_rows(const at::Tensor& messages, const std::vector<at::Tensor>& outputs) {
-  TITAN_CHECK(messages.dim() == 2 && messages.numel() == total_elements(outputs), summary_of({messages}),
-              summary_of(outputs));
+  TITAN_CHECK(messages.dim() == 2 && messages.numel() == total_elements(outputs) && can_be_sent(outputs) &&
+                  same_kind(messages, outputs),
+              summary_of({messages}), summary_of(outputs));
   const int64_t ranks = messages.size(0);
   int64_t offset = 0;
   for (const at::Tensor& output : outputs) {
@@ -223,8 +252,11 @@ void unpack_rows(const at::Tensor& messages, const std::vector<at::Tensor>& outp
 }
 
 at::Tensor pack_rows(const std::vector<at::Tensor>& inputs, int64_t ranks) {
-  TITAN_CHECK(!inputs.empty() && total_elements(inputs) % ranks == 0, ranks, summary_of(inputs));
-  if (inputs.size() == 1) return inputs[0].contiguous().view({ranks, -1});
+  const bool divisible = std::all_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+    return input.defined() && input.numel() % ranks == 0;
+  });
+  TITAN_CHECK(!inputs.empty() && divisible && can_be_sent(inputs), ranks, summary_of(inputs));
+  if (inputs.size() == 1) return inputs[0].view({ranks, -1});
   at::Tensor messages = at::empty({ranks, total_elements(inputs) / ranks}, inputs[0].options());
   int64_t offset = 0;
   for (const at::Tensor& input : inputs) {
@@ -236,8 +268,8 @@ at::Tensor pack_rows(const std::vector<at::Tensor>& inputs, int64_t ranks) {
 }
 
 void unflatten(const at::Tensor& message, const std::vector<at::Tensor>& tensors) {
-  TITAN_CHECK(message.dim() == 1 && message.numel() >= total_elements(tensors), summary_of({message}),
-              summary_of(tensors));
+  TITAN_CHECK(holds_all(message, tensors) && (same_kind(message, tensors) || is_wide_sum(message, tensors)),
+              summary_of({message}), summary_of(tensors));
   int64_t offset = 0;
   for (const at::Tensor& tensor : tensors) {
     at::Tensor part = message.narrow(0, offset, tensor.numel()).view(tensor.sizes());

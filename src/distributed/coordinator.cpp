@@ -60,7 +60,8 @@ void Coordinator::watch() {
       const short events = member.channel.has_unsent() ? POLLIN | POLLOUT : POLLIN;
       entries.push_back({member.channel.is_open() ? member.channel.descriptor() : -1, events, 0});
     }
-    // At least every second: a longer pause counts as one in which this process was stopped (kLongestPause).
+    // poll returns at least every second, because a longer pause is taken as a sign that this process was stopped
+    // (kLongestPause).
     const Deadline latest = Clock::now() + std::chrono::seconds(1);
     const Deadline next = announced_ ? std::min(latest, end_at_) : diagnosis_.next(latest);
     ::poll(entries.data(), entries.size(), poll_time(next));

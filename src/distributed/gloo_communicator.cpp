@@ -122,7 +122,7 @@ class GlooCommunicator : public Communicator {
  protected:
   Pending start_all_gather(Tensors outputs, Tensors inputs) override {
     at::Tensor mine = flattened(inputs);
-    if (outputs.size() == 1 && outputs[0].is_contiguous()) {
+    if (outputs.size() == 1) {
       at::Tensor whole = outputs[0].view({-1});
       return pending(group_->_allgather_base(whole, mine), nullptr);
     }

@@ -197,7 +197,7 @@ class HostCommunicator : public Communicator {
           int64_t offset = 0;
           for (const at::Tensor& input : inputs) {
             const int64_t each = input.numel() / size();
-            bank.view({size(), share}).narrow(1, offset, each).copy_(input.reshape({size(), each}));
+            bank.view({size(), share}).narrow(1, offset, each).copy_(input.view({size(), each}));
             offset += each;
           }
         },

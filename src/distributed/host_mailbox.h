@@ -62,7 +62,8 @@ struct MailboxSide {
 class Outbox {
  public:
   explicit Outbox(MailboxSide side) : side_(std::move(side)) {}
-  /// Copies the tensors. Throws Error(peer_failure) when kLetters messages are unread after `timeout`.
+  /// Copies the `tensors` (any shapes, one message). Throws Error(peer_failure) when kLetters messages are unread after
+  /// `timeout`.
   void send(const std::vector<at::Tensor>& tensors, std::chrono::milliseconds timeout);
   /// Waits until all messages are received: unread messages are lost when this process exits.
   void drain(std::chrono::milliseconds timeout) { side_.ring->taken.wait_for(sent_, timeout); }
@@ -84,7 +85,7 @@ class Outbox {
 class Inbox {
  public:
   explicit Inbox(MailboxSide side) : side_(std::move(side)) {}
-  /// Schedules the next message for `outputs`. Returns its number, for `wait`.
+  /// The next message will be copied to `outputs` (any shapes). Returns its number, for `wait`.
   uint32_t expect(std::vector<at::Tensor> outputs);
   /// Blocks until message `number` and all earlier ones are in their outputs. Throws Error(peer_failure) after
   /// `timeout`.
@@ -96,7 +97,7 @@ class Inbox {
   MailboxSide side_;
   uint32_t expected_ = 0;
   uint32_t taken_ = 0;
-  std::deque<std::vector<at::Tensor>> outputs_;
+  std::deque<std::vector<at::Tensor>> outputs_;  // of any shapes, by message
   std::vector<std::shared_ptr<SharedSegment>> envelopes_;
 };
 

@@ -211,7 +211,9 @@ void MuonOptimizer::take_matrix_update(Parameter& parameter, const at::Tensor& p
 
 void MuonOptimizer::step_matrices(std::span<Matrix* const> matrices, int64_t step, double lr,
                                   const StepControl& control) {
-  // On a CPU several small ones at once, whose iterations share its threads (orthogonalise.cpp).
+  // On a CPU several small matrices are updated at once, and their iterations share its threads (orthogonalise.cpp).
+  // With 2²³ elements there is work for eight threads, since a matrix that takes one thread has at most 2²⁰ (kSmall);
+  // the updates that wait for each other then take at most 32 MiB in fp32.
   constexpr int64_t kElementsAtOnce = 1 << 23;
   std::vector<Matrix*> now;
   int64_t elements = 0;

@@ -104,7 +104,8 @@ class TracedLinear {
             .wide_bytes = static_cast<double>(result_size - shape_.element_size) * m * n};
   }
 
-  /// Listed by result, since a policy may recompute some alone. Of a joined product the input is read once.
+  /// Adds one piece of work for each result, since a policy may recompute some of them only. A joined product reads its
+  /// input once, which is counted with the first result.
   void add_forward_products(TracedOperation& operation) const {
     for (size_t i = 0; i < outputs_.size(); ++i) {
       TracedWork forward = product(rows_, inputs_, outputs_[i].count, outputs_[i].in_float8, shape_.element_size);

@@ -80,7 +80,8 @@ struct PlacedSplits {
     splits.push_back({std::string(name(axis)), request.place.mesh.size(axis), dimension});
     coordinates.push_back(request.place.coordinate(axis));
   }
-  /// FSDP's, which torch's checkpoints see as one axis.
+  /// Adds the split by FSDP: one split even if it is over dp_shard and cp, since torch's checkpoints have one axis for
+  /// it.
   void add_shards(std::span<const MeshAxis> axes) {
     if (axes.empty()) return;
     if (axes.size() == 1) return add(axes[0], 0);

@@ -77,7 +77,7 @@ void find_matrices(const PlanRequest& request, WeightGroupPlan& group) {
     if (!parameter.spec.trainable || !request.updates[parameter.update].whole_matrices) continue;
     check_composition(request);
     TITAN_CHECK(parameter.spec.shape.size() == 2 && "a whole matrix has two dimensions", parameter.spec.name,
-                parameter.spec.shape.size());
+                parameter.spec.shape);
     matrices.push_back({i});
     for (const MeshAxis axis : axes_of_parts(group, parameter)) axes.push_back(axis);
   }

@@ -156,7 +156,8 @@ int64_t UnitTrace::backward_peak(const RecomputePolicy& policy) const {
   int64_t most = 0;
   if (policy.checkpointed()) {
     Live replay(*this);
-    // A replay runs beside what forward saved and the outputs' gradients; the inputs are held below.
+    // While a replay runs, memory also holds what forward saved and the gradients of the outputs. The inputs are among
+    // the saved tensors; they are counted below instead.
     replay.add(saved_bytes(policy));
     for (const TracedTensor output : outputs_) replay.add(bytes(output));
     for (const TracedTensor input : inputs_) {

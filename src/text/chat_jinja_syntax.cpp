@@ -226,7 +226,7 @@ class Parser : private ExpressionParser {
     return one;
   }
 
-  /// What is assigned to: names, attributes of namespaces, or a tuple of them.
+  /// The targets of an assignment: names, attributes of namespaces, or a tuple of these.
   Expression targets(bool attributes) {
     const Deeper deeper(this);
     std::vector<Expression> all;

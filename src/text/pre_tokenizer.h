@@ -80,7 +80,7 @@ class SegmentCutter {
  private:
   std::string_view text_;
   size_t begin_ = 0;      // of the next segment
-  size_t run_begin_ = 0;  // start of a run, or of its rest after a cut; the text before it is done
+  size_t run_begin_ = 0;  // of the current run; after a cut within it, of what is left of it
   size_t block_end_ = 0;
 };
 

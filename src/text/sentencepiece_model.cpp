@@ -95,7 +95,7 @@ class Reader {
         const uint64_t kind = number(field);
         if (kind == 3) refuse("this is a model of whole words");
         if (kind == 4) refuse("this is a model of characters");
-        if (kind < 1 || kind > 4) fail(fmt::format("the model is of the unknown kind {}", kind));
+        if (kind < 1 || kind > 4) fail(fmt::format("the model has the unknown kind {}", kind));
         model_.kind = static_cast<SentencePieceModel::Kind>(kind);
       }
       if (field.number == 24) model_.whitespace_as_suffix = number(field) != 0;
@@ -424,8 +424,8 @@ void UnigramEncoder::keep(const PieceCache::Key& key, std::string_view stretch, 
   if (ids.size() > Pass::kMostIds) return;
   word.count = static_cast<uint32_t>(ids.size());
   std::copy(ids.begin(), ids.end(), word.ids.begin());
-  if (sum_of(word, 0) != pass.nodes_[stretch.size()].best)
-    return;  // normalisation can write bytes that are no character; their ids do not repeat the sums
+  // The sums differ if normalisation has written bytes that are not a character: their ids do not determine the sums.
+  if (sum_of(word, 0) != pass.nodes_[stretch.size()].best) return;
   const size_t pieces = pass.found_.size() / 2;
   size_t characters = 0;
   for (size_t at = 0; at < stretch.size(); ++characters) at += utf8_length(static_cast<unsigned char>(stretch[at]));

@@ -19,7 +19,8 @@ namespace titan {
 
 class TiktokenTokenizer : public Tokenizer {
  public:
-  // Of Llama 3, named or reserved: rows of published embeddings follow from it.
+  // Llama 3 has this many special tokens, named or reserved. The number of rows of its published embeddings includes
+  // them.
   static constexpr int32_t kSpecialTokens = 256;
 
   /// `tokens[rank]`: the result of read_tiktoken_file.

@@ -52,8 +52,8 @@ void measure_encoding(const Tokenizer& tokenizer, const TokenizerEncoding& encod
 }  // namespace
 
 void refuse_long_text() {
-  throw Error(ExitCode::bad_data, fmt::format("the text is longer than {}. For a corpus there is: titan_train data "
-                                              "tokenize.",
+  throw Error(ExitCode::bad_data, fmt::format("the text is longer than {}; tokenize a corpus with titan_train data "
+                                              "tokenize",
                                               human_bytes(static_cast<double>(kLongestText))));
 }
 

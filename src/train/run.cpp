@@ -69,7 +69,9 @@ at::Tensor infer(const Run& run, const BatchContext& batch, UnitMode mode) {
   // The rank that writes the dump may run another stage.
   std::vector<int64_t> shape = (batch.logit_rows.defined() ? batch.logit_rows : batch.tokens).sizes().vec();
   shape.push_back(run.model.description.vocabulary);
-  result = result.defined() ? result.to(at::kFloat) : at::zeros(shape, batch.tokens.options().dtype(at::kFloat));
+  // Logits gathered from uneven shards of the vocabulary are a view with gaps between its rows.
+  result = result.defined() ? result.to(at::kFloat).contiguous()
+                            : at::zeros(shape, batch.tokens.options().dtype(at::kFloat));
   run.communicators.pipeline->all_reduce({result})->wait();
   return result;
 }

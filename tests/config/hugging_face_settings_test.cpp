@@ -68,7 +68,8 @@ TEST_F(HuggingFaceSettings, WeightsOfAQuantisationThatIsNotReadAreRefusedByItsNa
     return refusal({{"model_type", "llama"}, {"quantization_config", quantisation}});
   };
   const std::string method = refused({{"quant_method", "gptq"}, {"bits", 4}});
-  EXPECT_TRUE(contains(method, "are quantised by gptq, and fp8 (e4m3) with a weight_block_size is read")) << method;
+  EXPECT_TRUE(contains(method, "are quantised by gptq; only fp8 (e4m3) with a weight_block_size can be read"))
+      << method;
   EXPECT_TRUE(contains(method, "take the weights that were not quantised")) << method;
   EXPECT_TRUE(contains(refused({{"bits", 4}}), "are quantised by an unnamed method"));
   EXPECT_TRUE(contains(refused({{"quant_method", "fp8"}}), "are quantised by fp8"));

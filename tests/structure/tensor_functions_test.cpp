@@ -18,6 +18,7 @@ namespace {
 using WithoutRow = std::map<std::string, std::string>;
 
 const std::map<std::string, WithoutRow> kWithoutRow{
+    {"distributed", {{"total_elements", "counts elements of any tensors"}}},
     {"ops",
      {{"find", "a tensor without an entry has no amax"},
       {"add", "counts bytes of any tensor"},
@@ -71,10 +72,10 @@ const std::map<std::string, WithoutRow> kWithoutRow{
 /// parameters.
 std::set<std::string> tensor_functions(const std::string& text) {
   static const std::regex comment("//[^\n]*");
-  static const std::regex private_part("\n private:[^]*?\n\\};");
+  static const std::regex private_part("\n (private|protected):[^]*?\n\\};");
   static const std::regex empty_default(R"( = \{[^{}]*\})");
   static const std::regex declared(
-      R"([\s&*](\w+)\s*\(([^;{}()]*(at::Tensor|HiddenStates|BatchContext|StepControl|NamedTensors|LoadTarget|StateTensor)\b[^;{}]*)\)[^;{}()]*[;{])");
+      R"([\s&*](\w+)\s*\(([^;{}()]*(at::Tensor|\bMessage|HiddenStates|BatchContext|StepControl|NamedTensors|LoadTarget|StateTensor)\b[^;{}]*)\)[^;{}()]*[;{])");
   std::string code = std::regex_replace(text, comment, "");
   code = std::regex_replace(code, private_part, "\n};");
   code = std::regex_replace(code, empty_default, "");
@@ -106,7 +107,8 @@ TEST_P(TensorFunctions, AreCalledWithWrongTensors) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Parts, TensorFunctions,
-                         ::testing::Values("ops", "model", "parallel", "optimize", "checkpoint", "train"),
+                         ::testing::Values("distributed", "ops", "model", "parallel", "optimize", "checkpoint",
+                                           "train"),
                          [](const auto& info) { return info.param; });
 
 TEST(TensorFunctions, AreFoundInDeclarationsOfSeveralLines) {

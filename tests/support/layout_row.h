@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "support/checkout.h"
+#include "support/experts.h"
 #include "support/side_channel.h"
 #include "titan/plan/architecture.h"
 #include "titan/plan/plan.h"
@@ -50,6 +51,7 @@ struct LayoutRow {
   std::function<void(PlanRequest&)> change = {};  // made first to the request; the same for equal other members
   bool side_channel = false;                      // the model of support/side_channel.h
   double side_factor = 0.5;
+  bool experts = false;           // the model of support/experts.h, spread over the ranks of dp_shard
   bool step_in_backward = false;  // gradients are gone when the step is over, and are not handed out
   bool graphs = false;            // blocks are recorded and replayed
   bool fused = false;             // the fused kernels, compiled for the host
@@ -91,6 +93,7 @@ inline ModelDescription matrix_model(const LayoutRow& row) {
   const ModelRequest request = matrix_request(row);
   ModelDescription model = describe_model(request);
   if (row.side_channel) add_side_channel(model, row.side_factor);
+  if (row.experts) add_experts(model, row.shard);
   const std::regex frozen(row.frozen), second(row.second);
   for (UnitDescription& unit : model.units) {
     if (!row.second.empty()) unit.groups.push_back({"second", row.second_axes});

@@ -45,12 +45,13 @@ const RankResult& reference_of(const LayoutRow& row) {
   single.muon = row.muon;
   single.change = row.change;
   single.side_channel = row.side_channel;
+  single.experts = row.experts;
   static std::map<std::string, RankResult> known;
   RankResult& result =
-      known[fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", single.tied, single.unequal_masks,
+      known[fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", single.tied, single.unequal_masks,
                         name(single.compute), join(single.keep_fp32, ","), single.global_batch, single.sizes.dim,
                         single.sizes.n_layers, single.sizes.vocab_size, single.documents, single.length, single.frozen,
-                        single.whole_matrices, single.muon, single.side_channel)];
+                        single.whole_matrices, single.muon, single.side_channel, single.experts)];
   const bool only_gradients = single.compute == ElementType::bfloat16;  // losses have no bound there
   if (result.losses.empty()) result = train_ranks(single, only_gradients ? 1 : compared_steps())[0];
   return result;

@@ -12,6 +12,8 @@
 #include <sstream>
 #include <thread>
 
+#include "expert_family.h"
+#include "rank_checkpoint.h"
 #include "recorded_calls.h"
 #include "support/checkout.h"
 #include "support/host_kernels.h"
@@ -21,6 +23,7 @@
 #include "titan/base/text.h"
 #include "titan/ops/fused_kernels.h"
 #include "titan/optimize/muon.h"
+#include "titan/optimize/spike_guard.h"
 #include "titan/plan/plan.h"
 #include "titan/schedule/action.h"
 #include "titan/schedule/pipeline_plan.h"
@@ -146,9 +149,6 @@ class RankRun {
     MeshPlace place{DeviceMesh({row.pipeline, row.replicate, row.shard, row.context, row.tensor}, world.size),
                     world.rank};
     const ModelRequest request = matrix_request(row);
-    const SideChannelFamily side_channel(fault.side);
-    const ModelFamily& family =
-        row.side_channel ? static_cast<const ModelFamily&>(side_channel) : *find_model_family(request.model.name);
     const ModelDescription model = matrix_model(row);
     request_ = matrix_plan(row, place);
     const PlanRequest plan = with_pipeline(request_, row, model);
@@ -163,14 +163,16 @@ class RankRun {
     made_ = communicators_;
     if (fault.communicators) fault.communicators(world.rank, communicators_);
     calls_.listen_to(communicators_);
+    const std::shared_ptr<const ModelFamily> family = family_of(request);
     result_.plan = make_plan(model, plan);
     ExecutorOptions kernels;
     if (row.fused) kernels.kernels = kernels.loss_kernels = std::make_shared<FusedKernels>(host_kernels(), at::kCPU);
-    assembly_ = assemble(family, request,
+    assembly_ = assemble(*family, request,
                          {std::make_shared<DenseProducts>(), {.chunks = result_.plan.request.training.loss_chunks}},
                          result_.plan, communicators_, at::kCPU, kSeed, kernels,
                          row.graphs ? std::make_unique<ReplayedWork>(replays_) : nullptr);
-    for (const ParameterPlace& place_of : place_parameters(model, plan)) {
+    places_ = place_parameters(model, plan);
+    for (const ParameterPlace& place_of : places_) {
       if (place_of.spec.trainable) trained_.insert(place_of.spec.name);
     }
     ParameterGroup all;
@@ -187,6 +189,9 @@ class RankRun {
     runner_ = std::make_unique<StepRunner>(
         *assembly_.executor, *optimizer_, assembly_.group_parameters, row.max_norm,
         StepCommunicators{communicators_.loss, communicators_.model, communicators_.of_weights, communicators_.tensor});
+    if (!fault.spiked_step) return;
+    guard_ = std::make_unique<SpikeGuard>(/*window=*/4, /*threshold=*/6, /*skips=*/true, at::kCPU);
+    runner_->guard_with(guard_.get());
   }
 
   RankResult run(int64_t steps) {
@@ -208,9 +213,10 @@ class RankRun {
       if (action.group < 0) return note_gradients(assembly_.parameters);
       note_gradients(assembly_.group_parameters[static_cast<size_t>(action.group)]);
     };
+    if (!fault_.load_from.empty()) load_rank(state(), fault_.load_from, fault_.steps_before);
     std::map<std::string, at::Tensor> initial;
     if (row_.muon) initial = whole_weights();
-    for (int64_t step = 1; step <= steps; ++step) {
+    for (int64_t step = fault_.steps_before + 1; step <= fault_.steps_before + steps; ++step) {
       if (step == 2 && row_.muon) {
         for (const auto& [name, weight] : whole_weights()) result_.first_update[name] = weight - initial.at(name);
       }
@@ -220,12 +226,13 @@ class RankRun {
       }
       const GlobalBatch batch = global_batch(step, row_);
       const bool stop = step == 2 && fault_.stopping_rank == world_.rank;
-      const StepOutcome outcome = runner_->run(share_of(batch, request_), step, /*rate=*/3e-3, Requests{.stop = stop},
-                                               /*dump=*/nullptr, observer);
+      std::vector<BatchContext> share = share_of(batch, request_);
+      for (BatchContext& microbatch : share) microbatch.loss_scale *= step == fault_.spiked_step ? 50 : 1;
+      const StepOutcome outcome =
+          runner_->run(share, step, /*rate=*/3e-3, Requests{.stop = stop}, /*dump=*/nullptr, observer);
       result_.losses.push_back(outcome.loss.item<double>());
-      const at::Tensor statistics = outcome.statistics.contiguous();
-      result_.statistics.emplace_back(statistics.const_data_ptr<double>(),
-                                      statistics.const_data_ptr<double>() + statistics.numel());
+      result_.statistics.push_back(numbers_of(outcome.statistics));
+      if (guard_) result_.spikes.push_back(numbers_of(outcome.spike));
       result_.norms.push_back(outcome.control.norm.item<double>());
       result_.stop_requests.push_back(outcome.requests[0].item<double>());
       if (step == 2) note_traffic();
@@ -255,11 +262,33 @@ class RankRun {
       }
     }
     result_.weights = whole_weights();
+    if (!fault_.save_to.empty()) save_rank(state(), fault_.save_to, fault_.steps_before + steps);
     calls_.write(row_, world_.rank, result_);
     return std::move(result_);
   }
 
  private:
+  /// The family that the row's model is of.
+  std::shared_ptr<const ModelFamily> family_of(const ModelRequest& request) const {
+    if (row_.side_channel) {
+      const bool breaks = !fault_.side_rank || fault_.side_rank == world_.rank;
+      return std::make_shared<SideChannelFamily>(breaks ? fault_.side : SideFault::none);
+    }
+    if (row_.experts) {
+      const std::shared_ptr<Communicator>& ranks = communicators_.gather;
+      return std::make_shared<ExpertFamily>(matrix_model(row_),
+                                            ranks ? make_collective_sequence_parallel(ranks) : nullptr);
+    }
+    return {std::shared_ptr<void>(), find_model_family(request.model.name)};  // not owned
+  }
+
+  static std::vector<double> numbers_of(const at::Tensor& tensor) {
+    const at::Tensor numbers = tensor.contiguous();
+    return {numbers.const_data_ptr<double>(), numbers.const_data_ptr<double>() + numbers.numel()};
+  }
+
+  RankState state() const { return {assembly_, *optimizer_, places_, request_.place.mesh, world_}; }
+
   std::map<std::string, at::Tensor> whole_weights() {
     std::map<std::string, at::Tensor> weights;
     for (const auto& parameter : assembly_.model->parameter_handles()) {
@@ -286,11 +315,13 @@ class RankRun {
   MeshCommunicators made_;
   MeshCommunicators communicators_;  // the same, but for a fault
   PlanRequest request_;              // before a pipeline cuts its microbatches
+  std::vector<ParameterPlace> places_;
   std::set<std::string> trained_;
   RankResult result_;
   std::shared_ptr<ReplayCounts> replays_ = std::make_shared<ReplayCounts>();
   Assembly assembly_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<SpikeGuard> guard_;
   std::unique_ptr<StepRunner> runner_;
 };
 

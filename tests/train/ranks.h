@@ -6,6 +6,7 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -28,6 +29,7 @@ struct RankResult {
   std::vector<double> norms;
   std::vector<double> stop_requests;
   std::vector<std::vector<double>> statistics;  // of each step
+  std::vector<std::vector<double>> spikes;      // what the spike guard said of each step, if there is one
   std::map<std::string, at::Tensor> gradients;
   std::map<std::string, at::Tensor> first_update;  // whole weights, before the first step
   std::map<std::string, at::Tensor> weights;       // and after the last
@@ -46,13 +48,19 @@ struct RankResult {
   int64_t matrix_bytes_held = 0;  // at the most, from COLLECT to STEP, beyond what was there before
 };
 
-/// What happens in a run: ways to break it, for tests of the tests, and a request to stop.
+/// What happens in a run: ways to break it, for tests of the tests, a request to stop, and checkpoints.
 struct Fault {
   std::optional<int64_t> stopping_rank;  // requests it in step 2
   /// May put others in the place of the communicators that were made; what those did is counted.
   std::function<void(int64_t rank, MeshCommunicators& made)> communicators;
   std::function<void(int64_t rank, Parameter& parameter)> reduced_gradient;
   SideFault side = SideFault::none;  // of a row with a side channel
+  std::optional<int64_t> side_rank;  // where; none: on all ranks
+  /// A spike guard judges every step, and the loss of this step is scaled up before the backward pass.
+  std::optional<int64_t> spiked_step;
+  /// Folders of checkpoints: the steps after `steps_before` follow the one that is loaded, and the last is saved.
+  std::filesystem::path load_from = {}, save_to = {};
+  int64_t steps_before = 0;
 };
 
 /// Trains the row's model for `steps` steps on all ranks of the row; the results by rank.

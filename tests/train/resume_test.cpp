@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <numeric>
 #include <set>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "support/job.h"
+#include "support/safetensors_file.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/log.h"
@@ -187,6 +189,24 @@ TEST(ResumeTogether, AnotherNumberOfRanksGoesOnWithTheSameSamplesAndWeights) {
   run(changed, {"--training.global_batch_size=4"});
   ASSERT_EQ(losses(changed).size(), 8u);
   for (size_t step = 0; step < 8; ++step) EXPECT_NEAR(losses(changed)[step], losses(whole)[step], 1e-4) << step;
+}
+
+TEST(LogitsOfAPipeline, OfUnevenShardsOfTheVocabularyAreOnAllRanks) {
+  const TestFolder whole, parts;
+  const std::vector<std::string> dumped{"--model.override.vocab_size=2049", "--training.steps=1",
+                                        "--debug.dump_steps=1", "--debug.dump_logits"};
+  std::vector<std::string> layout = dumped;
+  layout.insert(layout.end(), {"--parallelism.pipeline_parallel_degree=2", "--parallelism.tensor_parallel_degree=2"});
+  run(whole, dumped);
+  run_together(parts, 4, layout);
+  std::map<std::string, at::Tensor> logits;
+  for (const TestFolder* folder : {&whole, &parts}) {
+    for (const auto& [name, tensor] : read_safetensors(*folder / "out/debug/step-1/step.safetensors")) {
+      if (name == "logits") logits[folder == &whole ? "whole" : "parts"] = tensor;
+    }
+  }
+  EXPECT_EQ(logits.at("parts").size(2), 2049);
+  EXPECT_TRUE(at::allclose(logits.at("parts"), logits.at("whole"), 1e-4, 1e-4));
 }
 
 TEST(Resuming, SaysWhatItLoadedOrThatItStartsFresh) {

@@ -71,15 +71,22 @@ TEST(SideChannel, StatisticsWithAFactorAreMinimisedWithTheLoss) {
   }
 }
 
-/// What the ranks say that train one step of a model whose blocks break their description.
-std::string problem_of(SideFault fault) {
+/// What the ranks of a row say that train one step of a model whose blocks break their description: on all ranks, or
+/// on one.
+std::string problem_of(SideFault fault, const LayoutRow& row = side_row("", [](LayoutRow&) {}),
+                       std::optional<int64_t> rank = std::nullopt) {
   ::testing::TestPartResultArray failures;
   {
     const ::testing::ScopedFakeTestPartResultReporter caught(
         ::testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &failures);
     Fault in_blocks;
     in_blocks.side = fault;
-    train_ranks(side_row("", [](LayoutRow&) {}), 1, in_blocks);
+    in_blocks.side_rank = rank;
+    // The other ranks wait for the broken one.
+    in_blocks.communicators = [](int64_t, MeshCommunicators& made) {
+      made.set_timeout(std::chrono::milliseconds(500));
+    };
+    train_ranks(row, 1, in_blocks);
   }
   std::string all;
   for (int i = 0; i < failures.size(); ++i) all += failures.GetTestPartResult(i).message();
@@ -98,6 +105,18 @@ TEST(SideChannel, AUnitThatReturnsSomethingElseThanItDeclaresIsNamed) {
     const std::string problem = problem_of(fault);
     for (const char* word : words) EXPECT_NE(problem.find(word), std::string::npos) << word << " in: " << problem;
   }
+}
+
+TEST(SideChannel, AStatisticOfAnotherShapeOnOneRankIsAFaultOfThatRank) {
+  // Replicas communicate first when the gradients are complete, so the rank gets to its check.
+  const std::string problem =
+      problem_of(SideFault::longer_statistic, side_row("ddp2", [](LayoutRow& row) { row.replicate = 2; }), 1);
+  const size_t from = problem.find("rank 1: internal error");
+  ASSERT_NE(from, std::string::npos) << problem;
+  for (const char* word : {"layers.0", "side energy", "[8]", "4"}) {
+    EXPECT_NE(problem.find(word, from), std::string::npos) << word << " in: " << problem;
+  }
+  EXPECT_EQ(problem.find("rank 0: internal error"), std::string::npos) << problem;
 }
 
 /// What making the plan of a changed description says.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "comparison.h"
+#include "support/job.h"
 
 namespace titan {
 namespace {
@@ -98,6 +99,84 @@ TEST_P(WeightGroups, OfOtherAxesTrainAsOneProcess) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, WeightGroups, ::testing::ValuesIn(groups_rows()),
                          [](const auto& info) { return info.param.row.layout; });
+
+/// The same numbers of two runs, to the bit; the second may be the end of the first.
+void expect_same_bits(const RankResult& whole, const RankResult& end) {
+  const auto last = [&](const std::vector<double>& numbers) {
+    return std::vector<double>(numbers.end() - static_cast<int64_t>(end.losses.size()), numbers.end());
+  };
+  EXPECT_EQ(end.losses, last(whole.losses));
+  EXPECT_EQ(end.norms, last(whole.norms));
+  for (const auto& [name, weight] : whole.weights) EXPECT_TRUE(same_bits(end.weights.at(name), weight)) << name;
+}
+
+TEST(WeightGroups, OfOtherAxesResumeOnOtherLayouts) {
+  const LayoutRow saved = two_groups("fsdp2xcp2_second_over_cp", {.shard = 2, .context = 2}, {cp});
+  const RankResult whole = train_ranks(saved, 4)[0];
+  const TestFolder folder;
+  Fault save;
+  save.save_to = folder / "saved";
+  const RankResult half = train_ranks(saved, 2, save)[0];
+  for (const LayoutRow& other :
+       {saved, two_groups("single", {}, {}), two_groups("hsdp2x2_second_whole", {.replicate = 2, .shard = 2}, {}),
+        two_groups("fsdp2xcp2_second_over_dp_shard", {.shard = 2, .context = 2}, {dp_shard}),
+        two_groups("fsdp3xtp2_second_whole", {.shard = 3, .tensor = 2}, {}),
+        two_groups("pp2xfsdp2_second_whole", {.pipeline = 2, .shard = 2}, {})}) {
+    SCOPED_TRACE(other.layout);
+    // The other layout loads what was saved, to the bit, and saves it again: moments, too, then come back to the first
+    // layout, which continues as if nothing had happened.
+    Fault pass_on;
+    pass_on.steps_before = 2;
+    pass_on.load_from = folder / "saved";
+    pass_on.save_to = folder / other.layout;
+    for (const RankResult& rank : train_ranks(other, 0, pass_on)) {
+      for (const auto& [name, weight] : half.weights) EXPECT_TRUE(same_bits(rank.weights.at(name), weight)) << name;
+    }
+    Fault resume;
+    resume.steps_before = 2;
+    resume.load_from = folder / other.layout;
+    for (const RankResult& rank : train_ranks(saved, 2, resume)) expect_same_bits(whole, rank);
+    // And it trains on: the numbers of the first layout, but for the order of its sums.
+    if (other.shard == 3) continue;  // which does not divide the batch
+    const RankResult onward = train_ranks(other, 2, resume)[0];
+    for (size_t step = 0; step < 2; ++step) {
+      EXPECT_NEAR(onward.losses[step], whole.losses[2 + step], kLossError * whole.losses[2 + step]);
+      EXPECT_NEAR(onward.norms[step], whole.norms[2 + step], 1e-4 * whole.norms[2 + step]);
+    }
+  }
+}
+
+class WeightGroupSpikes : public ::testing::TestWithParam<LayoutRow> {};
+
+TEST_P(WeightGroupSpikes, AreFoundAndSkippedAsInOneProcess) {
+  constexpr int64_t kSpiked = 5;
+  Fault spike;
+  spike.spiked_step = kSpiked;
+  const RankResult alone = train_ranks(LayoutRow(), kSpiked, spike)[0];
+  const std::vector<RankResult> ranks = train_ranks(GetParam(), kSpiked, spike);
+  const RankResult before = train_ranks(GetParam(), kSpiked - 1)[0];
+  for (const RankResult& rank : ranks) {
+    EXPECT_EQ(rank.spikes.back(), ranks[0].spikes.back()) << "all ranks judge alike, to the bit";
+    EXPECT_EQ(rank.norms, ranks[0].norms);
+    for (size_t step = 0; step < kSpiked; ++step) {
+      EXPECT_EQ(rank.spikes[step][0], step + 1 == kSpiked ? 1 : 0) << step;
+      EXPECT_NEAR(rank.norms[step], alone.norms[step], 1e-4 * alone.norms[step]) << step;
+      EXPECT_NEAR(rank.losses[step], alone.losses[step], kLossError * alone.losses[step]) << step;
+    }
+    EXPECT_EQ(rank.norms[0], norm_of(rank.gradients));
+    for (const auto& [name, weight] : before.weights) {
+      EXPECT_TRUE(same_bits(rank.weights.at(name), weight)) << name << " changed in the step that is skipped";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, WeightGroupSpikes,
+                         ::testing::Values(two_groups("fsdp2xcp2_second_over_cp", {.shard = 2, .context = 2}, {cp}),
+                                           two_groups("hsdp2x2_second_whole", {.replicate = 2, .shard = 2}, {}),
+                                           two_groups("pp2xfsdp2_second_whole", {.pipeline = 2, .shard = 2}, {}),
+                                           two_groups("pp2xcp2_second_over_dp_shard", {.pipeline = 2, .context = 2},
+                                                      {dp_shard})),
+                         [](const auto& info) { return info.param.layout; });
 
 }  // namespace
 }  // namespace titan

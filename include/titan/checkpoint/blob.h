@@ -30,7 +30,7 @@ class TensorBytes {
   /// Returns 1 to `most` bytes starting at byte `offset`, valid until the next call.
   using Read = std::function<std::string_view(size_t offset, size_t most)>;
 
-  /// `tensor`: contiguous, on the CPU, and unchanged until it is written.
+  /// `tensor`: of any shape, contiguous, on the CPU, and unchanged until it is written.
   TensorBytes(const at::Tensor& tensor);  // NOLINT(google-explicit-constructor): most written values are tensors
   TensorBytes(at::ScalarType type, std::vector<int64_t> shape, Read read);
 
@@ -65,7 +65,7 @@ PickleRef read_value_blob(CheckedReader& file, int64_t offset, int64_t length);
 
 // Reading a part of a tensor stored in a file of any kind, with any strides.
 
-/// The view of `box`.
+/// The view [extents of box] of `tensor` (any shape) at `box`.
 at::Tensor narrowed(at::Tensor tensor, const Box& box);
 
 /// Reads `part` of the stored tensor into `into`: of the part's shape, any device, strides and dtype.

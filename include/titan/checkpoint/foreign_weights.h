@@ -41,8 +41,8 @@ ForeignModel named_as_in(ForeignModel model, const TensorSource& source);
 /// Throws MismatchError naming the source if `fit_of` is not complete, or if a copy of a tied weight differs.
 Fit check_fit(const ForeignModel& model, TensorSource& source);
 
-/// Reads `box` of a parameter, in our row order, from the foreign tensor. `into`: any device, strides and floating
-/// dtype. Needs about 32 MiB of extra memory.
+/// Reads `box` of a parameter, in our row order, from the foreign tensor. `into`: of the box's shape, any device,
+/// strides and floating dtype. Needs about 32 MiB of extra memory.
 void read_parameter(TensorSource& theirs, const ForeignTensor& tensor, const Box& box, const at::Tensor& into);
 
 /// The granularity of row ranges in the foreign tensor: 1, or the rows of a head.
@@ -96,7 +96,7 @@ class MetaWeights : public TensorSource {
 // Conversions by a single process: another program's weights or a checkpoint to a checkpoint, and weights to a
 // torch.save file. Streamed through bounded memory.
 
-/// The contents of the checkpoint to write. `read` returns a box of a tensor, contiguous, on the CPU.
+/// The contents of the checkpoint to write. `read` returns a box of a tensor [extents of box], contiguous, on the CPU.
 struct StreamedState {
   std::vector<LogicalTensor> tensors;
   std::function<at::Tensor(size_t tensor, const Box& box)> read;
@@ -120,7 +120,7 @@ struct TorchtitanForm {
   bool decoupled_decay = true;  // AdamW's; used if the optimizer state does not have it (PyTorch before 2.7)
 };
 /// Writes a checkpoint of any program and release in `form`, so that this release of torchtitan loads it strictly. The
-/// tensors of `tables` are written beside those of the model.
+/// tensors of `tables` (any shapes) are written beside those of the model.
 void write_for_torchtitan(Storage& storage, OpenCheckpoint& checkpoint, const TorchtitanForm& form,
                           const std::map<std::string, at::Tensor>& tables, const std::filesystem::path& folder);
 

@@ -46,7 +46,7 @@ std::vector<PlannedRead> plan_load(const CheckpointIndex& index, const LogicalTe
 struct LoadTarget {
   LogicalTensor tensor;
   Box box;
-  at::Tensor into;
+  at::Tensor into;        // [extents of box]
   bool any_type = false;  // convert if the stored dtype differs from `tensor`'s
 };
 

@@ -18,6 +18,7 @@
 
 namespace titan {
 
+/// Tensors of any shapes, by name.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// Writes the tensors (any device, made contiguous) in the order given, atomically. Throws Error(storage) if it cannot

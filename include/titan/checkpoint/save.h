@@ -26,7 +26,7 @@ using BoxOfRank = std::function<std::optional<Box>(int64_t rank)>;
 struct StateTensor {
   LogicalTensor tensor;
   BoxOfRank box_of;
-  at::Tensor local = {};  // this rank's shard; undefined if it holds none. The plan of a save does not read it
+  at::Tensor local = {};  // this rank's shard [extents of its box] or undefined; not read by the plan of a save
 };
 
 /// Each rank's shard of a tensor with a parameter's layout. `stages`: pipeline coordinates of the ranks that hold it;

@@ -23,9 +23,10 @@ struct SavedParameter {
   std::string name;
   std::vector<int64_t> shape;
   BoxOfRank box_of;
-  at::Tensor master;
-  std::vector<std::pair<std::string, at::Tensor>> moments;  // by name in torch's state; none if it is not trained
-  bool trained = true;                                      // has moments, on some rank
+  at::Tensor master;  // [extents of this rank's box]
+  /// [extents of this rank's box] each, by name in torch's state; none if it is not trained.
+  std::vector<std::pair<std::string, at::Tensor>> moments;
+  bool trained = true;    // has moments, on some rank
   at::Tensor steps = {};  // fp32 scalar: how many steps the moments have seen; undefined: as many as the run
   double lr_multiplier = 1, weight_decay_multiplier = 1;  // of its parameter group
   OptimizerKind optimizer = OptimizerKind::adamw;         // of torch, which keeps such a state

@@ -1,5 +1,5 @@
-// Frequency scaling of rotary positions, for contexts longer than the one that the model was first trained with. One
-// struct from the options model.override.rope_… to the operation; its numbers are visited in one place.
+// Frequency scaling of rotary positions, for contexts longer than the one that the model was first trained with. The
+// same struct is used by the options model.override.rope_…, the model and the operation.
 #pragma once
 
 #include <cstdint>

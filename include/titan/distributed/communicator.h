@@ -33,10 +33,11 @@ using Pending = std::unique_ptr<PendingCollective>;
 /// Peer of a permute that sends or receives nothing.
 inline constexpr int64_t kNoRank = -1;
 
-/// Tensors of one dtype to a rank or from it.
+/// Tensors of one dtype and one device to a rank or from it: contiguous, and of the same sizes
+/// on both sides.
 struct Message {
   int64_t peer;
-  std::vector<at::Tensor> tensors;
+  std::vector<at::Tensor> tensors;  // of any shapes
 };
 
 class CollectiveTrace;
@@ -53,18 +54,22 @@ class Communicator {
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
 
-  /// outputs[i] [size·n, …]: all ranks' inputs[i] [n, …], concatenated along dimension 0. One call.
+  // The tensors of a call are contiguous, of one dtype and one device; otherwise the call throws InvariantError before
+  // anything is sent.
+
+  /// outputs[i] [size·n, …] or [size, n, …]: all ranks' inputs[i] [n, …], one after the other. One call.
   [[nodiscard]] Pending all_gather(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
-  /// outputs[i] [n, …]: this rank's rows of the sum over ranks of inputs[i] [size·n, …]. One call.
+  /// outputs[i] [n, …]: this rank's rows of the sum over ranks of inputs[i] [size·n, …] or [size, n, …]. One call.
   [[nodiscard]] Pending reduce_scatter(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
-  /// Reduces every tensor over all ranks in place. One call.
+  /// Reduces every tensor, of any shape, over all ranks in place. One call.
   [[nodiscard]] Pending all_reduce(std::vector<at::Tensor> tensors, Reduction reduction = Reduction::sum);
 
   /// Point-to-point messages, as one call. The n-th message sent to a rank matches the n-th message that it receives
   /// from the sender, independently of how calls group them, so several calls may be in flight. Sent tensors
   /// must not be written before completion and must not share memory with received ones.
   [[nodiscard]] Pending transfer(std::vector<Message> receives, std::vector<Message> sends);
-  /// Sends `inputs` to rank `to` and receives `outputs` from rank `from`. Either may be kNoRank, with an empty list.
+  /// Sends `inputs` to rank `to` and receives `outputs` from rank `from`, each of any shape, as in a Message. Either
+  /// rank may be kNoRank, with an empty list.
   [[nodiscard]] Pending permute(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs, int64_t to,
                                 int64_t from);
 
@@ -83,7 +88,7 @@ class Communicator {
   void reset_traffic() { traffic_ = {}; }
 
  protected:
-  using Tensors = std::vector<at::Tensor>;
+  using Tensors = std::vector<at::Tensor>;  // shapes as in the public calls, which have checked them
   virtual Pending start_all_gather(Tensors outputs, Tensors inputs) = 0;
   virtual Pending start_reduce_scatter(Tensors outputs, Tensors inputs) = 0;
   virtual Pending start_all_reduce(Tensors tensors, Reduction reduction) = 0;
@@ -105,26 +110,32 @@ class Communicator {
 /// others would send is zero, sums are this rank's own share.
 std::unique_ptr<Communicator> make_fake_communicator(std::string name, int64_t rank, int64_t size);
 
-// Several tensors as one flat message: for backends where one large call is cheaper than many small ones.
+// Several tensors as one flat message: for backends where one large call is cheaper than many small ones. Tensors of a
+// list are contiguous, of one dtype and one device.
 
+/// Σ n of `tensors`, each of any shape.
 int64_t total_elements(const std::vector<at::Tensor>& tensors);
 
-/// All elements of `tensors` in a row: a view when they are neighbours in memory, else a copy.
+/// [Σ n]: the elements of `tensors` (any shapes), one tensor after the other. A view if the tensors are neighbours in
+/// memory, else a copy.
 at::Tensor flattened(const std::vector<at::Tensor>& tensors);
 
-/// Ranks' messages [ranks, Σ nᵢ] into outputs[i] [ranks·nᵢ]: each tensor's rows of all ranks together.
+/// Copies `messages` [ranks, Σ nᵢ], one row from each rank, into outputs[i] [ranks·nᵢ]. An output gets its nᵢ elements
+/// of rank 0's message, then those of rank 1's, and so on.
 void unpack_rows(const at::Tensor& messages, const std::vector<at::Tensor>& outputs);
 
-/// The inverse: inputs[i] [ranks·nᵢ] → [ranks, Σ nᵢ], a message for each rank. A view for a single input.
+/// The inverse: inputs[i] [ranks·nᵢ] → [ranks, Σ nᵢ], one message for each rank. A view if there is one input.
 at::Tensor pack_rows(const std::vector<at::Tensor>& inputs, int64_t ranks);
 
-/// The elements of `tensors` in a row, into `message`.
+/// Copies the elements of `tensors` (any shapes), one tensor after the other, into `message` [Σ n or more].
 void pack(const std::vector<at::Tensor>& tensors, const at::Tensor& message);
 
-/// Where a flat message for `tensors` can be made: their own memory when they are neighbours, else new memory.
+/// [Σ n]: memory for a flat message that `unflatten` copies into `tensors` (any shapes). It is their own memory if they
+/// are neighbours, and then nothing is copied.
 at::Tensor room_for(const std::vector<at::Tensor>& tensors);
 
-/// A flat message back into the tensors it was made of.
+/// Copies `message` [Σ n or more] into `tensors` (any shapes), the inverse of `flattened`. An fp32 message is rounded
+/// to bf16 or fp16 tensors: sums of narrow numbers are computed in fp32.
 void unflatten(const at::Tensor& message, const std::vector<at::Tensor>& tensors);
 
 }  // namespace titan

@@ -22,12 +22,13 @@ class ColumnGradients {
   /// Uninitialised memory for the gradient of output `index`, shaped like `like` [rows..., widths[index] in all]; its
   /// rows are Σ widths elements apart.
   at::Tensor columns(size_t index, const at::Tensor& like);
-  /// The matrix [rows, Σ widths] with all `gradients`; those that are not in their columns are copied. Released here.
+  /// Releases the matrix [rows, Σ widths] with all `gradients` [rows, width]; those that are elsewhere are copied to
+  /// it.
   at::Tensor complete(const std::vector<at::Tensor>& gradients);
 
  private:
   std::vector<int64_t> widths_;
-  at::Tensor matrix_;
+  at::Tensor matrix_;  // [rows, Σ widths]
 };
 
 /// The tensor's rows as a kernel addresses them: `stride` elements apart, each of `width` adjacent elements.

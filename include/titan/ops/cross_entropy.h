@@ -16,10 +16,10 @@ namespace titan {
 
 /// A loss scale: a host number, or a device scalar that a captured graph reads at each replay.
 struct LossScale {
-  LossScale(double number = 1.0, at::Tensor place = {})  // NOLINT: implicit from a number
+  LossScale(double number = 1.0, at::Tensor place = {})  // NOLINT: implicit from a number. `place`: a scalar
       : value(number), at(std::move(place)) {}
 
-  /// tensor *= scale; both forms give the same bits.
+  /// tensor (any shape) *= scale; both forms give the same bits.
   void multiply(at::Tensor& tensor) const;
 
   double value;

@@ -24,14 +24,14 @@ class BackwardNode : public torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) final;
 };
 
-/// True if grad mode is on and any of `inputs` requires a gradient.
+/// True if grad mode is on and any of `inputs` (any shapes) requires a gradient.
 bool wants_gradient(std::initializer_list<const at::Tensor*> inputs);
 
-/// Connects `node` between `inputs` and `outputs`; outputs must be new tensors.
+/// Connects `node` between `inputs` and `outputs` (any shapes); outputs must be new tensors.
 void connect(std::shared_ptr<BackwardNode> node, std::initializer_list<const at::Tensor*> inputs,
              at::ArrayRef<at::Tensor> outputs);
 
-// Typed raw pointers to a tensor's elements.
+// Typed raw pointers to the elements of a `tensor` of any shape.
 
 template <class T>
 const T* values(const at::Tensor& tensor) {

@@ -12,7 +12,7 @@
 namespace titan {
 
 /// tokens int64 [B, T], weight [V, D] → [B·T, D], or this rank's rows of it with an `exchange` (may be null). `anchor`
-/// is an empty leaf that requires a gradient, so that backward runs for a unit without a differentiable input.
+/// [0] is an empty leaf that requires a gradient, so that backward runs for a unit without a differentiable input.
 at::Tensor embedding(const at::Tensor& anchor, const at::Tensor& tokens, Parameter& weight,
                      const SequenceParallel* exchange, UnitContext& context);
 
@@ -35,10 +35,10 @@ struct Vocabulary {
 /// Cross-entropy of a chunk of rows.
 struct RowLosses {
   at::Tensor sum;       // Σ −log softmax(logits)[label] over valid rows, fp64 scalar
-  at::Tensor gradient;  // scale · (softmax − one-hot), fp32, of the shard of `logits`; undefined unless requested
+  at::Tensor gradient;  // [rows, count], fp32: scale · (softmax − one-hot) of `logits`; undefined unless requested
 };
 
-/// `losses` masked by label: 0 where the label is ignored, NaN where it is outside the vocabulary.
+/// `losses` [rows] masked by `labels` [rows]: 0 where a label is ignored, NaN where it is outside the vocabulary.
 at::Tensor masked_losses(const at::Tensor& losses, const at::Tensor& labels, int64_t vocab_size);
 
 /// logits fp32 [rows, count], consumed; labels int64 [rows], kIgnoredLabel is skipped. With `parallel` the logits are

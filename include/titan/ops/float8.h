@@ -28,8 +28,8 @@ at::Tensor float8_scale(const at::Tensor& amax, Float8Format format, bool power_
 
 /// The factor applied before the cast, and its inverse, which products take: fp32, same shape.
 struct Float8Scale {
-  at::Tensor value;
-  at::Tensor inverse;  // the bits of value.reciprocal()
+  at::Tensor value;    // of the shape of the amax: [], [rows, 1] or [1, columns]
+  at::Tensor inverse;  // of the same shape: the bits of value.reciprocal()
 
   bool defined() const { return value.defined(); }
   /// The scale of the transposed matrix.
@@ -57,10 +57,10 @@ struct Float8Casts {
   /// amax of several whole tensors: [n]. `zeros` [n]: fp32 zeros that may be reused for the result; undefined:
   /// allocate.
   std::function<at::Tensor(const std::vector<at::Tensor>& matrices, const at::Tensor& zeros)> amaxes;
-  /// float8_scale of each of `largest` (all of one shape), and its inverse.
+  /// float8_scale of each of `largest` (any shape, the same for all), and its inverse.
   std::function<Float8Scales(const std::vector<at::Tensor>& largest, Float8Format format, bool power_of_two)> scales;
-  /// cast(clamp(fp32(x) · scale, ± largest value)), round to nearest even; NaN stays NaN. `scale`: fp32, of a shape
-  /// that `amax` returns.
+  /// cast(clamp(fp32(x) · scale, ± largest value)) of `matrix` [rows, columns], rounded to nearest even; NaN stays
+  /// NaN. `scale`: fp32, of a shape that `amax` returns.
   std::function<Float8Matrix(const at::Tensor& matrix, const at::Tensor& scale, Float8Format format, Float8Sides sides)>
       cast;
 };

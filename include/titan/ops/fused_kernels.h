@@ -21,8 +21,8 @@ class FusedKernels {
       : table_(&table), device_(device), say_(std::move(say)) {}
 
   const Kernels& table() const { return *table_; }
-  /// True if all defined tensors are on the device, contiguous, and share the first one's dtype, fp32 or bf16. Empty
-  /// tensors fit only with `may_be_empty`.
+  /// True if all defined `tensors` (any shapes) are on the device, contiguous, and share the first one's dtype, fp32 or
+  /// bf16. Empty tensors fit only with `may_be_empty`.
   bool fit(std::initializer_list<const at::Tensor*> tensors, bool may_be_empty = false) const;
   /// The same where rows over the last `dimensions` need to be contiguous only in themselves (strided_rows).
   bool rows_fit(std::initializer_list<const at::Tensor*> tensors, int64_t dimensions) const;
@@ -39,8 +39,8 @@ class FusedKernels {
   mutable std::set<std::string> said_;
 };
 
-KernelType kernel_type(const at::Tensor& tensor);
-/// The stream that ATen would use for this tensor; null on the host.
+KernelType kernel_type(const at::Tensor& tensor);  // of any shape
+/// The stream that ATen would use for this `tensor` (any shape); null on the host.
 CUstream_st* current_stream(const at::Tensor& tensor);
 
 }  // namespace titan

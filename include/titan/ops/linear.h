@@ -54,16 +54,16 @@ class LinearProducts {
 
   // Local to each rank.
 
-  /// The tensor to communicate for a sharded operand; its inverse rebuilds an operand from received rows.
+  /// The tensor [n, inner] to send for an operand of n rows; the inverse makes an operand of `rows` [m, inner].
   virtual at::Tensor message(const Operand& operand, const Weights& weights) const = 0;
   virtual Operand received(const at::Tensor& rows, const Operand& mine, const Weights& weights) const = 0;
   /// The operand in the form that `forward` and `input_gradient` read.
   virtual Operand ready(Operand operand, const Weights& weights) const = 0;
-  /// x [N, in] · weightᵀ [in, rows] → [N, rows]. `columns`, if not null, may receive the matrix that `input_gradient`
-  /// reads instead of the weight; the caller releases it before the weight changes.
+  /// x [N, in] · weightᵀ [in, rows] → [N, rows]. `columns`, if not null, may receive the matrix [in, rows] that
+  /// `input_gradient` reads instead of the weight; the caller releases it before the weight changes.
   virtual at::Tensor forward(const Operand& x, const Parameter& weight, at::Tensor* columns) const = 0;
-  /// dx [N, in] (+)= dy [N, rows] · weight [rows, in]; an undefined `dx` is allocated. `columns`: from forward, or
-  /// undefined.
+  /// dx [N, in] (+)= dy [N, rows] · weight [rows, in]; an undefined `dx` is allocated. `columns` [in, rows]: from
+  /// forward, or undefined.
   virtual void input_gradient(const Operand& dy, const Parameter& weight, const at::Tensor& columns,
                               at::Tensor& dx) const = 0;
   /// True if `for_weight_gradients` needs only `transposed` and its scale.
@@ -140,7 +140,7 @@ class ParallelLinear {
   /// What backward needs in addition to the weights.
   struct Kept {
     Operand x;
-    std::vector<at::Tensor> columns;  // of each weight, where the product returned them
+    std::vector<at::Tensor> columns;  // [in, rows] of each weight, where the product returned them
   };
   /// Fills `kept`; null: no backward.
   std::vector<at::Tensor> products(const at::Tensor& x, Kept* kept, bool may_join, UnitContext& context) const;

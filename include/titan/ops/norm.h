@@ -14,8 +14,8 @@
 namespace titan {
 
 struct NormResult {
-  at::Tensor residual;  // residual + delta, or the residual itself
-  at::Tensor normed;
+  at::Tensor residual;  // [..., D]: residual + delta, or the residual itself
+  at::Tensor normed;    // [..., D]
 };
 
 class Norm {
@@ -41,19 +41,21 @@ at::Tensor add_closing(const at::Tensor& residual, const at::Tensor& delta, Unit
 // autograd.
 
 struct RmsNormResult {
-  at::Tensor normed;  // x's dtype
+  at::Tensor normed;  // [..., D], x's dtype
   at::Tensor scale;   // fp32 [..., 1]: rsqrt(mean(x²) + ε)
 };
 
-/// x · scale, rounded to x's dtype before the weight (`fused`: after it), as in torchtitan.
+/// x [..., D] · scale, rounded to x's dtype before it is multiplied by weight [D] (`fused`: after it), as in
+/// torchtitan.
 RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, bool fused);
 
 struct RmsNormGradients {
-  at::Tensor input;   // of the norm's input, plus `d_residual` when that is defined
+  at::Tensor input;   // [..., D]: of the norm's input, plus `d_residual` when that is defined
   at::Tensor weight;  // fp32 [D]
 };
 
-/// dx = r·(g − x̂·mean(g·x̂)) with x̂ = x·r and g = dy·w; dw = Σ dy·x̂. Statistics and products are fp32.
+/// dx = r·(g − x̂·mean(g·x̂)) with x̂ = x·r and g = dy·w; dw = Σ dy·x̂. Statistics and products are fp32. dy [..., D],
+/// d_residual [..., D] or undefined, x [..., D], scale [..., 1], weight [D].
 RmsNormGradients rms_norm_backward(const at::Tensor& dy, const at::Tensor& d_residual, const at::Tensor& x,
                                    const at::Tensor& scale, const at::Tensor& weight);
 

@@ -42,19 +42,19 @@ class Parameter {
 
   // For operations, between WAIT_UNSHARD and RESHARD.
 
-  /// The unsharded weight (`unsharded_box`) in the compute dtype, or in float8 if it was all-gathered in float8. Throws
-  /// if the weight is not unsharded.
+  /// The unsharded weight [extents of unsharded_box] in the compute dtype, or in float8 if it was all-gathered in that.
+  /// Throws if the weight is not unsharded.
   const at::Tensor& weight() const;
-  /// Storage of the unsharded gradient. Its content is valid only if `gradient_written()`.
+  /// Storage of the unsharded gradient [extents of unsharded_box]; its content is valid only if `gradient_written()`.
   at::Tensor& gradient();
   bool gradient_written() const { return gradient_written_; }
   void mark_gradient_written() { gradient_written_ = true; }
 
   // For the weight store, the optimizer and the checkpoint.
 
-  /// This rank's shard in training.dtype: the optimizer steps it and the checkpoint stores it.
+  /// This rank's shard [extents of shard_box] in training.dtype: the optimizer steps it, the checkpoint stores it.
   at::Tensor master;
-  /// This rank's shard in the compute dtype, which is all-gathered; aliases the master if the dtypes agree.
+  /// The shard [extents of shard_box] in the compute dtype, which is all-gathered; is the master if the dtypes agree.
   at::Tensor compute_copy;
   /// Set by a writer that updated the whole master together with `compute_copy`, so the copy is not stale. Read and
   /// reset by the weight store after weights change.
@@ -62,13 +62,13 @@ class Parameter {
   /// Tensorwise scale of the whole weight, over all ranks, one number on the weight's device. Undefined without float8
   /// and for rowwise recipes, whose products compute their scales.
   Float8Scale float8_scale;
-  /// This rank's shard in float8 if that is what is all-gathered; `compute_copy` is then the master.
+  /// The shard [extents of shard_box] in float8 if that is what is all-gathered; `compute_copy` is then the master.
   at::Tensor float8_copy;
-  /// This rank's shard of the reduced gradient, fp32; undefined until the step's last reduction.
+  /// The shard [extents of shard_box] of the reduced gradient, fp32; undefined until the step's last reduction.
   at::Tensor gradient_shard;
 
-  void set_weight(at::Tensor unsharded) { weight_ = std::move(unsharded); }
-  void set_gradient(at::Tensor unsharded);
+  void set_weight(at::Tensor unsharded) { weight_ = std::move(unsharded); }  // [extents of unsharded_box]
+  void set_gradient(at::Tensor unsharded);                                   // [extents of unsharded_box], fp32
 
  private:
   ParameterSpec spec_;
@@ -77,8 +77,8 @@ class Parameter {
   Box unsharded_box_;
   bool owns_shard_ = true;
   bool in_float8_ = false;
-  at::Tensor weight_;
-  at::Tensor gradient_;
+  at::Tensor weight_;    // [extents of unsharded_box]
+  at::Tensor gradient_;  // [extents of unsharded_box]
   bool gradient_written_ = false;
 };
 

@@ -24,9 +24,9 @@ class Recorder {
   void start(Phase phase) { phase_ = phase; }
   Phase phase() const { return phase_; }
 
-  /// Returns the results of `compute` (a std::array of tensors), or in a replay those that were kept. Throws if a
-  /// replay asks for another kind or ordinal than was recorded next. An operation whose result may be a placeholder
-  /// asks `skips` first.
+  /// Returns the results of `compute` (a std::array of tensors of any shapes), or in a replay those that were kept.
+  /// Throws if a replay asks for another kind or ordinal than was recorded next. An operation whose result may be a
+  /// placeholder asks `skips` first.
   template <size_t N, class Compute>
   std::array<at::Tensor, N> once(ResultKind kind, int ordinal, const Compute& compute);
   template <class Compute>
@@ -53,7 +53,7 @@ class Recorder {
   struct Kept {
     ResultKind kind;
     int ordinal;
-    std::vector<at::Tensor> tensors;
+    std::vector<at::Tensor> tensors;  // of any shapes
     uint64_t hash = 0;
   };
   void record(ResultKind kind, int ordinal, std::vector<at::Tensor> tensors);

@@ -13,9 +13,9 @@
 
 namespace titan {
 
-/// Both directions as callbacks, so that an implementation can overlap communication with the caller's products: the
-/// caller passes a function on a range of rows. Plain implementations call it once with all rows. All ranks call in the
-/// same order.
+/// The caller of either direction passes a function that computes a range of rows, so that an implementation can
+/// overlap communication with the caller's products. Plain implementations call it once, with all rows. All ranks call
+/// in the same order.
 class SequenceParallel {
  public:
   virtual ~SequenceParallel() = default;

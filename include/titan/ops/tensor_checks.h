@@ -10,10 +10,10 @@
 
 namespace titan {
 
-/// What a failed check says of a tensor: "Float [2, 3] on cpu", or "undefined".
+/// What a failed check says of a tensor of any shape: "Float [2, 3] on cpu", or "undefined".
 std::string summary_of(const at::Tensor& tensor);
 
-/// True if both are defined and have one dtype and one device.
+/// True if `a` and `b` (any shapes) are defined and have one dtype and one device.
 bool same_kind(const at::Tensor& a, const at::Tensor& b);
 /// The same, and one shape.
 bool same_form(const at::Tensor& a, const at::Tensor& b);

@@ -46,7 +46,7 @@ class QueueSink : public WeightGradientSink {
 /// The distinct storages that operations saved for backward; the planned memory must equal their sum.
 class SavedLedger {
  public:
-  void add(const at::Tensor& tensor);
+  void add(const at::Tensor& tensor);  // of any shape
   int64_t bytes() const;
   void clear() { storages_.clear(); }
 
@@ -59,9 +59,9 @@ class SavedLedger {
 class ScaleTable {
  public:
   bool wanted = false;
-  /// Registers `largest` (fp32 scalar) = max |tensor|, valid while `tensor` lives and is not overwritten.
+  /// Registers `largest` (fp32 scalar), max |x| of `tensor` (any shape), valid while that lives and is not overwritten.
   void offer(const at::Tensor& tensor, const at::Tensor& largest);
-  /// The amax of `tensor`, or of a tensor that it is a full view of; undefined if none was offered.
+  /// The amax (scalar) of `tensor` (any shape), or of a tensor that it is a full view of; undefined if none is known.
   at::Tensor find(const at::Tensor& tensor) const;
   /// Removes entries of freed tensors.
   void forget_gone();
@@ -71,7 +71,7 @@ class ScaleTable {
   struct Offer {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     int64_t numel;
-    at::Tensor largest;
+    at::Tensor largest;  // fp32 scalar
   };
   using Offers = std::unordered_map<const void*, Offer>;
   std::shared_ptr<Offers> offers_ = std::make_shared<Offers>();
@@ -85,11 +85,11 @@ class AmaxSlots {
   AmaxSlots(const AmaxSlots&) {}
   AmaxSlots& operator=(const AmaxSlots&) = delete;
 
-  /// [count] fp32 zeros on the device of `like`, exclusive to the caller.
+  /// [count] fp32 zeros on the device of `like` (any shape), exclusive to the caller.
   at::Tensor take(int64_t count, const at::Tensor& like);
 
  private:
-  at::Tensor zeros_;
+  at::Tensor zeros_;  // fp32 [slots]
   int64_t taken_ = 0;
 };
 
@@ -110,7 +110,7 @@ struct UnitContext {
   bool count_saved = false;
 
   bool replay() const { return recorder.phase() == Recorder::Phase::replay; }
-  void note_saved(const at::Tensor& tensor) {
+  void note_saved(const at::Tensor& tensor) {  // of any shape
     if (count_saved && tensor.defined()) saved.add(tensor);
   }
 };

@@ -45,17 +45,17 @@ class AdamOptimizer : public Optimizer {
     Parameter* parameter = nullptr;
     double lr_multiplier = 1.0;
     double weight_decay = 0.0;
-    at::Tensor first;
-    at::Tensor second;
-    at::Tensor applied;      // row of counts_
-    at::Tensor corrections;  // on a GPU: row of corrections_
+    at::Tensor first;        // of the master's shape
+    at::Tensor second;       // of the master's shape
+    at::Tensor applied;      // scalar: row of counts_
+    at::Tensor corrections;  // [2], on a GPU: row of corrections_
     float begun = 0;         // on a GPU: the count before the first step
   };
   /// Parameters adjacent in memory with equal settings, stepped together.
   struct Stretch {
     std::vector<const State*> states;
-    at::Tensor weight, gradient, first, second;
-    at::Tensor copy;  // the bf16 copies, if the step also writes them
+    at::Tensor weight, gradient, first, second;  // [elements of all]
+    at::Tensor copy;                             // [elements of all]: the bf16 copies, if the step also writes them
   };
   /// Counts the step for these states and applies it, unless it is skipped.
   void apply(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
@@ -94,8 +94,10 @@ class AdamOptimizer : public Optimizer {
   at::Tensor counts_;              // fp32 [parameters], on the device of the masters, where skipped steps are known
   at::Tensor corrections_;         // on a GPU: fp32 [parameters, 2], 1 / (1 − β1^t) and 1 / √(1 − β2^t)
   bool counts_are_known_ = false;  // State::begun is set
-  std::map<const State*, at::Tensor> rows_;  // on a GPU: rows of counts_ of states that are stepped together, by first
-  mutable std::vector<AsyncCopy> returns_;   // the latest copies of moments to the host
+  /// int64 [states], on a GPU: which rows of counts_ belong to the states that are stepped together, by the first
+  /// state.
+  std::map<const State*, at::Tensor> rows_;
+  mutable std::vector<AsyncCopy> returns_;  // the latest copies of moments to the host
 };
 
 // The loop of an Adam step over plain memory, for any dtypes of weight and moments. cpu_kernels.cpp instantiates it for

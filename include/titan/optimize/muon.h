@@ -60,11 +60,11 @@ class MuonOptimizer : public Optimizer {
     Parameter* parameter = nullptr;
     double lr_multiplier = 1, weight_decay = 0;
     double ratio = 1;     // of the learning rate, by shape
-    at::Tensor momentum;  // on the host if moments are offloaded
-    at::Tensor update;    // this rank's part, until `step` has applied it
+    at::Tensor momentum;  // [rows, columns] of the shard; on the host if moments are offloaded
+    at::Tensor update;    // [rows, columns] of the shard, until `step` has applied it
   };
   struct Fetched {
-    at::Tensor momentum;
+    at::Tensor momentum;  // [rows, columns] of the shard
     AsyncCopy copy;
   };
   Matrix& matrix_of(const Parameter& parameter) { return matrices_[by_parameter_.at(&parameter)]; }
@@ -92,7 +92,7 @@ class MuonOptimizer : public Optimizer {
   std::unique_ptr<AdamOptimizer> adam_;
   std::map<size_t, Fetched> fetched_;       // momenta on their way to the device
   mutable std::vector<AsyncCopy> returns_;  // and to the host
-  at::Tensor no_steps_;                     // undefined
+  at::Tensor no_steps_;                     // always undefined, so it has no shape
   int64_t orthogonalised_ = 0;
   MuonStatistics statistics_;
   at::Tensor measured_;  // fp64 [statistics_.numel]

@@ -9,13 +9,14 @@
 
 namespace titan {
 
-/// True if `after` starts where `before` ends, in the same storage.
+/// True if `after` (any shape) starts where `before` (any shape) ends, in the same storage.
 bool adjacent(const at::Tensor& before, const at::Tensor& after);
 
-/// `numel` elements starting at the first one of `first`.
+/// [numel]: the elements that follow each other in memory from the first one of `first` (any shape) on.
 at::Tensor merged(const at::Tensor& first, int64_t numel);
 
-/// The same elements in fewer tensors, in memory order: one per run of adjacent tensors. Empty tensors are dropped.
+/// The elements of `tensors` (any shapes) in fewer tensors [n], in memory order: one for each run of adjacent tensors.
+/// Empty tensors are dropped.
 std::vector<at::Tensor> joined(std::vector<at::Tensor> tensors);
 
 }  // namespace titan

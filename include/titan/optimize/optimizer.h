@@ -46,7 +46,7 @@ class Optimizer {
 
   // Updates of whole matrices whose parts are on several ranks: COLLECT sends what matrix_part returns to the owner,
   // TRANSFORM calls matrix_updates there, WAIT_TRANSFORM hands each rank its part of the update, and `step` applies it.
-  // Of a matrix that this rank has whole, `step` calls all three itself.
+  // If this rank holds the whole matrix, `step` makes all three calls itself.
 
   /// This rank's part of what the update is computed from [rows, columns of the shard], in
   /// UpdateDescription::matrix_type: advances the parameter's moment, unless the step is skipped.
@@ -54,7 +54,7 @@ class Optimizer {
   /// The updates of whole `matrices` [rows, columns], one of each parameter, in the same dtype.
   virtual std::vector<at::Tensor> matrix_updates(std::span<Parameter* const> parameters,
                                                  std::span<const at::Tensor> matrices);
-  /// This rank's part of the update, for the next call of `step`.
+  /// This rank's `part` [rows, columns of the shard] of the update, for the next call of `step`.
   virtual void take_matrix_update(Parameter& parameter, const at::Tensor& part);
 };
 

@@ -19,8 +19,8 @@ struct NewtonSchulz {
   double eps = 0;  // the smallest norm
 };
 
-/// The iteration on each matrix [rows, columns], in its dtype: fp32 or bf16. The bits of a result depend on its matrix,
-/// the device and the number of threads alone, those of matrices up to 2²⁰ elements not on the threads either.
+/// The iteration on each of `matrices` [rows, columns], in its dtype: fp32 or bf16. The bits of a result depend on its
+/// matrix, the device and the number of threads alone, those of matrices up to 2²⁰ elements not on the threads either.
 std::vector<at::Tensor> orthogonalised(std::span<const at::Tensor> matrices, const NewtonSchulz& iteration);
 inline at::Tensor orthogonalised(const at::Tensor& matrix, const NewtonSchulz& iteration) {
   return orthogonalised(std::span(&matrix, 1), iteration)[0];

@@ -19,7 +19,8 @@ struct RoundedNumber {
   KeptNumber number;
 };
 
-/// Stores fp32 `fresh` [shard] in `kept`, unless the step is skipped: as it is in fp32, rounded stochastically in bf16.
+/// Stores fp32 `fresh` [shard] in `kept` [shard], unless the step is skipped: as it is in fp32, rounded stochastically
+/// in bf16.
 void store_rounded(const RoundedNumber& rounded, const at::Tensor& fresh, at::Tensor kept, const StepControl& control);
 
 }  // namespace titan

@@ -35,8 +35,8 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
                   ExecutorOptions options = {}, std::unique_ptr<GraphCapture> recorder = nullptr);
 
 /// Gathers the whole logical tensor of `parameter` (master, gradient or moment) on every rank, bit for bit, from each
-/// rank's `shard`. `world`: null for a single rank. `shard`: undefined on ranks of other stages. `device`: of the
-/// messages. For debugging only: every rank holds the whole tensor.
+/// rank's `shard` [extents of shard_box]. `world`: null for a single rank. `shard`: undefined on ranks of other stages.
+/// `device`: of the messages. For debugging only: every rank holds the whole tensor.
 at::Tensor gather_logical(const Parameter& parameter, const at::Tensor& shard, Communicator* world,
                           const at::Device& device);
 

@@ -143,9 +143,9 @@ class Executor {
   std::unique_ptr<ActivationOffload> offload_;                  // null unless the plan offloads a unit
   std::vector<std::vector<UnitState>> states_;                  // [microbatch][unit]
   StageMessages messages_;
-  at::Tensor result_;                     // sum of the losses, or logits, of this run
-  at::Tensor statistics_;                 // sums since take_statistics; undefined: none yet
-  std::map<size_t, at::Tensor> factors_;  // gradients of statistics, by index in Plan::statistics
+  at::Tensor result_;                     // of this run: the sum of the losses (scalar), or logits [rows, V]
+  at::Tensor statistics_;                 // [numel of all]: sums since take_statistics; undefined: none yet
+  std::map<size_t, at::Tensor> factors_;  // [numel]: gradients of statistics, by index in Plan::statistics
   std::optional<Action> position_;
   int64_t live_ = 0;
   int64_t most_live_ = 0;

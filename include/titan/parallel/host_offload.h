@@ -77,13 +77,13 @@ class AsyncCopy {
   void synchronize();
 
  private:
-  at::Tensor target_, source_;
+  at::Tensor target_, source_;        // of one shape
   std::shared_ptr<c10::Event> done_;  // null on a CPU, where the copy is synchronous
 };
 
-/// Starts a copy between host and device on the stream `copies` (created by the first call), after the work that is
-/// enqueued on the device's current stream. `then` enqueues more work on `copies`, which counts as part of the copy.
-/// Between CPU tensors the copy is complete when this returns.
+/// Starts a copy of `source` to `target` (any shape, the same for both) between host and device on the stream `copies`
+/// (created by the first call), after the work that is enqueued on the device's current stream. `then` enqueues more
+/// work on `copies`, which counts as part of the copy. Between CPU tensors the copy is complete when this returns.
 AsyncCopy copy_async(const at::Tensor& target, const at::Tensor& source, std::optional<c10::Stream>& copies,
                      const std::function<void()>& then = {});
 
@@ -123,8 +123,8 @@ class HostOffload {
 /// memory share it again after the restore.
 struct OffloadedTensors {
   struct Block {
-    at::Tensor host;    // bytes
-    at::Tensor device;  // undefined until fetch()
+    at::Tensor host;    // [bytes]
+    at::Tensor device;  // [bytes]; undefined until fetch()
     AsyncCopy copy_back;
   };
   struct View {
@@ -142,8 +142,8 @@ class ActivationOffload {
  public:
   explicit ActivationOffload(std::shared_ptr<HostOffload> offload) : offload_(std::move(offload)) {}
 
-  /// Starts the copies to the host, one per storage, and resets the tensors. Their memory is free for work enqueued
-  /// after the next call of offload() or fetch().
+  /// Starts the copies of `tensors` (any shapes) to the host, one per storage, and resets them. Their memory is free
+  /// for work enqueued after the next call of offload() or fetch().
   OffloadedTensors offload(const std::vector<at::Tensor*>& tensors);
   /// Starts the copies back.
   void fetch(OffloadedTensors& offloaded);

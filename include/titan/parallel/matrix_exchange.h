@@ -26,7 +26,7 @@ class MatrixExchange {
   void start_collect(std::vector<at::Tensor> parts);
   /// The whole matrices that this rank owns, in the order of `owned`.
   std::vector<at::Tensor> wait_collect();
-  /// Starts to send the parts of `updates`, those of `owned`.
+  /// Starts to send the parts of `updates` [rows, columns], one of each matrix in `owned`.
   void start_return(std::vector<at::Tensor> updates);
   /// This rank's part of the update of each matrix.
   std::vector<at::Tensor> wait_return();
@@ -44,7 +44,7 @@ class MatrixExchange {
   struct Arrival {
     size_t matrix;
     Box box;
-    at::Tensor part;
+    at::Tensor part;  // [rows, columns] of the box
   };
   /// One message to or from each peer that has parts for this rank or gets some of it.
   void start(const std::vector<std::pair<int64_t, Arrival>>& receives,
@@ -54,11 +54,11 @@ class MatrixExchange {
   std::vector<size_t> parameters_, owned_;
   std::shared_ptr<Communicator> communicator_;
   Pending pending_;
-  std::vector<at::Tensor> own_parts_;  // by matrix, until they are sent
-  std::vector<at::Tensor> wholes_;     // by matrix: what this rank owns, while parts arrive
-  std::vector<at::Tensor> updates_;    // by matrix: this rank's part
+  std::vector<at::Tensor> own_parts_;  // by matrix [rows, columns of its shard], until they are sent
+  std::vector<at::Tensor> wholes_;     // by matrix [rows, columns]: what this rank owns, while parts arrive
+  std::vector<at::Tensor> updates_;    // by matrix [rows, columns of its shard]: this rank's part
   std::vector<Arrival> arriving_;
-  std::vector<at::Tensor> sent_;  // kept until they have arrived
+  std::vector<at::Tensor> sent_;  // parts of any shapes, kept until they have arrived
   at::Device device_{at::kCPU};
 };
 

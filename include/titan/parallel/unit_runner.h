@@ -83,7 +83,7 @@ class GraphRunner : public UnitRunner {
   using PassKey = std::vector<int64_t>;
   struct Chain {
     int64_t seen = 0;
-    at::Tensor positions;
+    at::Tensor positions;  // int64 [B or 1, T], or undefined
     std::vector<Entry> entries;
   };
   enum class Mode { eager, record, replay };
@@ -117,8 +117,8 @@ class GraphRunner : public UnitRunner {
 
 class MicrobatchGraphs {
  public:
-  /// Forward and backward of the given microbatch; returns its sums: the loss and, if there are some, statistics. It
-  /// does not communicate. It can be called again after it has thrown GraphsDoNotFit.
+  /// Forward and backward of the given microbatch; returns its sums: the loss (scalar) and, if there are some,
+  /// statistics [numel of all]. It does not communicate. It can be called again after it has thrown GraphsDoNotFit.
   using Compute = std::function<std::vector<at::Tensor>(const BatchContext&)>;
 
   /// `parameters`: all whose weights are read or whose gradients are written.

@@ -24,7 +24,7 @@ at::ScalarType scalar_type(ElementType type);
 
 /// Memory that several groups use in turn.
 struct Slot {
-  at::Tensor memory;             // bytes
+  at::Tensor memory;             // [bytes]
   const void* holder = nullptr;  // the group whose unsharded weights it holds; unused for gradients
   bool in_use = false;           // being read or written now
   // The copy of gradients from this slot to the host, and the first byte that it reads.
@@ -46,7 +46,7 @@ struct SlotPool {
 
   std::vector<Slot> weights;
   std::vector<Slot> gradients;
-  std::vector<at::Tensor> messages;  // bytes: gradients in a narrower dtype, while they are reduced
+  std::vector<at::Tensor> messages;  // [bytes]: gradients in a narrower dtype, while they are reduced
 };
 
 class WeightStore {
@@ -135,11 +135,11 @@ class WeightStore {
   Float8Casts casts_;
 
   // In the shards' memory: the host's with CPU offload.
-  at::Tensor masters_;          // training.dtype
-  at::Tensor copies_;           // bytes of the shards as gathered; undefined if those are the masters
-  at::Tensor gradient_shards_;  // fp32; resident: undefined until OPEN_GRADIENT
+  at::Tensor masters_;          // [elements], training.dtype
+  at::Tensor copies_;           // [bytes] of the shards as gathered; undefined if those are the masters
+  at::Tensor gradient_shards_;  // [trained elements], fp32; resident: undefined until OPEN_GRADIENT
 
-  at::Tensor message_;   // resident: the gradients in the reduction's dtype, until they are reduced
+  at::Tensor message_;   // [trained elements], resident: gradients in the reduction's dtype, until they are reduced
   Float8Scales scales_;  // on the compute device
   bool copied_ = false;  // the copies match the current masters
   bool scaled_ = false;  // the scales match the current masters, if the shards are gathered in float8
@@ -148,8 +148,8 @@ class WeightStore {
   struct Transfer {
     AsyncCopy copy;
     Pending pending;
-    std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // (target, source)
-    std::vector<at::Tensor> padded_inputs;                  // kept alive to the end, as in the memory plan
+    std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // (target, source), of one shape
+    std::vector<at::Tensor> padded_inputs;  // of any shapes, kept alive to the end, as in the memory plan
     bool started = false;
 
     void finish();

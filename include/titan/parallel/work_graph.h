@@ -37,7 +37,7 @@ class GraphCapture {
   /// reads and writes must stay at their addresses. Its host code runs once. Throws GraphsDoNotFit, or Error if it
   /// cannot be recorded; some of the host code has run then.
   virtual std::unique_ptr<CapturedGraph> record(std::function<HiddenStates()> body) = 0;
-  /// A tensor that views the memory of a result without owning it.
+  /// A tensor that views the memory of a result (any shape) without owning it.
   virtual at::Tensor unowned(const at::Tensor& tensor) = 0;
 
   /// Called once, with the reason, when the owner stops recording because the graphs do not fit.

@@ -255,7 +255,7 @@ struct Plan {
   /// Bytes per step from the host to the device and back (CPU offload).
   int64_t to_device_bytes = 0;
   int64_t to_host_bytes = 0;
-  /// Bytes each way of activations and of moments that are offloaded separately.
+  /// Bytes per step in each direction, of offloaded activations and of moments that are offloaded without CPU offload.
   int64_t activation_offload_bytes = 0;
   int64_t optimizer_offload_bytes = 0;
 

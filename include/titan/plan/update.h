@@ -1,4 +1,4 @@
-// What a plan needs to know of an optimizer: its moments, and what it computes of whole matrices.
+// What a plan needs to know of an optimizer: its moments, and which updates it computes from whole matrices.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ enum class Thing : uint8_t {
   fetch,            ///< their copy back to the device
   deferred,         ///< weight gradients that are still to be computed
   finished,         ///< backward, or a validation's forward, has run in this program
-  // Of a stage and microbatch; those of a unit within a stage are the next unit's input or output_gradient:
+  // Of a stage and microbatch (within a stage, what a unit returns is the input or output_gradient of its neighbour):
   output,          ///< hidden states that forward has made
   input_gradient,  ///< the gradient that backward has made
   // Of a message:

@@ -70,8 +70,9 @@ struct ClosedForm {
   std::string formula;  ///< of the idle time, with the symbols p (ranks), v (stages per rank), m, F, B
 };
 
-/// For equal stages, free messages, and merged pairs run one after the other (split_overlapped). Nothing if no formula
-/// is known: schedules that split backward have one only for F = I = W. Sources: docs/schedules.md.
+/// The idle time by a formula. It assumes that all stages take equal times, that messages take none, and that the two
+/// actions of a merged pair run one after the other (split_overlapped). Returns nothing if no formula is known; of
+/// schedules that split backward, one is known only for F = I = W. Sources: docs/schedules.md.
 std::optional<ClosedForm> closed_form(const ScheduleFamily& family, const PipelineShape& shape,
                                       const StageTimes& times);
 

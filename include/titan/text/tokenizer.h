@@ -66,7 +66,7 @@ class Tokenizer {
   enum class TrimmedSpaces { none, all, all_but_the_first };  // the first: the space that is put before the text
   virtual TrimmedSpaces trimmed_spaces() const { return TrimmedSpaces::none; }
 
-  /// One line for each disagreement of the tokenizer's files that was decided, for the user to see.
+  /// One line for the user for each setting in which the tokenizer's files contradict each other: which one is used.
   virtual std::vector<std::string> notices() const { return {}; }
 
   /// The kind of tokenizer, for messages: "tiktoken".

@@ -1,5 +1,5 @@
-// UTF-8 validation, and Python's decode("utf-8", "replace") for invalid bytes. Pure functions on bytes; all other files
-// of data can then assume valid text.
+// UTF-8 validation, and Python's decode("utf-8", "replace") for invalid bytes. Pure functions on bytes. Text is made
+// valid here when it is read, so all other code can assume valid text.
 #pragma once
 
 #include <cstddef>

@@ -30,8 +30,9 @@ class DebugDump {
   /// Collects "param.NAME" (copies) and the batch. All calls are collective; `ranks` gathers the ranks' parts into full
   /// tensors.
   DebugDump(std::span<Parameter* const> parameters, std::span<const BatchContext> microbatches, DumpRanks ranks = {});
+  /// "logits": those of each microbatch [B, T, V].
   void add_logits(const std::vector<at::Tensor>& logits);
-  /// "grad.NAME", "loss" and "grad_norm": after the last reduction, before the optimizer.
+  /// "grad.NAME", "loss" and "grad_norm", which are fp64 scalars: after the last reduction, before the optimizer.
   void add_gradients(const at::Tensor& loss, const at::Tensor& grad_norm);
   /// One group's gradients, when the optimizer steps in backward.
   void add_gradients_of(std::span<Parameter* const> parameters);

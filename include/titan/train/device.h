@@ -45,7 +45,7 @@ std::vector<std::string> visible_gpus(const std::string& wanted);
 /// Statistics of the device's allocator. The CPU has no such counters: both peaks are those of resident memory.
 struct MemoryUse {
   int64_t reserved_peak = 0;  // since the last reset
-  int64_t active_peak = 0;    // of reserved_peak, held by tensors
+  int64_t active_peak = 0;    // the largest part of the reserved memory that tensors held
   int64_t retries = 0;        // total
   int64_t out_of_memory = 0;  // total
 };
@@ -96,7 +96,7 @@ struct StepValues {
 /// Copies fp64 numbers to the host behind the work already enqueued; `wait` blocks for that copy only.
 class HostCopy {
  public:
-  explicit HostCopy(const at::Tensor& values);
+  explicit HostCopy(const at::Tensor& values);  // of any shape
   /// Whether wait() would return at once.
   bool is_done() const { return !copied_ || copied_->query(); }
   std::span<const double> wait();
@@ -104,7 +104,7 @@ class HostCopy {
   std::span<const double> values() const;
 
  private:
-  at::Tensor host_;  // pinned when the numbers come from a GPU
+  at::Tensor host_;  // of the shape of the values; pinned when they come from a GPU
   std::optional<c10::Event> copied_;
 };
 

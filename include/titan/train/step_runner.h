@@ -45,12 +45,12 @@ struct Requests {
 /// Device scalars of a step whose work is enqueued, the same on all ranks. The loss (fp64) is that of the weights
 /// before the step.
 struct StepOutcome {
-  at::Tensor loss;
+  at::Tensor loss;  // scalar
   StepControl control;
   at::Tensor requests;         // fp64 [2], stop and save: 1 if any rank asks, else 0
-  at::Tensor own_loss;         // fp64: contribution of this rank's tokens to the loss; differs between ranks
+  at::Tensor own_loss;         // fp64 scalar: contribution of this rank's tokens to the loss; differs between ranks
   at::Tensor spike;            // fp64 [3], see SpikeGuard::judge; undefined without a guard
-  at::Tensor statistics = {};  // fp64, those of Plan::statistics one after the other, of all ranks
+  at::Tensor statistics = {};  // fp64 [numel of all]: those of Plan::statistics one after the other, of all ranks
 };
 
 class StepRunner : private StepWork {
@@ -84,11 +84,12 @@ class StepRunner : private StepWork {
     int64_t step = 0;
     double rate = 0;
     DebugDump* dump = nullptr;
-    at::Tensor loss, requests, any_skipped, own_loss, spike, statistics;
-    at::Tensor squares;        // of all groups so far
-    at::Tensor group_squares;  // of the current group, in backward
-    StepControl control;       // of the whole step
-    StepControl applied;       // read by the optimizer, on its device
+    at::Tensor loss, requests, own_loss, spike, statistics;  // of the shapes in StepOutcome
+    at::Tensor any_skipped;                                  // fp32 scalar
+    at::Tensor squares;                                      // int64 [kExactSlots], of all groups so far
+    at::Tensor group_squares;                                // int64 [kExactSlots], of the current group, in backward
+    StepControl control;                                     // of the whole step
+    StepControl applied;                                     // read by the optimizer, on its device
   };
 
   // The instructions of a step (StepWork).

@@ -24,10 +24,10 @@ class Validator {
 
   /// Step 1 and every validation.freq steps.
   bool due(int64_t step) const;
-  /// Validates on the whole set, or on validation.steps batches, each time from the beginning; nothing if `stops`,
-  /// called before every batch, says so: it must return the same on all ranks. A wait for data ends once `leaves_waits`
-  /// returns true; then `stops` must, too. Only the first run warns about the set's contents: later ones read the same.
-  /// Throws Error(bad_data).
+  /// Validates on the whole set, or on validation.steps batches, each time from the beginning. `loss_of` returns the
+  /// sum of a batch's losses, an fp64 scalar. Nothing is reported if `stops`, called before every batch, returns true;
+  /// it must return the same on all ranks. A wait for data ends once `leaves_waits` returns true; then `stops` must,
+  /// too. Only the first run warns about the set's contents: later ones read the same. Throws Error(bad_data).
   std::optional<ValidationReport> run(int64_t step, const std::function<at::Tensor(const BatchContext&)>& loss_of,
                                       const DeviceInfo& device, const std::function<bool()>& stops = {},
                                       const std::function<bool()>& leaves_waits = {});

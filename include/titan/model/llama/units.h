@@ -25,7 +25,7 @@ class LlamaEmbedding : public Unit {
  private:
   Parameter& weight_;
   std::shared_ptr<const SequenceParallel> exchange_;
-  at::Tensor anchor_;
+  at::Tensor anchor_;  // [0]: requires a gradient, so that backward runs for this unit
 };
 
 /// Handles of one block's parameters; norms are null for np_layernorm.
