@@ -172,7 +172,7 @@ if(TITAN_TORCH)
   endif()
 
   # What scripts/bench runs; built with the tests, so that they follow the code.
-  foreach(bench ring_attention checkpoint device_ceiling muon)
+  foreach(bench ring_attention checkpoint device_ceiling muon control_plane)
     add_executable(bench_${bench} tests/bench/${bench}.cpp)
     target_link_libraries(bench_${bench} PRIVATE titan_core)
     target_include_directories(bench_${bench} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/tests)
@@ -194,7 +194,8 @@ target_include_directories(render_templates PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} 
 # What the Python tests start.
 add_custom_target(python_tests DEPENDS config_mutants render_templates)
 if(TITAN_TORCH)
-  add_dependencies(python_tests titan_program dying_titan_train checkpoint_files bench_device_ceiling bench_kernel_rates)
+  add_dependencies(python_tests titan_program dying_titan_train checkpoint_files bench_device_ceiling bench_kernel_rates
+    bench_control_plane)
   if(TITAN_WITH_CUDA)
     add_dependencies(python_tests mock_cuda)
   endif()

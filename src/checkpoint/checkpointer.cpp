@@ -29,9 +29,7 @@ void wait_for_devices(const CheckpointState& state) {
 
 }  // namespace
 
-std::string draw_run_name(RankBarrier& barrier) {
-  return barrier.exchange(fmt::format("{:08x}", std::random_device()())).front();
-}
+std::string draw_run_name(RankBarrier& barrier) { return barrier.tell(fmt::format("{:08x}", std::random_device()())); }
 
 Checkpointer::Checkpointer(Storage& storage, RankBarrier& barrier, CheckpointerOptions options)
     : storage_(storage), barrier_(barrier), options_(std::move(options)) {}
@@ -45,7 +43,8 @@ void Checkpointer::plan_for(const std::vector<StateTensor>& tensors) {
   std::vector<LogicalTensor> wanted;
   for (const StateTensor& tensor : tensors) wanted.push_back(tensor.tensor);
   if (snapshot_ && wanted == planned_) return;
-  plan_ = plan_save(tensors, barrier_.size(), options_.most_files, options_.least_file_bytes);
+  plan_ = plan_save(tensors, barrier_.size(), options_.most_files, options_.least_file_bytes,
+                    writes_needed_by(barrier_.rank()));
   planned_ = std::move(wanted);
   snapshot_ = std::make_unique<StateSnapshot>(options_.mode == SaveMode::asynchronous_pinned);
 }
@@ -135,19 +134,28 @@ WriteTrial try_writing(const std::function<void()>& act) {
   }
 }
 
+std::string words_of(const WriteTrial& trial) { return json_text(nlohmann::json{trial.problem, trial.reason}); }
+
+WriteTrial trial_in(const std::string& words, size_t rank) {
+  WriteTrial trial;
+  read_words(words, rank, [&](const nlohmann::json& said) {
+    trial = {said.at(0).get<std::string>(), said.at(1).get<int>()};
+  });
+  return trial;
+}
+
 /// The first problem of any rank, with the rank's number if there are several ranks.
 WriteTrial agreed(RankBarrier& barrier, const WriteTrial& mine) {
-  const std::vector<std::string> all = barrier.exchange(json_text(nlohmann::json{mine.problem, mine.reason}));
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    std::string problem;
-    int reason = 0;
-    read_words(all[rank], rank, [&](const nlohmann::json& said) {
-      problem = said.at(0).get<std::string>();
-      reason = said.at(1).get<int>();
-    });
-    if (!problem.empty()) return {all.size() == 1 ? problem : fmt::format("rank {}: {}", rank, problem), reason};
-  }
-  return {};
+  const std::string answer = barrier.decide(words_of(mine), [](const std::vector<std::string>& all) {
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      WriteTrial trial = trial_in(all[rank], rank);
+      if (trial.problem.empty()) continue;
+      if (all.size() > 1) trial.problem = fmt::format("rank {}: {}", rank, trial.problem);
+      return words_of(trial);
+    }
+    return words_of({});
+  });
+  return trial_in(answer, 0);
 }
 
 bool may_recover(int reason) {

@@ -161,14 +161,9 @@ std::string write_some(Exporter& exporter, int64_t rank, int64_t ranks) {
   return json_text(report);
 }
 
-std::string run_stages(Exporter& exporter, RankBarrier& barrier) {
-  const bool leads = barrier.rank() == 0;
-  std::string problem;
-  if (leads) problem = problem_of([&] { exporter.begin(); });
-  problem = barrier.exchange(problem).front();
-  if (!problem.empty()) return problem;
+/// The files of all ranks, from their reports; `problem` is set if a rank failed.
+std::map<std::string, FileRecord> records_of(const std::vector<std::string>& reports, std::string& problem) {
   std::map<std::string, FileRecord> records;
-  const std::vector<std::string> reports = barrier.exchange(write_some(exporter, barrier.rank(), barrier.size()));
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     read_words(reports[rank], rank, [&](const nlohmann::json& report) {
       const auto failed = report.at("problem").get<std::string>();
@@ -180,9 +175,23 @@ std::string run_stages(Exporter& exporter, RankBarrier& barrier) {
       }
     });
   }
-  if (leads && problem.empty()) problem = problem_of([&] { exporter.commit(std::move(records)); });
-  if (leads && !problem.empty()) exporter.abandon();
-  return barrier.exchange(problem).front();
+  return records;
+}
+
+std::string run_stages(Exporter& exporter, RankBarrier& barrier) {
+  const bool leads = barrier.rank() == 0;
+  std::string problem;
+  if (leads) problem = problem_of([&] { exporter.begin(); });
+  problem = barrier.tell(problem);
+  if (!problem.empty()) return problem;
+  const std::string mine = write_some(exporter, barrier.rank(), barrier.size());
+  return barrier.decide(mine, [&](const std::vector<std::string>& reports) {
+    std::string found;
+    std::map<std::string, FileRecord> records = records_of(reports, found);
+    if (found.empty()) found = problem_of([&] { exporter.commit(std::move(records)); });
+    if (!found.empty()) exporter.abandon();
+    return found;
+  });
 }
 
 }  // namespace
@@ -230,11 +239,12 @@ namespace {
 
 /// The first problem of any rank, with its number if there are several; the same on all ranks.
 std::string agreed(RankBarrier& barrier, const std::string& mine) {
-  const std::vector<std::string> all = barrier.exchange(mine);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty()) return all.size() == 1 ? all[rank] : fmt::format("{} (rank {})", all[rank], rank);
-  }
-  return {};
+  return barrier.decide(mine, [](const std::vector<std::string>& all) {
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      if (!all[rank].empty()) return all.size() == 1 ? all[rank] : fmt::format("{} (rank {})", all[rank], rank);
+    }
+    return std::string();
+  });
 }
 
 void read_boxes(TensorSource& weights, const ForeignModel& model, std::span<const SavedParameter> parameters,
@@ -258,7 +268,7 @@ std::filesystem::path parts_root(const HuggingFaceExport& wanted) {
 SaveOutcome save_parts(Storage& storage, RankBarrier& barrier, const HuggingFaceExport& wanted,
                        const CheckpointState& state) {
   return save_together(storage, barrier, {parts_root(wanted), wanted.step, wanted.run}, state,
-                       plan_save(state.tensors, barrier.size()));
+                       plan_save(state.tensors, barrier.size(), 1, 0, writes_needed_by(barrier.rank())));
 }
 
 /// Writes the export from the shards of all ranks.

@@ -46,24 +46,37 @@ Verdict try_checkpoint(const std::function<void()>& act) {
   }
 }
 
+std::string words_of(const Verdict& verdict) {
+  return json_text(
+      nlohmann::json{{"fate", static_cast<int>(verdict.fate)}, {"why", verdict.why}, {"code", verdict.code}});
+}
+
+Verdict verdict_in(const std::string& words, size_t rank) {
+  Verdict verdict;
+  read_words(words, rank, [&](const nlohmann::json& message) {
+    const int fate = message.at("fate").get<int>();
+    verdict = {static_cast<Fate>(fate), message.at("why").get<std::string>(), message.at("code").get<int>()};
+    const bool is_fate = fate >= 0 && fate <= static_cast<int>(Fate::unfit);
+    if (!is_fate || (verdict.fate == Fate::unfit && !is_failure_code(verdict.code))) {
+      throw std::out_of_range("no verdict");
+    }
+  });
+  return verdict;
+}
+
 /// The worst result of all ranks, with the rank's number if there are several.
 Verdict agreed(RankBarrier& barrier, const Verdict& mine) {
-  const nlohmann::json message{{"fate", static_cast<int>(mine.fate)}, {"why", mine.why}, {"code", mine.code}};
-  const std::vector<std::string> all = barrier.exchange(json_text(message));
-  Verdict worst;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    Verdict one;
-    read_words(all[rank], rank, [&](const nlohmann::json& message) {
-      const int fate = message.at("fate").get<int>();
-      one = {static_cast<Fate>(fate), message.at("why").get<std::string>(), message.at("code").get<int>()};
-      const bool is_fate = fate >= 0 && fate <= static_cast<int>(Fate::unfit);
-      if (!is_fate || (one.fate == Fate::unfit && !is_failure_code(one.code))) throw std::out_of_range("no verdict");
-    });
-    if (one.fate <= worst.fate) continue;
-    if (all.size() > 1) one.why += fmt::format(" (rank {})", rank);
-    worst = one;
-  }
-  return worst;
+  const std::string answer = barrier.decide(words_of(mine), [](const std::vector<std::string>& all) {
+    Verdict worst;
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      Verdict one = verdict_in(all[rank], rank);
+      if (one.fate <= worst.fate) continue;
+      if (all.size() > 1) one.why += fmt::format(" (rank {})", rank);
+      worst = one;
+    }
+    return words_of(worst);
+  });
+  return verdict_in(answer, 0);
 }
 
 /// Rank 0 lists the checkpoints, so that all ranks try the same ones.
@@ -81,7 +94,7 @@ std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankBarrier& ba
   }
   std::string problem;
   std::vector<std::pair<int64_t, bool>> steps;
-  read_words(barrier.exchange(json_text(message)).front(), 0, [&](const nlohmann::json& heard) {
+  read_words(barrier.tell(json_text(message)), 0, [&](const nlohmann::json& heard) {
     problem = heard.at("problem").get<std::string>();
     steps = heard.at("steps").get<std::vector<std::pair<int64_t, bool>>>();
   });

@@ -82,12 +82,13 @@ BoxOfRank whole_everywhere(std::vector<int64_t> shape) {
   return [box = Box{std::vector<int64_t>(shape.size(), 0), shape}](int64_t) { return box; };
 }
 
-SavePlan plan_save(std::span<const StateTensor> tensors, int64_t ranks, int64_t most_files, int64_t least_file_bytes) {
+SavePlan plan_save(std::span<const StateTensor> tensors, int64_t ranks, int64_t most_files, int64_t least_file_bytes,
+                   std::optional<int64_t> only) {
   SavePlan plan(static_cast<size_t>(ranks));
   std::vector<int64_t> bytes(static_cast<size_t>(ranks), 0);
   const auto bytes_of = [&](const PlannedWrite& write) { return tensors[write.tensor].tensor.bytes_of(write.box); };
   const auto give = [&](int64_t rank, const PlannedWrite& write) {
-    plan[static_cast<size_t>(rank)].push_back(write);
+    if (!only || *only == rank) plan[static_cast<size_t>(rank)].push_back(write);
     bytes[static_cast<size_t>(rank)] += bytes_of(write);
   };
   std::vector<HeldBox> shared;
@@ -188,7 +189,7 @@ nlohmann::json report_of(const std::string& problem, const std::map<std::string,
   return report;
 }
 
-/// The data files of all ranks; empty, with `problem` set, if a rank failed.
+/// The data files of all ranks; `problem` is set if a rank failed.
 std::map<std::string, FileRecord> read_reports(const std::vector<std::string>& reports, std::string& problem) {
   std::map<std::string, FileRecord> files;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
@@ -216,24 +217,19 @@ std::string run_stages(Storage& storage, RankBarrier& barrier, const SavePlace& 
   const bool leads = barrier.rank() == 0;
   std::string problem;
   if (leads) problem = problem_of([&] { begin_save(storage, place, total_bytes(index)); });
-  problem = barrier.exchange(problem).front();
+  problem = barrier.tell(problem);
   if (!problem.empty()) return problem;
 
   std::map<std::string, FileRecord> mine;
   problem = problem_of([&] { mine = write(); });
-  const std::vector<std::string> reports = barrier.exchange(json_text(report_of(problem, mine)));
-  problem.clear();
-  std::map<std::string, FileRecord> files = read_reports(reports, problem);
-  if (!problem.empty()) {
-    if (leads) abandon_save(storage, place);
-    return problem;
-  }
-
-  if (leads) {
-    problem = problem_of([&] { commit_save(storage, place, index, std::move(files), facts); });
-    if (!problem.empty()) abandon_save(storage, place);
-  }
-  return barrier.exchange(problem).front();
+  // Only rank 0 needs the records of all files: it writes the manifest.
+  return barrier.decide(json_text(report_of(problem, mine)), [&](const std::vector<std::string>& reports) {
+    std::string found;
+    std::map<std::string, FileRecord> files = read_reports(reports, found);
+    if (found.empty()) found = problem_of([&] { commit_save(storage, place, index, std::move(files), facts); });
+    if (!found.empty()) abandon_save(storage, place);
+    return found;
+  });
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Rank 0 collects the messages and publishes all of them: two keys per rank and call.
+/// Rank 0 collects the messages and publishes its answer: one key for each other rank and one for the answer.
 class StoreBarrier : public RankBarrier {
  public:
   StoreBarrier(c10::intrusive_ptr<c10d::Store> store, const std::string& name, int64_t rank, int64_t size,
@@ -24,28 +24,26 @@ class StoreBarrier : public RankBarrier {
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return size_; }
 
-  std::vector<std::string> exchange(std::string message) override {
+  std::string decide(std::string message, const Decision& decide) override {
     const int64_t round = round_++;
     if (rank_ != 0) {
       store_->set(said(round, rank_), bytes_of(message));
-      std::vector<std::string> all;
-      read_words(wait_for(heard(round), 0), 0, [&](const nlohmann::json& said) {
-        all = said.get<std::vector<std::string>>();
-        if (std::ssize(all) != size_) throw std::out_of_range("not the words of all");
-      });
-      return all;
+      std::string answer;
+      read_words(wait_for(heard(round), 0), 0, [&](const nlohmann::json& said) { answer = said.get<std::string>(); });
+      return answer;
     }
     std::vector<std::string> all{std::move(message)};
     for (int64_t rank = 1; rank < size_; ++rank) {
       all.push_back(wait_for(said(round, rank), rank));
       store_->deleteKey(said(round, rank));
     }
+    std::string answer = decide(all);
     // A message may contain a file name that is not UTF-8: replace it.
     store_->set(heard(round),
-                bytes_of(nlohmann::json(all).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+                bytes_of(nlohmann::json(answer).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
     // A rank that sends in this round has read the previous round.
     if (round > 0) store_->deleteKey(heard(round - 1));
-    return all;
+    return answer;
   }
 
  private:
@@ -108,10 +106,25 @@ class LoneBarrier : public RankBarrier {
  public:
   int64_t rank() const override { return 0; }
   int64_t size() const override { return 1; }
-  std::vector<std::string> exchange(std::string message) override { return {std::move(message)}; }
+  std::string decide(std::string message, const Decision& decide) override { return decide({std::move(message)}); }
 };
 
 }  // namespace
+
+std::string RankBarrier::tell(std::string message) {
+  // Of the others, an empty message says that they have arrived.
+  if (rank() != 0) message.clear();
+  return decide(std::move(message), [](const std::vector<std::string>& messages) { return messages.front(); });
+}
+
+std::vector<std::string> RankBarrier::gather(std::string message) {
+  std::vector<std::string> all;
+  decide(std::move(message), [&](const std::vector<std::string>& messages) {
+    all = messages;
+    return std::string();
+  });
+  return all;
+}
 
 void read_words(const std::string& words, size_t rank, const std::function<void(const nlohmann::json& said)>& read) {
   const auto broken = [rank](const std::exception& reason) {

@@ -77,6 +77,19 @@ int connect_address(int socket, const addrinfo& address, Deadline deadline) {
 
 }  // namespace
 
+ControlTraffic& ControlTraffic::operator+=(const ControlTraffic& other) {
+  messages_sent += other.messages_sent;
+  bytes_sent += other.bytes_sent;
+  messages_received += other.messages_received;
+  bytes_received += other.bytes_received;
+  return *this;
+}
+
+ControlTraffic ControlTraffic::operator-(const ControlTraffic& before) const {
+  return {messages_sent - before.messages_sent, bytes_sent - before.bytes_sent,
+          messages_received - before.messages_received, bytes_received - before.bytes_received};
+}
+
 int poll_time(Deadline deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1000));
@@ -169,7 +182,11 @@ std::optional<Channel> Channel::accept(const Descriptor& listener) {
 
 bool Channel::send_line(std::string_view line, std::chrono::milliseconds limit) {
   const std::lock_guard lock(*sending_);
-  if (!line.empty()) unsent_.append(line) += '\n';
+  if (!line.empty()) {
+    unsent_.append(line) += '\n';
+    ++traffic_.messages_sent;
+    traffic_.bytes_sent += std::ssize(line) + 1;
+  }
   const Deadline deadline = std::chrono::steady_clock::now() + limit;
   size_t begin = 0;
   bool waits = true;
@@ -186,6 +203,11 @@ bool Channel::send_line(std::string_view line, std::chrono::milliseconds limit) 
   }
   unsent_.erase(0, begin);
   return waits;
+}
+
+ControlTraffic Channel::traffic() const {
+  const std::lock_guard lock(*sending_);
+  return traffic_;
 }
 
 bool Channel::has_unsent() const {
@@ -219,6 +241,9 @@ std::optional<std::string> Channel::take_line() {
   }
   std::string line = received_.substr(taken_, end - taken_);
   taken_ = searched_ = end + 1;
+  const std::lock_guard lock(*sending_);
+  ++traffic_.messages_received;
+  traffic_.bytes_received += std::ssize(line) + 1;
   return line;
 }
 

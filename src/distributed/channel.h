@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "titan/distributed/abort_watcher.h"
+
 namespace titan {
 
 using Deadline = std::chrono::steady_clock::time_point;
@@ -80,6 +82,9 @@ class Channel {
   /// Waits for a line. Nothing at the deadline, or when the peer has disconnected (then is_open() is false).
   std::optional<std::string> wait_line(Deadline deadline);
 
+  /// Lines and bytes that were handed to send_line and taken, so far.
+  ControlTraffic traffic() const;
+
   bool is_open() const { return open_; }
   int descriptor() const { return socket_.get(); }
   void close();
@@ -92,8 +97,9 @@ class Channel {
   size_t taken_ = 0, searched_ = 0;  // positions in `received_`: end of the taken lines, start of the unsearched bytes
   size_t longest_line_ = kStrangersLine;
   bool open_ = false;
-  std::unique_ptr<std::mutex> sending_ = std::make_unique<std::mutex>();
+  std::unique_ptr<std::mutex> sending_ = std::make_unique<std::mutex>();  // guards the members below
   std::string unsent_;
+  ControlTraffic traffic_;
 };
 
 }  // namespace titan

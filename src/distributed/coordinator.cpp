@@ -1,8 +1,7 @@
 #include "coordinator.h"
 
-#include <poll.h>
-
 #include <algorithm>
+#include <utility>
 
 #include "titan/base/error.h"
 
@@ -13,6 +12,9 @@ using Clock = std::chrono::steady_clock;
 
 /// Send timeout of the monitoring thread, which must not block on a stopped rank.
 constexpr std::chrono::milliseconds kAtOnce{0};
+
+/// The poller's key of the wake-up descriptor; members have their index.
+constexpr uint64_t kWakeKey = ~uint64_t{0};
 
 std::vector<std::string> names_of(const RankCheck& check) {
   std::vector<std::string> names;
@@ -29,17 +31,21 @@ Coordinator::Coordinator(GatheredRanks ranks, PeerFailed peer_failed, std::share
       final_message_(std::move(final_message)),
       diagnosis_(names_of(ranks.check)) {
   const std::string name = ranks.check.facts(0)->name();
+  poller_.add(wake_.descriptor(), kWakeKey);
+  members_.reserve(ranks.channels.size());
   for (auto& [rank, channel] : ranks.channels) {
     channel.set_longest_line(kMembersLine);
-    channel.send_line(welcome_line({ranks.check.core_share(rank), name, ranks.check.place(rank)}));
-    members_.push_back({rank, std::move(channel)});
+    poller_.add(channel.descriptor(), members_.size());
+    Member& member = members_.emplace_back(Member{rank, std::move(channel)});
+    member.channel.send_line(welcome_line({ranks.check.core_share(rank), name, ranks.check.place(rank)}));
+    send(member, {});
   }
-  table_->on_change([this] { wake_.ring(); });
+  table_->on_ready([this] { wake_.ring(); });
   thread_ = std::thread([this] { watch(); });
 }
 
 Coordinator::~Coordinator() {
-  table_->on_change({});
+  table_->on_ready({});
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -54,23 +60,13 @@ Coordinator::~Coordinator() {
 // ---- the monitoring thread
 
 void Coordinator::watch() {
+  // The rendezvous may have read their first messages already: for those, no descriptor becomes ready.
+  for (Member& member : members_) hear(member);
   for (;;) {
-    std::vector<pollfd> entries{{wake_.descriptor(), POLLIN, 0}};
-    for (const Member& member : members_) {
-      const short events = member.channel.has_unsent() ? POLLIN | POLLOUT : POLLIN;
-      entries.push_back({member.channel.is_open() ? member.channel.descriptor() : -1, events, 0});
-    }
-    // poll returns at least every second, because a longer pause is taken as a sign that this process was stopped
-    // (kLongestPause).
+    // At least every second: a longer pause counts as one in which this process was stopped (kLongestPause).
     const Deadline latest = Clock::now() + std::chrono::seconds(1);
     const Deadline next = announced_ ? std::min(latest, end_at_) : diagnosis_.next(latest);
-    ::poll(entries.data(), entries.size(), poll_time(next));
-    wake_.clear();
-    for (Member& member : members_) {
-      if (member.is_gone) continue;
-      if (member.channel.has_unsent()) member.channel.flush();
-      hear(member);
-    }
+    serve(next);
     answer_waiting();
     {
       const std::lock_guard lock(mutex_);
@@ -85,6 +81,28 @@ void Coordinator::watch() {
   }
 }
 
+void Coordinator::serve(Deadline until) {
+  for (const uint64_t key : poller_.wait(poll_time(until))) {
+    if (key == kWakeKey) {
+      wake_.clear();
+      continue;
+    }
+    Member& member = members_[key];
+    if (member.is_gone) continue;
+    send(member, {});
+    hear(member);
+  }
+}
+
+void Coordinator::send(Member& member, const std::string& line) {
+  if (member.is_gone) return;
+  member.channel.send_line(line, kAtOnce);
+  const bool wants_writes = member.channel.has_unsent();
+  if (std::exchange(member.wants_writes, wants_writes) == wants_writes) return;
+  const auto index = static_cast<uint64_t>(&member - members_.data());
+  poller_.want_writes(member.channel.descriptor(), index, wants_writes);
+}
+
 void Coordinator::hear(Member& member) {
   if (member.channel.is_open()) member.channel.read_arrived();  // it may have closed right after the welcome message
   while (const std::optional<std::string> line = member.channel.take_line()) {
@@ -93,6 +111,7 @@ void Coordinator::hear(Member& member) {
   }
   member.is_gone = !member.channel.is_open();
   if (!member.is_gone) return;
+  poller_.remove(member.channel.descriptor());
   diagnosis_.excuse(member.rank);
   if (member.left) return;
   if (const std::optional<Cause> cause = diagnosis_.lose(member.rank, Clock::now())) report(*cause);
@@ -100,17 +119,22 @@ void Coordinator::hear(Member& member) {
 
 bool Coordinator::take(Member& member, RankMessage message) {
   if (message.leaving) {
+    left_ += member.left ? 0 : 1;
     member.left = true;
     diagnosis_.excuse(member.rank);
   }
   if (message.waits) diagnosis_.answer({member.rank, *message.waits});
   if (message.asks) {
-    member.channel.send_line(asked_line(), kAtOnce);  // at once: the answer itself shows that this rank is alive
+    send(member, asked_line());  // at once: the answer itself shows that this rank is alive
     if (diagnosis_.ask(member.rank, *message.asks, Clock::now())) ask_all();
   }
-  if (message.store) answer_store(member, *message.store, Clock::now() + message.store->within);
+  if (message.store) {
+    const auto index = static_cast<size_t>(&member - members_.data());
+    const Deadline until = Clock::now() + message.store->within;
+    answer_store({index, *std::move(message.store), until});
+  }
   if (message.failed) {
-    member.channel.send_line(heard_line(), kAtOnce);
+    send(member, heard_line());
     const Refusal& failed = *message.failed;
     report(diagnosis_.cause_of(member.rank, failed.code,
                                fmt::format("failed with exit code {}: {}", failed.code, failed.text)));
@@ -119,25 +143,22 @@ bool Coordinator::take(Member& member, RankMessage message) {
 }
 
 void Coordinator::send_to_all(const std::string& line) {
-  for (Member& member : members_) member.channel.send_line(line, kAtOnce);
+  for (Member& member : members_) send(member, line);
 }
 
 void Coordinator::ask_all() {
-  diagnosis_.answer({0, waits_->now()});
+  diagnosis_.answer(answer_of(0, waits_->now()));
   send_to_all(asked_line());
 }
 
-void Coordinator::answer_store(Member& member, const StoreCall& call, Deadline until) {
-  const std::optional<StoreAnswer> answer = table_->answer(call);
-  if (!answer) member.store_calls.emplace_back(call, until);
-  if (answer && call.kind != StoreCall::Kind::set) member.channel.send_line(stored_line(*answer), kAtOnce);
+void Coordinator::answer_store(const WaitingCall& waiting) {
+  const std::optional<StoreAnswer> answer = table_->answer_or_keep(waiting);
+  if (answer && waiting.call.kind != StoreCall::Kind::set) send(members_[waiting.caller], stored_line(*answer));
 }
 
 void Coordinator::answer_waiting() {
-  for (Member& member : members_) {
-    for (auto& [call, until] : std::exchange(member.store_calls, {})) {
-      if (Clock::now() < until) answer_store(member, call, until);
-    }
+  for (const WaitingCall& waiting : table_->take_ready()) {
+    if (Clock::now() < waiting.until) answer_store(waiting);
   }
 }
 
@@ -152,7 +173,7 @@ void Coordinator::check_health() {
   const Deadline now = Clock::now();
   const auto response_timeout = waits_->health_check_due(now);
   if (response_timeout && diagnosis_.ask(0, *response_timeout, now)) ask_all();
-  if (diagnosis_.take_all_alive()) waits_->note_alive(now);
+  if (diagnosis_.take_all_alive(now)) waits_->note_alive(now);
   if (const std::optional<Cause> silent = diagnosis_.overdue(now)) report(*silent);
 }
 
@@ -195,8 +216,7 @@ void Coordinator::wait_until_gone(const Cause& cause, Deadline deadline) {
 bool Coordinator::say_farewell() {
   const std::lock_guard lock(mutex_);
   if (!leaving_ || diagnosis_.cause()) return false;
-  const bool all_left = std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.left; });
-  if (!all_left && !stop_) return false;
+  if (left_ < members_.size() && !stop_) return false;
   unfinished_.emplace();
   for (Member& member : members_) {
     if (!member.left) unfinished_->push_back(member.rank);
@@ -219,6 +239,12 @@ bool Coordinator::fail(int code, const std::string& text) {
   // If another rank is the cause, the monitoring thread ends the process during this wait.
   changed_.wait_for(lock, kTrueCauseLimit + kFirstToEndLimit + kOwnEndLimit, [this] { return announced_; });
   return false;
+}
+
+ControlTraffic Coordinator::traffic() const {
+  ControlTraffic total;
+  for (const Member& member : members_) total += member.channel.traffic();
+  return total;
 }
 
 std::vector<int64_t> Coordinator::leave(std::chrono::seconds limit) {

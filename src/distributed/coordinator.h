@@ -10,6 +10,7 @@
 #include "ending.h"
 #include "failure_diagnosis.h"
 #include "gather.h"
+#include "poller.h"
 #include "rank_messages.h"
 #include "titan/base/final_message.h"
 #include "titan/distributed/abort_watcher.h"
@@ -30,24 +31,31 @@ class Coordinator : public AbortWatcher {
 
   bool fail(int code, const std::string& text) override;
   std::vector<int64_t> leave(std::chrono::seconds limit) override;
+  ControlTraffic traffic() const override;
 
  private:
   struct Member {
     int64_t rank;
     Channel channel;
     bool left = false;
-    bool is_gone = false;                                          // its channel is closed, and this was handled
-    std::vector<std::pair<StoreCall, Deadline>> store_calls = {};  // calls that wait for keys
+    bool is_gone = false;       // its channel is closed, and this was handled
+    bool wants_writes = false;  // lines wait until its channel can take them
   };
 
+  // A pass of the monitoring thread costs as much as the members that have sent something. It is made for nearly each
+  // message of each rank, so what costs as much as all members would grow with the square of their number.
   void watch();
+  /// Waits for members with something to read or room to write, and serves them.
+  void serve(Deadline until);
+  /// Sends what the member can take at once; the rest follows when it can take more.
+  void send(Member& member, const std::string& line);
   void hear(Member& member);
   /// False if the member sent something that is not a message.
   bool take(Member& member, RankMessage message);
   void send_to_all(const std::string& line);
   /// Asks all ranks which ranks they wait for; an answer also shows that the rank is alive.
   void ask_all();
-  void answer_store(Member& member, const StoreCall& call, Deadline until);
+  void answer_store(const WaitingCall& call);
   void answer_waiting();
   void report(Cause cause);
   /// Asks the other ranks whether they are alive if this rank waits for one that may be busy for long. Ends the run if
@@ -66,6 +74,8 @@ class Coordinator : public AbortWatcher {
 
   // Used by the monitoring thread only.
   std::vector<Member> members_;
+  size_t left_ = 0;  // members that have left
+  Poller poller_;    // of members_, by index, and of wake_
   FailureDiagnosis diagnosis_;
   Deadline end_at_{};  // deadline of this process, once its own failure is announced
 

@@ -116,7 +116,7 @@ void CoordinatorClient::take(RankMessage message) {
   farewell_ = message.farewell && leaving_;
   if (farewell_) return;
   heard_ |= message.heard;
-  if (message.asked) channel_.send_line(waits_line(waits_->now()));
+  if (message.asked) channel_.send_line(waits_line(answer_of(rank_, waits_->now()).waits_for));
   if (message.ended) take_end(*message.ended);
 }
 

@@ -32,6 +32,7 @@ class CoordinatorClient : public AbortWatcher {
 
   bool fail(int code, const std::string& text) override;
   std::vector<int64_t> leave(std::chrono::seconds limit) override;
+  ControlTraffic traffic() const override { return channel_.traffic(); }
 
  private:
   /// Store calls that wait for rank 0's answer. Shared with the stores, which may outlive the connection.

@@ -11,6 +11,8 @@ namespace {
 /// The monitoring thread polls at least every second. If two polls are further apart than this, this process was
 /// stopped.
 constexpr std::chrono::seconds kLongestPause{2};
+/// Health checks of all ranks in a response timeout, at most: a rank that stops is found later by this part of it.
+constexpr int kChecksInATimeout = 8;
 
 }  // namespace
 
@@ -75,15 +77,19 @@ void FailureDiagnosis::answer(WaitAnswer answer) {
 
 bool FailureDiagnosis::ask(int64_t asker, std::chrono::milliseconds response_timeout, Deadline now) {
   if (cause_ || suspected_ || health_.is_open()) return false;
+  // All ranks that wait at a barrier ask, each at its own time. A check by every one of them would be as many messages
+  // as the square of their number; an answer that is this young is good for the next one that asks.
+  if (all_alive_at_ && now - *all_alive_at_ < response_timeout / kChecksInATimeout) return false;
   asker_ = asker;
   unanswered_ = present_;
   health_.ask(now, response_timeout);
   return true;
 }
 
-bool FailureDiagnosis::take_all_alive() {
+bool FailureDiagnosis::take_all_alive(Deadline now) {
   if (!health_.is_open() || !unanswered_.empty()) return false;
   health_.close();
+  all_alive_at_ = now;
   return true;
 }
 

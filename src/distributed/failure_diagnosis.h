@@ -60,10 +60,11 @@ class FailureDiagnosis {
   void answer(WaitAnswer answer);
 
   /// Opens a health check for rank `asker`, which waits for a rank that may be busy for long. Returns true if all ranks
-  /// must be asked now; false if a check is open already or a failure is known.
+  /// must be asked now; false if a check is open already, if one has just been answered by all, or if a failure is
+  /// known.
   [[nodiscard]] bool ask(int64_t asker, std::chrono::milliseconds response_timeout, Deadline now);
-  /// True once, when all ranks have answered the health check.
-  bool take_all_alive();
+  /// True once, when all ranks have answered the health check; `now`.
+  bool take_all_alive(Deadline now);
   /// The cause to report if a rank does not answer the health check in time: the lowest such rank.
   std::optional<Cause> overdue(Deadline now);
 
@@ -88,7 +89,8 @@ class FailureDiagnosis {
   std::optional<Cause> cause_;
   Deadline announce_at_{};
   HealthDeadline health_;
-  int64_t asker_ = 0;  // of the open health check
+  int64_t asker_ = 0;                     // of the open health check
+  std::optional<Deadline> all_alive_at_;  // when all had last answered a health check
 };
 
 }  // namespace titan

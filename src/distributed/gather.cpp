@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "ending.h"
+#include "poller.h"
 #include "titan/base/error.h"
 #include "titan/base/process.h"
 #include "titan/base/stop_signals.h"
@@ -86,9 +88,15 @@ class Gathering {
     bool is_proven = false;
   };
 
+  // A pass is made for nearly each message of each rank: it costs as much as the callers, of which there are few at a
+  // time, and never as much as all members.
+
   /// Waits for a connection or a message. Callers that identify themselves become members; returns their facts.
   std::vector<RankFacts> hear_callers(Deadline deadline);
   void accept_callers();
+  /// Notes the members that have closed their connections.
+  void hear_members();
+  void add_member(int64_t rank, Channel channel);
   /// The facts of a caller that proves to be a rank of this run. Sets `until` to now if it can be dropped.
   std::optional<RankFacts> hear_caller(Caller& caller);
   void check_members_stay();
@@ -103,10 +111,13 @@ class Gathering {
   const Meeting& meeting_;
   RankCheck check_;
   std::vector<Caller> callers_;
-  std::vector<std::pair<int64_t, Channel>> members_;
-  int64_t rejected_callers_ = 0;  // callers without the secret
-  int64_t silent_ = 0;            // callers that sent nothing
-  Deadline accept_again_{};       // after running out of file descriptors
+  std::multimap<int64_t, Channel> members_;  // by rank; of one rank, in the order in which they came
+  Poller member_poller_;                     // by rank
+  std::set<int64_t> came_;                   // ranks that have been members
+  std::vector<int64_t> closed_;              // ranks of members that have closed their connections
+  int64_t rejected_callers_ = 0;             // callers without the secret
+  int64_t silent_ = 0;                       // callers that sent nothing
+  Deadline accept_again_{};                  // after running out of file descriptors
 };
 
 GatheredRanks Gathering::gather(Deadline deadline) {
@@ -133,11 +144,14 @@ GatheredRanks Gathering::gather(Deadline deadline) {
     check_members_stay();
   }
   if (const std::optional<Refusal> refusal = check_.settle()) refuse_all(*refusal);
-  return {std::move(check_), std::exchange(members_, {})};
+  GatheredRanks gathered{std::move(check_), {}};
+  for (auto& [rank, channel] : std::exchange(members_, {})) gathered.channels.emplace_back(rank, std::move(channel));
+  return gathered;
 }
 
 std::vector<RankFacts> Gathering::hear_callers(Deadline deadline) {
-  std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
+  std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}, {member_poller_.descriptor(), POLLIN, 0}};
+  const size_t first_caller = entries.size();
   const bool is_full = callers_.size() >= kMostCallers || Clock::now() < accept_again_;
   const auto end_of = [is_full](const Caller& caller) {
     return is_full && !caller.is_proven ? caller.until - kSilenceLimit + kFullLimit : caller.until;
@@ -147,20 +161,40 @@ std::vector<RankFacts> Gathering::hear_callers(Deadline deadline) {
     entries.push_back({caller.channel.descriptor(), POLLIN, 0});
     deadline = std::min(deadline, end_of(caller));
   }
-  for (const auto& [rank, channel] : members_) {
-    entries.push_back({channel.is_open() ? channel.descriptor() : -1, POLLIN, 0});
-  }
   ::poll(entries.data(), entries.size(), poll_time(deadline));
   if (!is_full) accept_callers();
   std::vector<RankFacts> came;
+  size_t entry = first_caller;
   std::erase_if(callers_, [&](Caller& caller) {
-    if (std::optional<RankFacts> facts = hear_caller(caller)) came.push_back(*std::move(facts));
+    const bool is_ready = entry < entries.size() && entries[entry].revents != 0;  // one accepted now has no entry
+    ++entry;
+    std::optional<RankFacts> facts = is_ready ? hear_caller(caller) : std::nullopt;
+    if (facts) came.push_back(*std::move(facts));
     if (Clock::now() < end_of(caller)) return false;
     silent_ += caller.is_silent ? 1 : 0;
     return true;
   });
-  for (auto& [rank, channel] : members_) channel.read_arrived();
+  if (entries[1].revents != 0) hear_members();
   return came;
+}
+
+void Gathering::hear_members() {
+  for (const uint64_t key : member_poller_.wait(0)) {
+    const auto rank = static_cast<int64_t>(key);
+    const auto [begin, end] = members_.equal_range(rank);
+    for (auto member = begin; member != end; ++member) {
+      Channel& channel = member->second;
+      if (!channel.is_open() || channel.read_arrived()) continue;
+      member_poller_.remove(channel.descriptor());
+      closed_.push_back(rank);
+    }
+  }
+}
+
+void Gathering::add_member(int64_t rank, Channel channel) {
+  member_poller_.add(channel.descriptor(), static_cast<uint64_t>(rank));
+  members_.emplace(rank, std::move(channel));
+  came_.insert(rank);
 }
 
 void Gathering::accept_callers() {
@@ -193,7 +227,7 @@ std::optional<RankFacts> Gathering::hear_caller(Caller& caller) {
     if (caller.is_proven) {
       caller.until = Clock::now();
       std::optional<RankFacts> facts = RankFacts::from_json(*line);
-      members_.emplace_back(caller.handshake.rank, std::move(caller.channel));
+      add_member(caller.handshake.rank, std::move(caller.channel));
       if (facts && facts->rank == caller.handshake.rank) return facts;
       refuse_members({static_cast<int>(ExitCode::launcher),
                       fmt::format("rank {} sent a report that cannot be read; start the same titan_train everywhere",
@@ -219,26 +253,24 @@ std::optional<RankFacts> Gathering::hear_caller(Caller& caller) {
 }
 
 void Gathering::replace_member(int64_t rank) {
-  if (std::count_if(members_.begin(), members_.end(), [&](const auto& member) { return member.first == rank; }) < 2) {
-    return;
-  }
-  const auto earlier =
-      std::find_if(members_.begin(), members_.end(), [&](const auto& member) { return member.first == rank; });
+  if (members_.count(rank) < 2) return;
+  const auto earlier = members_.lower_bound(rank);
   earlier->second.send_line(refused_line({kPeerFailure, "a new process has taken this rank's place", true}));
   members_.erase(earlier);
   check_.remove(rank);
 }
 
 void Gathering::check_members_stay() {
-  if (meeting_.restarts) {
-    std::erase_if(members_, [&](const auto& member) {
-      if (member.second.is_open()) return false;
-      check_.remove(member.first);
-      return true;
-    });
-  }
-  for (const auto& [rank, channel] : members_) {
-    if (channel.is_open()) continue;
+  for (const int64_t rank : std::exchange(closed_, {})) {
+    const auto [begin, end] = members_.equal_range(rank);
+    const auto closed = std::find_if(begin, end, [](const auto& member) { return !member.second.is_open(); });
+    if (closed == end) continue;  // another process has taken its place
+    if (meeting_.restarts) {
+      members_.erase(closed);
+      came_.erase(rank);
+      check_.remove(rank);
+      continue;
+    }
     // A launcher that stops all ranks may signal rank 0 first: then the rank that left is not the cause.
     if (StopSignals::was_sent()) refuse_all(stopped());
     refuse_all({kPeerFailure, fmt::format("{} ended while the ranks were gathering; see what it printed",
@@ -254,11 +286,7 @@ void Gathering::refuse_members(const Refusal& refusal) {
 // Waits for all ranks before it refuses them. A rank that connects after this process has exited would retry until its
 // own timeout, and a launcher that sees one rank exit may kill this one before it has reported the reason.
 void Gathering::refuse_all(const Refusal& refusal) {
-  const auto all_have_come = [this] {
-    std::set<int64_t> ranks;
-    for (const auto& [rank, channel] : members_) ranks.insert(rank);
-    return static_cast<int64_t>(ranks.size()) + 1 >= check_.size();
-  };
+  const auto all_have_come = [this] { return std::ssize(came_) + 1 >= check_.size(); };
   const Deadline limit = Clock::now() + kRefusalLimit;
   while (!all_have_come() && Clock::now() < limit && StopSignals::received() == 0) hear_callers(limit);
   refuse_members(refusal);

@@ -45,9 +45,7 @@ std::string config_difference(const std::string& theirs, const std::string& zero
   return join(shown, ", ");
 }
 
-bool share_host(const RankFacts& one, const RankFacts& other) {
-  return one.host == other.host && one.machine == other.machine;
-}
+std::pair<std::string, std::string> host_of(const RankFacts& facts) { return {facts.host, facts.machine}; }
 
 Refusal one_gpu_for_two(const RankFacts& one, const RankFacts& other) {
   return {kLauncherCode, fmt::format("{} and {} both use {} (GPU {}); give every rank a GPU of its own (LOCAL_RANK, "
@@ -155,8 +153,19 @@ std::optional<RankFacts> RankFacts::from_json(std::string_view text) {
 }
 
 RankCheck::RankCheck(RankFacts zero) : ranks_(static_cast<size_t>(std::max<int64_t>(1, zero.size))) {
+  count(zero, 1);
   ranks_[0] = std::move(zero);
   present_ = 1;
+}
+
+void RankCheck::count(const RankFacts& facts, int64_t sign) {
+  const Host host = host_of(facts);
+  on_host_[host] += sign;
+  on_cores_[{host, facts.cores}] += sign;
+  in_quota_group_[{host, facts.quota_group}] += sign;
+  if (facts.device_uuid.empty()) return;
+  if (sign > 0) rank_on_gpu_.emplace(std::pair(host, facts.device_uuid), facts.rank);
+  if (sign < 0) rank_on_gpu_.erase({host, facts.device_uuid});
 }
 
 std::optional<Refusal> RankCheck::disagreement(const RankFacts& facts) const {
@@ -174,9 +183,9 @@ std::optional<Refusal> RankCheck::disagreement(const RankFacts& facts) const {
                     facts.rank, other->host, other->process, facts.host, facts.process));
   }
   if (!facts.problem.empty()) return Refusal{facts.problem_code, facts.name() + ": " + facts.problem};
-  for (const auto& other : ranks_) {
-    if (!other || facts.device_uuid.empty() || other->device_uuid != facts.device_uuid) continue;
-    if (share_host(*other, facts)) return one_gpu_for_two(*other, facts);
+  const auto user = rank_on_gpu_.find({host_of(facts), facts.device_uuid});
+  if (!facts.device_uuid.empty() && user != rank_on_gpu_.end()) {
+    return one_gpu_for_two(*ranks_[static_cast<size_t>(user->second)], facts);
   }
   if (facts.program != zero.program) {
     return refuse(fmt::format("{} runs another build of titan_train than {}; start the same file everywhere",
@@ -193,6 +202,7 @@ std::optional<Refusal> RankCheck::disagreement(const RankFacts& facts) const {
 std::optional<Refusal> RankCheck::add(RankFacts facts) {
   if (std::optional<Refusal> refusal = disagreement(facts)) return refusal;
   facts.config.clear();  // compared already; thousands of ranks' configs would fill the memory
+  count(facts, 1);
   auto& place = ranks_[static_cast<size_t>(facts.rank)];
   place = std::move(facts);
   ++present_;
@@ -202,20 +212,21 @@ std::optional<Refusal> RankCheck::add(RankFacts facts) {
 void RankCheck::remove(int64_t rank) {
   if (rank < 1 || rank >= size()) return;
   std::optional<RankFacts>& place = ranks_[static_cast<size_t>(rank)];
-  if (place) --present_;
+  if (!place) return;
+  count(*place, -1);
+  --present_;
   place.reset();
 }
 
 std::optional<Refusal> RankCheck::settle() {
-  std::map<std::pair<std::string, std::string>, std::vector<int64_t>> hosts;
-  for (const std::optional<RankFacts>& facts : ranks_) hosts[{facts->host, facts->machine}].push_back(facts->rank);
-  places_.resize(ranks_.size());
-  for (const auto& [host, members] : hosts) {
+  for (const std::optional<RankFacts>& facts : ranks_) ranks_of_host_[host_of(*facts)].push_back(facts->rank);
+  local_ranks_.resize(ranks_.size());
+  for (const auto& [host, members] : ranks_of_host_) {
     std::map<std::string, int64_t> users;
     for (size_t i = 0; i < members.size(); ++i) {
       RankFacts& facts = *ranks_[static_cast<size_t>(members[i])];
-      HostPlace& place = places_[static_cast<size_t>(facts.rank)];
-      place = {facts.local_rank >= 0 ? facts.local_rank : static_cast<int64_t>(i), members};
+      local_ranks_[static_cast<size_t>(facts.rank)] =
+          facts.local_rank >= 0 ? facts.local_rank : static_cast<int64_t>(i);
       if (facts.local_size > std::ssize(members)) {
         return Refusal{kLauncherCode,
                        fmt::format("{} has LOCAL_WORLD_SIZE={}, but of its host {} only {} joined; "
@@ -232,10 +243,14 @@ std::optional<Refusal> RankCheck::settle() {
   return std::nullopt;
 }
 
+HostPlace RankCheck::place(int64_t rank) const {
+  return {local_ranks_[static_cast<size_t>(rank)], ranks_of_host_.at(host_of(*facts(rank)))};
+}
+
 std::optional<Refusal> RankCheck::choose_gpu(int64_t rank) {
   RankFacts& facts = *ranks_[static_cast<size_t>(rank)];
   if (facts.gpus.empty()) return std::nullopt;
-  const int64_t index = place(rank).local_rank;
+  const int64_t index = local_ranks_[static_cast<size_t>(rank)];
   if (index >= std::ssize(facts.gpus)) {
     return Refusal{kLauncherCode,
                    fmt::format("{} is number {} on its host, counted from 0, and sees {} GPUs; start at most one rank "
@@ -257,14 +272,8 @@ std::string RankCheck::missing() const {
 
 int64_t RankCheck::core_share(int64_t rank) const {
   const RankFacts& own = *facts(rank);
-  int64_t on_cores = 0, in_quota_group = 0;
-  for (const std::optional<RankFacts>& other : ranks_) {
-    if (!other || !share_host(*other, own)) continue;
-    on_cores += other->cores == own.cores;
-    in_quota_group += other->quota_group == own.quota_group;
-  }
-  int64_t share = std::ssize(own.cores) / on_cores;
-  if (own.quota > 0) share = std::min(share, own.quota / in_quota_group);
+  int64_t share = std::ssize(own.cores) / on_cores_.at({host_of(own), own.cores});
+  if (own.quota > 0) share = std::min(share, own.quota / in_quota_group_.at({host_of(own), own.quota_group}));
   return std::max<int64_t>(1, share);
 }
 
@@ -300,12 +309,8 @@ std::vector<int64_t> RankCheck::bound_ranks() const {
   for (int64_t rank = 0; rank < size(); ++rank) {
     const RankFacts& own = *facts(rank);
     if (own.cores.size() != 1 || own.threads > 1) continue;
-    int64_t on_host = 0, on_core = 0;
-    for (const std::optional<RankFacts>& other : ranks_) {
-      on_host += share_host(*other, own);
-      on_core += share_host(*other, own) && other->cores == own.cores;
-    }
-    if (on_core == 1 && own.host_cores > on_host) bound.push_back(rank);
+    const bool is_alone = on_cores_.at({host_of(own), own.cores}) == 1;
+    if (is_alone && own.host_cores > on_host_.at(host_of(own))) bound.push_back(rank);
   }
   return bound;
 }

@@ -59,6 +59,19 @@ std::vector<int64_t> ranks_in(const Json& json) {
   return ranks;
 }
 
+RankRuns runs_in(const Json& json) {
+  constexpr int64_t kMostRanks = 1 << 20;  // a message must not make the reader count for hours
+  std::vector<RankRuns::Run> runs;
+  for (const Json& run : json) {
+    const std::vector<int64_t> numbers = ranks_in(run);
+    if (numbers.size() != 3) malformed();
+    runs.push_back({numbers[0], numbers[1], numbers[2]});
+    const RankRuns::Run& one = runs.back();
+    if (one.first < 0 || one.last < one.first || one.last >= kMostRanks || one.step < 1) malformed();
+  }
+  return RankRuns(std::move(runs));
+}
+
 Refusal refusal_in(const Json& json) {
   const int64_t code = number_at(json, "code");
   if (code < 0 || code > 255 || !is_failure_code(static_cast<int>(code))) malformed();
@@ -106,7 +119,7 @@ void read_fields(const Json& json, RankMessage& message) {
     const Json& ended = json.at("ended");
     message.ended = Cause{number_at(ended, "rank"), 0, text_at(ended, "text"), ended.contains("hangs")};
   }
-  if (json.contains("waits")) message.waits = ranks_in(json.at("waits"));
+  if (json.contains("waits")) message.waits = runs_in(json.at("waits"));
   if (json.contains("asks")) message.asks = milliseconds_in(number_at(json, "asks"));
   if (json.contains("store")) message.store = call_in(json.at("store"));
   if (json.contains("stored")) {
@@ -147,7 +160,11 @@ std::string failed_line(int code, std::string_view text) {
 }
 std::string heard_line() { return line_of({{"heard", true}}); }
 std::string asked_line() { return line_of({{"asked", true}}); }
-std::string waits_line(const std::vector<int64_t>& ranks) { return line_of({{"waits", ranks}}); }
+std::string waits_line(const RankRuns& ranks) {
+  Json runs = Json::array();
+  for (const RankRuns::Run& run : ranks.runs()) runs.push_back({run.first, run.last, run.step});
+  return line_of({{"waits", runs}});
+}
 std::string asks_line(std::chrono::milliseconds response_timeout) {
   return line_of({{"asks", response_timeout.count()}});
 }

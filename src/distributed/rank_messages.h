@@ -5,7 +5,7 @@
 //   a rank                  its facts (rank_check.h)
 //   rank 0                  {"welcome": {"cores": N, "by": NAME, "place": R, "beside": [R, …]}}
 //                           {"refused": {"code": N, "text": …}}
-//   a rank, later           {"failed": {"code": N, "text": …}}, {"waits": [R, …]}, {"leaving": true}
+//   a rank, later           {"failed": {"code": N, "text": …}}, {"waits": [[FIRST, LAST, STEP], …]}, {"leaving": true}
 //                           {"asks": MILLISECONDS}: a health check; it has waited for another rank for half of that
 //   rank 0, later           {"heard": true}, {"asked": true}, {"ended": {"rank": R, "text": …}}, {"farewell": true}
 //                           "ended" also holds "hangs": true if the others end with a hang's code for that rank
@@ -24,6 +24,7 @@
 #include "rank_store.h"
 #include "titan/base/error.h"
 #include "titan/distributed/rank_check.h"
+#include "titan/distributed/wait_for_graph.h"
 
 namespace titan {
 
@@ -59,7 +60,7 @@ std::string failed_line(int code, std::string_view text);
 std::string heard_line();
 /// Asks a rank which ranks it waits for; and the answer.
 std::string asked_line();
-std::string waits_line(const std::vector<int64_t>& ranks);
+std::string waits_line(const RankRuns& ranks);
 /// Asks rank 0 to send `asked` to all ranks, the sender included, which shows that rank 0 is alive.
 std::string asks_line(std::chrono::milliseconds response_timeout);
 std::string ended_line(const Cause& cause);
@@ -78,7 +79,7 @@ struct RankMessage {
   std::optional<Refusal> refused;
   std::optional<Refusal> failed;
   std::optional<Cause> ended;
-  std::optional<std::vector<int64_t>> waits;
+  std::optional<RankRuns> waits;
   std::optional<std::chrono::milliseconds> asks;
   std::optional<StoreCall> store;
   std::optional<StoreAnswer> stored;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "channel.h"
 #include "titan/base/error.h"
@@ -129,25 +130,51 @@ std::optional<StoreAnswer> StoreTable::try_answer(const StoreCall& call) {
 }
 
 std::optional<StoreAnswer> StoreTable::answer(const StoreCall& call) {
-  const std::lock_guard lock(mutex_);
   std::optional<StoreAnswer> answer = try_answer(call);
-  if (changes(call.kind)) {
-    changed_.notify_all();
-    if (on_change_) on_change_();
+  if (!changes(call.kind)) return answer;
+  changed_.notify_all();
+  const auto kept = kept_.find(call.keys.at(0));
+  if (kept == kept_.end()) return answer;
+  for (auto& [caller, calls] : kept->second) {
+    for (WaitingCall& waiting : calls) ready_.push_back(std::move(waiting));
   }
+  kept_.erase(kept);
+  if (on_ready_) on_ready_();
   return answer;
 }
 
+std::string StoreTable::missing_key(const StoreCall& call) const {
+  const auto is_missing = [this](const std::string& key) { return !values_.contains(key); };
+  return *std::find_if(call.keys.begin(), call.keys.end(), is_missing);
+}
+
+std::optional<StoreAnswer> StoreTable::answer_or_keep(const WaitingCall& waiting) {
+  const std::lock_guard lock(mutex_);
+  std::optional<StoreAnswer> found = answer(waiting.call);
+  if (found) return found;
+  std::vector<WaitingCall>& calls = kept_[missing_key(waiting.call)][waiting.caller];
+  // A caller that waits in slices asks again and again: its overdue calls must not pile up.
+  const auto now = std::chrono::steady_clock::now();
+  std::erase_if(calls, [&](const WaitingCall& kept) { return kept.until <= now; });
+  calls.push_back(waiting);
+  return std::nullopt;
+}
+
+std::vector<WaitingCall> StoreTable::take_ready() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(ready_, {});
+}
+
 std::optional<StoreAnswer> StoreTable::wait_answer(const StoreCall& call) {
-  std::optional<StoreAnswer> found = answer(call);
   std::unique_lock lock(mutex_);
+  std::optional<StoreAnswer> found = answer(call);
   if (!found) changed_.wait_for(lock, call.within, [&] { return (found = try_answer(call)).has_value(); });
   return found;
 }
 
-void StoreTable::on_change(std::function<void()> changed) {
+void StoreTable::on_ready(std::function<void()> ready) {
   const std::lock_guard lock(mutex_);
-  on_change_ = std::move(changed);
+  on_ready_ = std::move(ready);
 }
 
 c10::intrusive_ptr<c10d::Store> make_rank_store(AskStore ask) { return c10::make_intrusive<RankStore>(std::move(ask)); }

@@ -32,22 +32,36 @@ struct StoreAnswer {
   int64_t id = 0;
 };
 
+/// A call of another rank that waits for keys.
+struct WaitingCall {
+  size_t caller = 0;
+  StoreCall call;
+  std::chrono::steady_clock::time_point until;
+};
+
 class StoreTable {
  public:
-  /// Nothing for a get or wait with a missing key.
-  std::optional<StoreAnswer> answer(const StoreCall& call);
+  /// Nothing for a get or wait with a missing key: the call is kept until that key is set.
+  std::optional<StoreAnswer> answer_or_keep(const WaitingCall& call);
+  /// The kept calls of which a key has been set; each is to be answered again.
+  std::vector<WaitingCall> take_ready();
   /// Waits for missing keys; nothing at the deadline. For rank 0's own threads.
   std::optional<StoreAnswer> wait_answer(const StoreCall& call);
-  /// Called, by any thread, after keys have changed; may be empty.
-  void on_change(std::function<void()> changed);
+  /// Called, by any thread, when take_ready() has something to return; may be empty.
+  void on_ready(std::function<void()> ready);
 
  private:
+  std::optional<StoreAnswer> answer(const StoreCall& call);
   std::optional<StoreAnswer> try_answer(const StoreCall& call);
+  std::string missing_key(const StoreCall& call) const;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::function<void()> on_change_;
+  std::function<void()> on_ready_;
   std::map<std::string, std::string> values_;
+  // By missing key and caller: a change costs as much as the calls that wait for its key, not as all that wait.
+  std::map<std::string, std::map<size_t, std::vector<WaitingCall>>> kept_;
+  std::vector<WaitingCall> ready_;
 };
 
 /// Sends a call to the table; nothing after `within`, or when rank 0 is lost.

@@ -92,10 +92,29 @@ BarrierWait::~BarrierWait() {
   if (waits_) waits_->end_checked(number_);
 }
 
+RankRuns::RankRuns(const std::vector<int64_t>& ascending) {
+  for (const int64_t rank : ascending) {
+    Run* const last = runs_.empty() ? nullptr : &runs_.back();
+    if (last && last->first == last->last) last->step = rank - last->last;
+    if (last && rank - last->last == last->step) {
+      last->last = rank;
+    } else {
+      runs_.push_back({rank, rank, 1});
+    }
+  }
+}
+
+WaitAnswer answer_of(int64_t rank, std::vector<int64_t> ascending) {
+  const auto place = std::lower_bound(ascending.begin(), ascending.end(), rank);
+  if (!ascending.empty() && (place == ascending.end() || *place != rank)) ascending.insert(place, rank);
+  return {rank, ascending};
+}
+
 WaitEnd end_of_waits(const std::vector<WaitAnswer>& answers, int64_t reporter) {
-  std::map<int64_t, std::vector<int64_t>> waits;
+  std::map<int64_t, RankRuns> waits;
   for (const WaitAnswer& answer : answers) waits[answer.rank] = answer.waits_for;
   std::set<int64_t> reached{reporter}, silent, busy;
+  std::set<RankRuns::Run> followed;  // ranks of one communicator answer with the same run: it is followed once
   std::vector<int64_t> next{reporter};
   while (!next.empty()) {
     const int64_t rank = next.back();
@@ -106,8 +125,11 @@ WaitEnd end_of_waits(const std::vector<WaitAnswer>& answers, int64_t reporter) {
     } else if (found->second.empty()) {
       busy.insert(rank);
     } else {
-      for (const int64_t waited_for : found->second) {
-        if (reached.insert(waited_for).second) next.push_back(waited_for);
+      for (const RankRuns::Run& run : found->second.runs()) {
+        if (!followed.insert(run).second) continue;
+        for (int64_t waited_for = run.first; waited_for <= run.last; waited_for += run.step) {
+          if (reached.insert(waited_for).second) next.push_back(waited_for);
+        }
       }
     }
   }

@@ -92,7 +92,7 @@ void close_communicators(Run& run) {
                                  .response_timeout = std::chrono::seconds(run.config.comm.train_timeout_seconds),
                                  .waits = world.waits,
                                  .report = {}};
-    make_store_barrier(world.store->clone(), "end", world.rank, world.size, options)->exchange({});
+    make_store_barrier(world.store->clone(), "end", world.rank, world.size, options)->wait_for_all();
   }
   run.communicators.shut_down();
 }

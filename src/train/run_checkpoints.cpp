@@ -89,7 +89,8 @@ RunPosition RunCheckpoints::with_all_positions(RunPosition now) {
   now.rank_data.resize(static_cast<size_t>(run_.place.mesh.data_parallel_degree()));
   const nlohmann::json mine{{"rank", run_.place.mesh.data_parallel_rank(run_.place.rank)},
                             {"state", to_json(now.data.value_or(StreamState()))}};
-  const std::vector<std::string> all = data_barrier_->exchange(json_text(mine));
+  // Only rank 0 writes values of the state dict; the others need its names.
+  const std::vector<std::string> all = data_barrier_->gather(json_text(mine));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     read_words(all[rank], rank, [&](const nlohmann::json& said) {
       now.rank_data.at(said.at("rank").get<size_t>()) = stream_state_from_json(said.at("state"));
@@ -224,7 +225,7 @@ void RunCheckpoints::stop() {
   checkpointer_->finish();
   const bool all = commands_.finish_within(StopSignals::time_for(kCommandTimeAtStop));
   if (is_ending_ && !problem_.empty()) log_.shared_warning("the last checkpoint was not saved: {}", problem_);
-  barrier_->exchange({});  // a launcher kills the others soon after the first rank exits with 75
+  barrier_->wait_for_all();  // a launcher kills the others soon after the first rank exits with 75
   const std::vector<std::string> left = commands_.waiting();
   if (all || left.empty()) return;
   log_.warning("checkpoint.on_commit of {} has not ended; this run does not wait for it any longer", left.front());

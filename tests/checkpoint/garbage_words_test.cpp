@@ -2,7 +2,6 @@
 // with an exit code of the table that is not 70. TITAN_TEST_FULL=1 tries 4,000.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -29,41 +28,47 @@ void load(Storage& storage, std::unique_ptr<RankBarrier> barrier) {
   load_together(storage, *barrier, "root", std::nullopt, [](OpenCheckpoint&) {});
 }
 
-/// Notes what all have said in each round.
+/// What rank 1 said in a round, and what it heard.
+struct Round {
+  std::string said, heard;
+};
+
+/// Notes each round on rank 0.
 class NotedBarrier : public RankBarrier {
  public:
-  NotedBarrier(RankBarrier& barrier, std::vector<std::vector<std::string>>& rounds)
-      : barrier_(barrier), rounds_(rounds) {}
+  NotedBarrier(RankBarrier& barrier, std::vector<Round>& rounds) : barrier_(barrier), rounds_(rounds) {}
   int64_t rank() const override { return barrier_.rank(); }
   int64_t size() const override { return barrier_.size(); }
-  std::vector<std::string> exchange(std::string message) override {
-    return rounds_.emplace_back(barrier_.exchange(std::move(message)));
+  std::string decide(std::string message, const Decision& decide) override {
+    return barrier_.decide(std::move(message), [&](const std::vector<std::string>& messages) {
+      const std::string answer = decide(messages);
+      rounds_.push_back({messages.at(1), nlohmann::json(answer).dump()});
+      return answer;
+    });
   }
 
  private:
   RankBarrier& barrier_;
-  std::vector<std::vector<std::string>>& rounds_;
+  std::vector<Round>& rounds_;
 };
 
 void save_step_one(MemoryStorage& storage) { save_as_all_ranks(storage, {"root", 1, "run"}, test_layouts()[1], 1); }
 
-/// What both ranks say while they do `act`, round by round.
-std::vector<std::vector<std::string>> words_of(const Act& act) {
+/// The rounds in which both ranks do `act`.
+std::vector<Round> rounds_of(const Act& act) {
   MemoryStorage storage;
   save_step_one(storage);
-  std::array<std::vector<std::vector<std::string>>, 2> rounds;
-  run_ranks(2, [&](RankBarrier& barrier) {
-    act(storage, std::make_unique<NotedBarrier>(barrier, rounds[static_cast<size_t>(barrier.rank())]));
-  });
-  return rounds[0];
+  std::vector<Round> rounds;
+  run_ranks(2, [&](RankBarrier& barrier) { act(storage, std::make_unique<NotedBarrier>(barrier, rounds)); });
+  return rounds;
 }
 
 class GarbageWords : public ::testing::TestWithParam<int64_t> {};
 
 TEST_P(GarbageWords, AreAFailureOrAreReadAndAreNeverABug) {
   const int64_t hearer = GetParam(), count = std::getenv("TITAN_TEST_FULL") ? 2000 : 200;
-  std::vector<std::pair<Act, std::vector<std::vector<std::string>>>> acts;
-  for (const Act& act : {Act(save), Act(load)}) acts.emplace_back(act, words_of(act));
+  std::vector<std::pair<Act, std::vector<Round>>> acts;
+  for (const Act& act : {Act(save), Act(load)}) acts.emplace_back(act, rounds_of(act));
   std::mt19937 random(static_cast<unsigned>(hearer));
   int64_t peer_failures = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -72,7 +77,7 @@ TEST_P(GarbageWords, AreAFailureOrAreReadAndAreNeverABug) {
     const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
     std::string said;
     for (size_t round = 0; round < rounds.size(); ++round) {
-      std::string words = hearer == 0 ? rounds[round][1] : nlohmann::json(rounds[round]).dump();
+      std::string words = hearer == 0 ? rounds[round].said : rounds[round].heard;
       if (round == spoilt) said = words = mutated(words, random);
       store->set(fmt::format("test/{}/{}", round, hearer == 0 ? "said/1" : "heard"), words);
     }

@@ -16,7 +16,8 @@ inline void run_ranks(int64_t ranks, const std::function<void(RankBarrier&)>& ac
   struct Shared {
     std::mutex mutex;
     std::condition_variable changed;
-    std::vector<std::string> messages, received;
+    std::vector<std::string> messages;
+    std::string answer;
     size_t arrived = 0, round = 0;
   };
   class ThreadBarrier : public RankBarrier {
@@ -24,18 +25,21 @@ inline void run_ranks(int64_t ranks, const std::function<void(RankBarrier&)>& ac
     ThreadBarrier(Shared& shared, int64_t rank, int64_t size) : shared_(shared), rank_(rank), size_(size) {}
     int64_t rank() const override { return rank_; }
     int64_t size() const override { return size_; }
-    std::vector<std::string> exchange(std::string message) override {
+    std::string decide(std::string message, const Decision& decide) override {
       std::unique_lock lock(shared_.mutex);
       shared_.messages[static_cast<size_t>(rank_)] = std::move(message);
       const size_t round = shared_.round;
-      if (++shared_.arrived == shared_.messages.size()) {
-        shared_.received = shared_.messages;
+      ++shared_.arrived;
+      shared_.changed.notify_all();
+      if (rank_ == 0) {
+        shared_.changed.wait(lock, [&] { return shared_.arrived == shared_.messages.size(); });
+        shared_.answer = decide(shared_.messages);
         shared_.arrived = 0;
         ++shared_.round;
         shared_.changed.notify_all();
       }
       shared_.changed.wait(lock, [&] { return shared_.round != round; });
-      return shared_.received;  // nobody overwrites it before all have left: the next round needs everyone
+      return shared_.answer;  // nobody overwrites it before all have left: the next round needs everyone
     }
 
    private:

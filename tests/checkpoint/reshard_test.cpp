@@ -31,6 +31,11 @@ TEST(SavePlan, EveryElementIsWrittenOnceByARankThatHoldsIt) {
   for (const TestLayout& layout : test_layouts()) {
     const std::vector<StateTensor> tensors = test_tensors(layout);
     const SavePlan plan = plan_save(tensors, layout.ranks);
+    for (int64_t rank = 0; rank < layout.ranks; ++rank) {
+      SavePlan own(plan.size());
+      own[static_cast<size_t>(rank)] = plan[static_cast<size_t>(rank)];
+      EXPECT_EQ(plan_save(tensors, layout.ranks, 1, 0, rank), own) << "what a rank plans of itself alone";
+    }
     std::vector<at::Tensor> written;
     for (const StateTensor& one : tensors) written.push_back(at::zeros(one.tensor.shape, at::kInt));
     for (int64_t rank = 0; rank < layout.ranks; ++rank) {

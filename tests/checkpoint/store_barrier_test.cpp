@@ -15,7 +15,7 @@
 namespace titan {
 namespace {
 
-TEST(StoreBarrier, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys) {
+TEST(StoreBarrier, RankZeroDecidesOnTheMessagesOfAllInOrderRoundAfterRoundAndFewKeysStay) {
   constexpr int64_t kRanks = 5, kRounds = 20;
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> threads;
@@ -25,13 +25,19 @@ TEST(StoreBarrier, EveryRankHearsEveryoneInOrderRoundAfterRoundAndLeavesFewKeys)
     threads.emplace_back([&, rank] {
       const auto barrier = make_store_barrier(store, "test", rank, kRanks, {.timeout = std::chrono::seconds(60)});
       for (int64_t round = 0; round < kRounds; ++round) {
-        const auto heard = barrier->exchange(fmt::format("{} of {}\n\"{}\"", rank, round, std::string(1000, 'x')));
+        const auto message_of = [&](int64_t of) {
+          return fmt::format("{} of {}\n\"{}\"", of, round, std::string(1000, 'x'));
+        };
         std::vector<std::string> expected;
-        for (int64_t other = 0; other < kRanks; ++other) {
-          expected.push_back(fmt::format("{} of {}\n\"{}\"", other, round, std::string(1000, 'x')));
-        }
+        for (int64_t other = 0; other < kRanks; ++other) expected.push_back(message_of(other));
+        const std::string answer = barrier->decide(message_of(rank), [&](const std::vector<std::string>& messages) {
+          return fmt::format("{} \"{}\"", round, messages == expected);
+        });
+        const std::string told = barrier->tell(message_of(rank));
+        const std::vector<std::string> gathered = barrier->gather(message_of(rank));
         const std::lock_guard lock(mutex);
-        right += heard == expected;
+        right += answer == fmt::format("{} \"true\"", round) && told == message_of(0) &&
+                 gathered == (rank == 0 ? expected : std::vector<std::string>());
       }
     });
   }
@@ -45,7 +51,7 @@ TEST(StoreBarrier, ARankThatDoesNotComeIsAnErrorThatNamesIt) {
   const auto barrier = make_store_barrier(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2,
                                           {.timeout = std::chrono::milliseconds(20), .waits = waits});
   try {
-    barrier->exchange("here");
+    barrier->tell("here");
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::peer_failure);
@@ -67,13 +73,12 @@ std::string peer_failure_of(const std::function<void()>& act) {
   return {};
 }
 
-TEST(StoreBarrier, WordsOfAllThatCannotBeReadAreRankZerosFailure) {
-  for (const std::string& words :
-       {std::string("{"), std::string("[1, 2]"), std::string("[\"alone\"]"), std::string(200000, '[')}) {
+TEST(StoreBarrier, AnAnswerThatCannotBeReadIsRankZerosFailure) {
+  for (const std::string& words : {std::string("{"), std::string("[1, 2]"), std::string(200000, '[')}) {
     const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
     store->set("test/0/heard", words);
     const auto barrier = make_store_barrier(store, "test", 1, 2, {.timeout = std::chrono::seconds(60)});
-    const std::string says = peer_failure_of([&] { barrier->exchange("here"); });
+    const std::string says = peer_failure_of([&] { barrier->tell("here"); });
     EXPECT_TRUE(says.starts_with("rank 0 sent a checkpoint message that cannot be parsed")) << says;
   }
 }
@@ -85,7 +90,9 @@ TEST(StoreBarrier, WordsOfARankThatSaveAndLoadCannotReadAreItsFailure) {
     explicit Broken(std::string words) : words_(std::move(words)) {}
     int64_t rank() const override { return 0; }
     int64_t size() const override { return 2; }
-    std::vector<std::string> exchange(std::string message) override { return {std::move(message), words_}; }
+    std::string decide(std::string message, const Decision& decide) override {
+      return decide({std::move(message), words_});
+    }
 
    private:
     const std::string words_;
@@ -118,9 +125,9 @@ TEST(StoreBarrier, ARankThatIsLateButLivesIsWaitedForAndALineSaysSoAsOftenAsTheR
   const BarrierOptions options{std::chrono::minutes(5), std::chrono::milliseconds(20), waits, tell};
   std::thread late([&] {
     told.get_future().wait();
-    make_store_barrier(store, "test", 1, 2, {.timeout = std::chrono::minutes(5)})->exchange("late");
+    make_store_barrier(store, "test", 1, 2, {.timeout = std::chrono::minutes(5)})->tell("late");
   });
-  const auto heard = make_store_barrier(store, "test", 0, 2, options)->exchange("early");
+  const auto heard = make_store_barrier(store, "test", 0, 2, options)->gather("early");
   late.join();
   EXPECT_EQ(heard, (std::vector<std::string>{"early", "late"}));
   EXPECT_GE(lines.size(), 3u);
@@ -133,8 +140,7 @@ TEST(StoreBarrier, ARankOfWhichNothingIsHeardIsNotSaidToLiveAndIsWaitedForUntilT
   const BarrierOptions options{std::chrono::milliseconds(100), std::chrono::milliseconds(10),
                                std::make_shared<WaitForGraph>(), [&](const std::string&) { ++lines; }};
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_THROW(make_store_barrier(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, options)->exchange("here"),
-               Error);
+  EXPECT_THROW(make_store_barrier(c10::make_intrusive<c10d::HashStore>(), "test", 0, 2, options)->tell("here"), Error);
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(100));
   EXPECT_EQ(lines, 0);
 }

@@ -130,16 +130,30 @@ TEST(FailureDiagnosis, WithoutAFailureTheRankThatTheOthersWaitForHangs) {
 TEST(FailureDiagnosis, AHealthCheckEndsWhenAllRanksHaveAnsweredThatCan) {
   FailureDiagnosis diagnosis = four_ranks();
   diagnosis.excuse(1);
-  EXPECT_FALSE(diagnosis.take_all_alive()) << "nothing was asked";
+  EXPECT_FALSE(diagnosis.take_all_alive(kBegin)) << "nothing was asked";
   EXPECT_TRUE(diagnosis.ask(0, seconds(20), kBegin));
   EXPECT_FALSE(diagnosis.ask(2, seconds(20), kBegin)) << "one check is open";
   diagnosis.answer({3, {}});
-  EXPECT_FALSE(diagnosis.take_all_alive());
+  EXPECT_FALSE(diagnosis.take_all_alive(kBegin));
   diagnosis.excuse(2);
-  EXPECT_TRUE(diagnosis.take_all_alive());
-  EXPECT_FALSE(diagnosis.take_all_alive()) << "it is closed";
+  EXPECT_TRUE(diagnosis.take_all_alive(kBegin));
+  EXPECT_FALSE(diagnosis.take_all_alive(kBegin)) << "it is closed";
   EXPECT_FALSE(diagnosis.overdue(kBegin + seconds(100)));
   EXPECT_TRUE(diagnosis.ask(3, seconds(20), kBegin + seconds(100)));
+}
+
+TEST(FailureDiagnosis, RanksThatAskOneAfterTheOtherShareOneHealthCheckWhileItsAnswersAreYoung) {
+  FailureDiagnosis diagnosis = four_ranks();
+  const auto check = [&](int64_t asker, milliseconds at) {
+    const bool asks_all = diagnosis.ask(asker, seconds(80), kBegin + at);
+    for (const int64_t rank : {1, 2, 3}) diagnosis.answer({rank, {0}});
+    EXPECT_EQ(diagnosis.take_all_alive(kBegin + at), asks_all);
+    return asks_all;
+  };
+  EXPECT_TRUE(check(1, seconds(0)));
+  EXPECT_FALSE(check(2, seconds(1)));
+  EXPECT_FALSE(check(3, milliseconds(9999)));
+  EXPECT_TRUE(check(1, seconds(10))) << "an eighth of the timeout";
 }
 
 TEST(FailureDiagnosis, TheLowestRankThatLeavesAHealthCheckUnansweredIsTheCause) {
@@ -161,7 +175,7 @@ TEST(FailureDiagnosis, AFailureEndsTheHealthCheck) {
   EXPECT_TRUE(diagnosis.ask(3, seconds(8), kBegin));
   EXPECT_FALSE(diagnosis.report(failure_of(2, 70), kBegin));
   EXPECT_FALSE(diagnosis.overdue(kBegin + seconds(4)));
-  EXPECT_FALSE(diagnosis.take_all_alive());
+  EXPECT_FALSE(diagnosis.take_all_alive(kBegin));
   EXPECT_FALSE(diagnosis.ask(3, seconds(8), kBegin + seconds(4)));
 }
 

@@ -125,6 +125,21 @@ TEST(BarrierWait, KnowsSinceWhenTheOthersAreKnownToLive) {
   EXPECT_FALSE(waits.were_alive_since(now + kLimit));
 }
 
+TEST(RankRuns, OfACommunicatorAreFewAndItsMembersAnswerTheSame) {
+  using Run = RankRuns::Run;
+  EXPECT_TRUE(RankRuns(Ranks{}).empty());
+  EXPECT_EQ(RankRuns({7}).runs(), (std::vector<Run>{{7, 7, 1}}));
+  EXPECT_EQ(RankRuns({0, 1, 2, 3, 8, 9, 10, 11}).runs(), (std::vector<Run>{{0, 3, 1}, {8, 11, 1}}));
+  EXPECT_EQ(RankRuns({3, 11, 19}).runs(), (std::vector<Run>{{3, 19, 8}}));
+  const RankRuns all({0, 4, 8, 12});
+  for (const int64_t rank : {0, 4, 8, 12}) {
+    Ranks others{0, 4, 8, 12};
+    std::erase(others, rank);
+    EXPECT_EQ(answer_of(rank, others).waits_for, all) << rank;
+  }
+  EXPECT_TRUE(answer_of(3, {}).waits_for.empty());
+}
+
 void expect_end(const std::vector<WaitAnswer>& answers, int64_t reporter, int64_t rank, bool answers_itself) {
   const WaitEnd end = end_of_waits(answers, reporter);
   EXPECT_EQ(end.rank, rank);
@@ -147,6 +162,18 @@ TEST(EndOfWaits, IsTheRankThatGivesNoAnswerBeforeOneThatComputes) {
 
 TEST(EndOfWaits, IsFoundAmongRanksThatWaitForWholeGroups) {
   expect_end({{0, {1, 2, 3}}, {1, {0, 2, 3}}, {2, {0, 1, 3}}, {3, {}}}, 2, 3, true);
+}
+
+TEST(EndOfWaits, IsFoundAmongThousandsThatAllWaitForAll) {
+  constexpr int64_t kRanks = 4096;
+  const RankRuns all(std::vector<RankRuns::Run>{{0, kRanks - 1, 1}});
+  std::vector<WaitAnswer> answers;
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    if (rank != 77) answers.push_back({rank, rank == 99 ? RankRuns() : all});
+  }
+  expect_end(answers, 5, 77, false);
+  answers.push_back({77, all});
+  expect_end(answers, 5, 99, true);
 }
 
 TEST(EndOfWaits, IsNobodyWhenRanksWaitInACircleOrTheReporterDoesNotKnow) {

@@ -49,9 +49,13 @@ using SavePlan = std::vector<std::vector<PlannedWrite>>;
 
 /// A box that several ranks hold is assigned to the one with the fewest bytes so far, largest tensors first, ties to
 /// the lowest rank. A rank has at most `most_files` files, of at least `least_file_bytes` each. The boxes of a tensor
-/// must cover it exactly once, otherwise InvariantError.
+/// must cover it exactly once, otherwise InvariantError. `only`: the plan holds this rank's writes alone, and no memory
+/// is needed for those of the others, which only rank 0 needs, for the index.
 SavePlan plan_save(std::span<const StateTensor> tensors, int64_t ranks, int64_t most_files = 1,
-                   int64_t least_file_bytes = 0);
+                   int64_t least_file_bytes = 0, std::optional<int64_t> only = std::nullopt);
+
+/// For `only`: which writes `rank` needs in a save_together.
+inline std::optional<int64_t> writes_needed_by(int64_t rank) { return rank == 0 ? std::nullopt : std::optional(rank); }
 
 /// A rank's writes by file; at least one file, which may be empty.
 std::vector<std::span<const PlannedWrite>> files_of(std::span<const PlannedWrite> writes);

@@ -1,5 +1,7 @@
-// A barrier of all ranks that exchanges short messages about checkpoints through the run's key-value store. It uses no
-// collective and no GPU, so the writer thread of a save may call it while training continues.
+// A barrier of all ranks where rank 0 decides on short messages about checkpoints, through the run's key-value store.
+// It uses no collective and no GPU, so the writer thread of a save may call it while training continues. Every rank
+// gets rank 0's answer and never the messages of the others: those would be as many bytes as the square of the number
+// of ranks.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -18,14 +20,26 @@
 
 namespace titan {
 
-/// Exchanges a short text of each rank; never tensors.
+/// Short texts of the ranks; never tensors. All calls are collective.
 class RankBarrier {
  public:
+  /// Computes rank 0's answer from the messages of all ranks, by rank.
+  using Decision = std::function<std::string(const std::vector<std::string>& messages)>;
+
   virtual ~RankBarrier() = default;
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
-  /// Collective: returns the messages of all ranks, by rank. Throws Error(peer_failure) if a rank does not arrive.
-  virtual std::vector<std::string> exchange(std::string message) = 0;
+  /// Every rank sends `message`; rank 0 calls `decide` with those of all, and every rank returns its result, which
+  /// should not grow with the number of ranks. Throws Error(peer_failure) if a rank does not arrive. What `decide`
+  /// throws ends rank 0, and so the run.
+  virtual std::string decide(std::string message, const Decision& decide) = 0;
+
+  /// Every rank returns rank 0's message.
+  std::string tell(std::string message);
+  /// Rank 0 returns the messages of all ranks, by rank; the others return nothing.
+  std::vector<std::string> gather(std::string message);
+  /// Returns once every rank has arrived.
+  void wait_for_all() { tell({}); }
 };
 
 /// Parses the message of rank `rank` as JSON and passes it to `read`. Throws Error(peer_failure) naming the rank if it

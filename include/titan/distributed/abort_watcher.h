@@ -4,11 +4,21 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 namespace titan {
+
+/// Messages of the control plane: the rendezvous, the store, failures and health checks. No tensors.
+struct ControlTraffic {
+  int64_t messages_sent = 0, bytes_sent = 0;
+  int64_t messages_received = 0, bytes_received = 0;
+
+  ControlTraffic& operator+=(const ControlTraffic& other);
+  ControlTraffic operator-(const ControlTraffic& before) const;
+};
 
 class AbortWatcher {
  public:
@@ -28,6 +38,10 @@ class AbortWatcher {
   /// This rank has finished. Waits for all ranks, so that it is not taken for dead and rank 0's store outlives its
   /// clients. Returns the ranks that had not finished within `limit` (rank 0 sees all ranks, the others only rank 0).
   virtual std::vector<int64_t> leave(std::chrono::seconds limit) = 0;
+
+  /// What this rank has sent and received so far, on rank 0 to and from all others. Callable by the main thread while
+  /// the ranks send nothing; a count that is taken while they do may miss the latest messages.
+  virtual ControlTraffic traffic() const = 0;
 };
 
 }  // namespace titan

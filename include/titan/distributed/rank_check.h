@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace titan {
@@ -70,7 +72,7 @@ class RankCheck {
   /// Requires is_complete(). Groups the ranks by host and assigns each rank without a GPU the one of its local
   /// rank. A refusal when the launchers' local ranks do not match the hosts, a local rank has no GPU, or two share one.
   std::optional<Refusal> settle();
-  const HostPlace& place(int64_t rank) const { return places_[static_cast<size_t>(rank)]; }
+  HostPlace place(int64_t rank) const;
   /// "rank 3", "ranks 3 and 5", "ranks 3, 5 and 6 to 9".
   std::string missing() const;
   const std::optional<RankFacts>& facts(int64_t rank) const { return ranks_[static_cast<size_t>(rank)]; }
@@ -90,9 +92,21 @@ class RankCheck {
   std::vector<int64_t> crowded_ranks() const;
   std::vector<int64_t> bound_ranks() const;
 
+  /// Adds `sign` to the numbers of ranks like this one on its host.
+  void count(const RankFacts& facts, int64_t sign);
+
+  using Host = std::pair<std::string, std::string>;  // name and machine id
+
   std::vector<std::optional<RankFacts>> ranks_;
-  std::vector<HostPlace> places_;  // of a settled rendezvous check
   int64_t present_ = 0;
+  // Numbers of ranks, kept up to date so that a rank need not be compared with all others.
+  std::map<Host, int64_t> on_host_;
+  std::map<std::pair<Host, std::vector<int>>, int64_t> on_cores_;
+  std::map<std::pair<Host, std::string>, int64_t> in_quota_group_;
+  std::map<std::pair<Host, std::string>, int64_t> rank_on_gpu_;  // by the GPU's uuid
+  // Of a settled check.
+  std::map<Host, std::vector<int64_t>> ranks_of_host_;
+  std::vector<int64_t> local_ranks_;
 };
 
 /// "3", "3 and 5", "3, 5 and 7 to 9": ascending numbers as a phrase.

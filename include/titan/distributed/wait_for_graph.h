@@ -3,12 +3,15 @@
 #pragma once
 
 #include <chrono>
+#include <compare>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace titan {
@@ -70,11 +73,36 @@ class BarrierWait {
   int64_t number_ = 0;
 };
 
+/// A set of ranks as runs of equal step. A communicator's ranks are a few runs, however many ranks it has: with lists
+/// of ranks, the answers of all ranks that wait for all would have as many numbers as the square of their number.
+class RankRuns {
+ public:
+  struct Run {
+    int64_t first, last, step;
+    auto operator<=>(const Run&) const = default;
+  };
+
+  RankRuns() = default;
+  RankRuns(const std::vector<int64_t>& ascending);  // NOLINT(google-explicit-constructor): another form of the same
+  RankRuns(std::initializer_list<int64_t> ascending) : RankRuns(std::vector<int64_t>(ascending)) {}
+  explicit RankRuns(std::vector<Run> runs) : runs_(std::move(runs)) {}
+
+  bool empty() const { return runs_.empty(); }
+  const std::vector<Run>& runs() const { return runs_; }
+  bool operator==(const RankRuns&) const = default;
+
+ private:
+  std::vector<Run> runs_;
+};
+
 /// A rank's answer: which ranks it waits for.
 struct WaitAnswer {
   int64_t rank;
-  std::vector<int64_t> waits_for;  // empty: it computes, reads or writes
+  RankRuns waits_for;  // empty: it computes, reads or writes
 };
+/// The answer of `rank`, which waits for `ascending`. If there are any, it adds itself: so all members of a
+/// communicator that wait for each other answer the same.
+WaitAnswer answer_of(int64_t rank, std::vector<int64_t> ascending);
 
 /// The rank that holds up a run in which `reporter` timed out.
 struct WaitEnd {
