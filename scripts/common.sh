@@ -90,7 +90,7 @@ libtorch_kind() {
 fetch_while_compiling() {
   local ninja kind status=0
   kind=$(libtorch_kind)
-  run_cmake -DTITAN_TORCH=OFF -DTITAN_TESTS=OFF >/dev/null
+  run_cmake -DTITAN_TORCH=OFF -DTITAN_TESTS=OFF -DTITAN_PARQUET=OFF >/dev/null
   # In the background, since ninja stops at Ctrl-C there too, and pip would not.
   (cd "$TITAN_BUILD" && NINJA_STATUS=$ninja_state exec ninja -j "$(build_jobs)" titan_train) \
     > >(show_progress "Building what needs no LibTorch" >&2) 2>&1 &
@@ -101,11 +101,19 @@ fetch_while_compiling() {
   [ "$status" -eq 0 ] || exit "$status" # its message is above
 }
 
+# parquet_setting: TITAN_PARQUET, else what this checkout was built with last: a build that reads Parquet stays one.
+parquet_setting() {
+  local before
+  before=$(sed -n 's/^TITAN_PARQUET:BOOL=//p' "$TITAN_BUILD/CMakeCache.txt" 2>/dev/null || true)
+  printf '%s' "${TITAN_PARQUET:-${before:-OFF}}"
+}
+
 # configure_build: runs CMake when it has not run with these settings, or when the LibTorch it found is gone. Changed
 # CMake files need nothing here: ninja notices them.
 configure_build() {
-  local settings recorded=$TITAN_BUILD/.configured-with site
-  settings="libtorch=${TITAN_LIBTORCH:-} cuda=${TITAN_CUDA:-AUTO}${CUDAARCHS:+ for $CUDAARCHS} nvcc=$(command -v nvcc || true)"
+  local settings recorded=$TITAN_BUILD/.configured-with site parquet
+  parquet=$(parquet_setting)
+  settings="libtorch=${TITAN_LIBTORCH:-} cuda=${TITAN_CUDA:-AUTO}${CUDAARCHS:+ for $CUDAARCHS} nvcc=$(command -v nvcc || true) parquet=$parquet"
   if [ -f "$TITAN_BUILD/build.ninja" ] && [ -f "$recorded" ] && [ "$(head -n 1 "$recorded")" = "$settings" ]; then
     site=$(sed -n 's/^TITAN_LIBTORCH_FOUND:INTERNAL=//p' "$TITAN_BUILD/CMakeCache.txt")
     [ ! -e "$site/torch/lib/libtorch_cpu.so" ] || return 0
@@ -113,7 +121,8 @@ configure_build() {
   mkdir -p "$TITAN_BUILD"
   rm -f "$recorded"
   fetch_while_compiling
-  run_cmake -DTITAN_TORCH=ON -DTITAN_TESTS=ON -DTITAN_CUDA="${TITAN_CUDA:-AUTO}" -DTITAN_LIBTORCH="${TITAN_LIBTORCH:-}" >&2
+  run_cmake -DTITAN_TORCH=ON -DTITAN_TESTS=ON -DTITAN_CUDA="${TITAN_CUDA:-AUTO}" -DTITAN_LIBTORCH="${TITAN_LIBTORCH:-}" \
+    -DTITAN_PARQUET="$parquet" >&2
   printf '%s\n' "$settings" >"$recorded"
 }
 

@@ -2,7 +2,9 @@
 # Installs the packages that building and testing need (Debian 12, Ubuntu 24.04 and newer) and says which.
 #   scripts/setup.sh           installs what is missing; needs no root when nothing is
 #   scripts/setup.sh --check   only reports; exit 1 when something is missing
-# TITAN_SKIP_SETUP=1 leaves all of this to you.
+#   scripts/setup.sh --parquet also fetches Arrow C++ (55 MB) and builds titan_train with libtitan_parquet.so, which reads
+#                              Parquet files; later builds in this checkout keep it
+# TITAN_SKIP_SETUP=1 leaves the packages to you.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 # A command that is there counts, wherever it comes from: "command package".
@@ -74,9 +76,14 @@ install_missing() {
 
 mode=${1:-}
 case $mode in
-  '' | --check) ;;
-  *) fail 64 "unknown argument $mode (there is only --check)" ;;
+  '' | --check | --parquet) ;;
+  *) fail 64 "unknown argument $mode (there are --check and --parquet)" ;;
 esac
+if [ "$mode" = --parquet ]; then
+  "${BASH_SOURCE[0]}" # in a process of its own, which ends early where nothing is to be installed
+  TITAN_PARQUET=ON build_targets "$(program_target)"
+  exit 0
+fi
 [ -z "${TITAN_SKIP_SETUP:-}" ] || exit 0
 find_missing_tools
 find_missing_libraries

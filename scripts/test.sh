@@ -136,6 +136,7 @@ case ${1:-} in
 esac
 section "Set-up and build"
 "$TITAN_ROOT/scripts/setup.sh"
+export TITAN_PARQUET=ON # what scripts/setup.sh --parquet builds
 if [ -n "$part" ]; then run_part "$part"; else run_all; fi
 
 section "Slowest tests"

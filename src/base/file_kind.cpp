@@ -210,7 +210,7 @@ Words words_of(FileKind kind) {
     case FileKind::tar:
       return {"a tar archive", "unpack it with tar -xf"};
     case FileKind::parquet:
-      return {"a Parquet file", "convert it with python scripts/parquet_to_jsonl.py FILE.parquet FILE.jsonl"};
+      return {"a Parquet file", "if it is a corpus, give it a name that ends in .parquet"};
     case FileKind::arrow:
       return {"an Arrow file, as datasets' save_to_disk writes them",
               "convert it with python -c \"import datasets; "

@@ -38,9 +38,11 @@ struct DataOptions {
 };
 
 void declare_corpus(CLI::App& command, DataOptions& options) {
-  command.add_option("--dataset-path", options.dataset.path, "A .txt, .jsonl or .bin file, a folder of them or a glob")
+  command
+      .add_option("--dataset-path", options.dataset.path, "A .txt, .jsonl, .parquet or .bin file, a folder or a glob")
       ->required();
-  command.add_option("--text-field", options.dataset.text_field, "Field of .jsonl records")->capture_default_str();
+  command.add_option("--text-field", options.dataset.text_field, "Field of .jsonl records, column of .parquet files")
+      ->capture_default_str();
   command.add_option("--bad-record", options.bad_record, "Records that cannot be used: error or skip")
       ->check(CLI::IsMember({"error", "skip"}))
       ->capture_default_str();
@@ -51,7 +53,7 @@ void declare(CLI::App& app, DataOptions& options) {
   declare_corpus(*tokenize, options);
   auto* tokenizer = tokenize->add_option("--tokenizer", options.tokenization.tokenizer, "Tokenizer file or folder");
   auto* ids = tokenize->add_option("--ids", options.ids_field,
-                                   "Field of .jsonl records that holds a list of ids, made by another package");
+                                   "Field of records, or column, that holds a list of ids, made by another package");
   ids->excludes(tokenizer);
   auto* size =
       tokenize->add_option("--vocab-size", options.ids.vocabulary, "With --ids: number of the tokenizer's ids");

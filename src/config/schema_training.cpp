@@ -12,11 +12,11 @@ namespace {
 const std::vector<std::string> kDatasets{"text", "chat", "c4", "c4_test", "c4_validation"};
 const std::vector<std::string> kTrainingDatasets{"text", "chat", "mixture", "c4", "c4_test", "c4_validation"};
 constexpr const char* kDatasetHelp =
-    "what is read: text (your .txt, .jsonl or .bin files), chat (.jsonl files of conversations), or C4 from local "
-    "files";
+    "what is read: text (your .txt, .jsonl, .parquet or .bin files), chat (.jsonl or .parquet files of conversations), "
+    "or C4 from local files";
 constexpr const char* kTrainingDatasetHelp =
-    "what is read: text (your .txt, .jsonl or .bin files), chat (.jsonl files of conversations), mixture (the sources "
-    "in data.mixture), or C4 from local files";
+    "what is read: text (your .txt, .jsonl, .parquet or .bin files), chat (.jsonl or .parquet files of conversations), "
+    "mixture (the sources in data.mixture), or C4 from local files";
 
 Condition one_source_used() {
   return {"training.dataset other than mixture",
@@ -240,7 +240,10 @@ void describe_data(Schema& schema) {
   using S = DataSection;
   Section data(
       schema, "data", "How text becomes batches.", [](auto& config) -> auto& { return config.data; });
-  data.add("text_field", &S::text_field, "text").own().not_empty().help("field of a .jsonl record that holds the text");
+  data.add("text_field", &S::text_field, "text")
+      .own()
+      .not_empty()
+      .help("field of a .jsonl record, or column of a .parquet file, that holds the text");
   data.add("bad_record", &S::bad_record, "error")
       .own()
       .choices({"error", "skip"})
@@ -278,7 +281,8 @@ void describe_data(Schema& schema) {
   mixture.own()
       .field("path", ValueType::text, Value(), "file, folder or glob")
       .field("weight", ValueType::number, Value(), "share of the tokens: parts (3, 1) or fractions that sum to 1")
-      .field("text_field", ValueType::text, Value(""), "field of a .jsonl record; empty: data.text_field")
+      .field("text_field", ValueType::text, Value(""),
+             "field of a .jsonl record or column of a .parquet file; empty: data.text_field")
       .field("dataset", ValueType::text, Value("text"), "text, or chat for conversations")
       .help("tables `[[data.mixture]]`: what training.dataset = \"mixture\" reads");
   mixture.fields[0].not_empty();

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "file_source.h"
 #include "surrogate_escapes.h"
-#include "text_files.h"
 #include "titan/base/json.h"
 #include "titan/base/text.h"
 #include "titan/text/chat.h"

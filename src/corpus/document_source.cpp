@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "file_source.h"
 #include "ordered_sources.h"
-#include "text_files.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/text/tokenizer.h"
@@ -35,19 +35,21 @@ namespace {
 
 std::unique_ptr<DocumentSource> open_files(const DatasetOptions& options, TextFiles files) {
   if (options.chat) {
-    const auto other = std::find_if(files.files.begin(), files.files.end(),
-                                    [](const auto& file) { return text_form(file) != TextForm::records; });
+    const auto other = std::find_if(files.files.begin(), files.files.end(), [](const auto& file) {
+      const TextForm form = text_form(file);
+      return form != TextForm::records && form != TextForm::parquet;
+    });
     if (other != files.files.end()) {
       throw Error(ExitCode::bad_data,
-                  fmt::format("dataset chat: {} holds no records. Give .jsonl files of conversations, one per line.",
+                  fmt::format("dataset chat: {} holds no records. Give .jsonl or .parquet files of conversations, one "
+                              "per line or row.",
                               other->string()));
     }
   } else if (text_form(files.files.front()) == TextForm::ids) {
     return std::make_unique<TokenFileSource>(options.path, files.files);
   }
-  return std::make_unique<TextFileSource>(options.path, std::move(files),
-                                          RecordRules{options.text_field, options.chat, options.ignore_fields},
-                                          options.bad_record);
+  return open_file_source(options.path, std::move(files),
+                          RecordRules{options.text_field, options.chat, options.ignore_fields}, options.bad_record);
 }
 
 /// As in torchtitan, c4_test is an in-memory dataset; all others are streamed.
@@ -81,8 +83,8 @@ std::unique_ptr<DocumentSource> open_dataset(const DatasetOptions& options) {
   if (options.path.empty()) {
     throw Error(
         ExitCode::bad_data,
-        fmt::format("dataset {} needs dataset_path: nothing is downloaded here. Set it to a .txt, .jsonl or .bin file, "
-                    "a folder of them or a glob{}.",
+        fmt::format("dataset {} needs dataset_path: nothing is downloaded here. Set it to a .txt, .jsonl, .parquet or "
+                    ".bin file, a folder of them or a glob{}.",
                     name, name == "text" ? "" : fmt::format(" that holds your copy of {}", name)));
   }
   TextFiles files = find_text_files(options.path);

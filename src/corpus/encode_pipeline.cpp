@@ -24,7 +24,7 @@ size_t most_under_way(int64_t threads) { return (16 + 4 * static_cast<size_t>(th
 /// to the caller.
 class Pipeline {
  public:
-  Pipeline(TextFileSource& source, const Tokenizer* tokenizer, int64_t threads)
+  Pipeline(FileSource& source, const Tokenizer* tokenizer, int64_t threads)
       : source_(source), tokenizer_(tokenizer), in_order_(most_under_way(threads)) {
     threads_.emplace_back([this] { read(); });
     for (int64_t i = 0; i < threads; ++i) threads_.emplace_back([this] { encode_pieces(); });
@@ -117,12 +117,12 @@ class Pipeline {
     } else if (raw.form == TextForm::records) {
       read.problem = read_ids(raw.bytes, source_.rules().text_field, *tokenizer_, ids);
     } else {
-      read.problem = "ids are read from the records of .jsonl files alone";
+      read.problem = "ids are read from the records of .jsonl files and columns of .parquet files alone";
     }
     if (read.problem.empty()) read.text.emplace();
   }
 
-  TextFileSource& source_;
+  FileSource& source_;
   const Tokenizer* tokenizer_;
 
   BoundedQueue<std::future<EncodedDocuments>> in_order_;
@@ -134,7 +134,7 @@ class Pipeline {
 
 int64_t default_encode_threads() { return default_threads(); }
 
-void encode_all(TextFileSource& source, const Tokenizer* tokenizer, int64_t threads,
+void encode_all(FileSource& source, const Tokenizer* tokenizer, int64_t threads,
                 const std::function<void(const EncodedDocuments&)>& take) {
   Pipeline pipeline(source, tokenizer, threads);
   while (const std::optional<EncodedDocuments> piece = pipeline.take()) take(*piece);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "text_files.h"
+#include "file_source.h"
 #include "titan/text/tokenizer.h"
 
 namespace titan {
@@ -29,7 +29,7 @@ struct EncodedDocuments {
 /// Calls `take` with all documents from `source`'s position to the end of its pass. `tokenizer` may be null: documents
 /// are then only read. If the tokenizer cannot encode text, the text field is a list of ids (see read_ids). A thread's
 /// exception is rethrown here after all earlier documents have been taken.
-void encode_all(TextFileSource& source, const Tokenizer* tokenizer, int64_t threads,
+void encode_all(FileSource& source, const Tokenizer* tokenizer, int64_t threads,
                 const std::function<void(const EncodedDocuments&)>& take);
 
 /// One per processor that this process may use, at most OMP_NUM_THREADS.

@@ -3,8 +3,9 @@
 #include <glob.h>
 #include <algorithm>
 
+#include "file_reader.h"
+#include "file_source.h"
 #include "hub_folder.h"
-#include "text_files.h"
 #include "titan/base/error.h"
 #include "titan/base/file_kind.h"
 #include "titan/base/text.h"
@@ -15,8 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kWhatWorks =
-    "Give a .txt, .jsonl or .json (one record per line) file, packed as .gz or .zst or not, a .bin file of titan_train "
-    "data tokenize, a folder of them, or a glob";
+    "Give a .txt, .jsonl or .json (one record per line) file, packed as .gz or .zst or not, a .parquet file, a .bin "
+    "file "
+    "of titan_train data tokenize, a folder of them, or a glob";
 
 constexpr std::string_view kNoFile = "is a pipe or a device, and text is read more than once";
 constexpr std::string_view kOnlyFiles = "Put its content into a file";
@@ -94,20 +96,27 @@ class FolderWalk {
 [[noreturn]] void refuse_form(const std::string& path, const fs::path& file) {
   const std::string name = file.filename().string();
   const std::string extension = to_lower(unpacked_name(file).extension().string());
-  if (extension == ".parquet") {
-    fail(path, fmt::format("Parquet files are not read here ({})", name),
-         fmt::format("Convert it with: python scripts/parquet_to_jsonl.py {} {}", file.string(),
-                     fs::path(file).replace_extension(".jsonl").string()));
-  }
   if (extension == ".bin")
     fail(path, fmt::format("{} is packed, and a .bin file is mapped into memory", name), "Unpack it");
+  if (extension == ".parquet")
+    fail(path, fmt::format("{} is packed, and a Parquet file is not read from its beginning", name), "Unpack it");
   if (extension.empty()) fail(path, fmt::format("the name {} does not say what kind of text the file holds", name));
   fail(path, fmt::format("{} files are not read here ({})", file.extension().string(), name));
+}
+
+void refuse_other_than_parquet(const fs::path& file) {
+  refuse_kind(file_kind_at(file), file, ExitCode::bad_data, {FileKind::parquet});
+  std::string begin(4, '\0');
+  begin.resize(FileReader(file).read(begin.data(), begin.size()));
+  if (begin.empty() || begin == "PAR1" || begin == "PARE") return;  // opening it says what an empty or encrypted one is
+  fail(file.string(), "this is no Parquet file, although its name says so (it does not begin with PAR1)",
+       "If it is text, give it the name of a text file");
 }
 
 /// Refuses a file whose bytes are of another kind than its name says. Of ids, TokenFile knows more.
 void refuse_other_kind(const fs::path& file) {
   if (text_form(file) == TextForm::ids) return;
+  if (text_form(file) == TextForm::parquet) return refuse_other_than_parquet(file);
   const FileKind kind = file_kind_at(file);
   const Packing packing = packing_of(file);
   if (packing == Packing::gzip) return refuse_kind(kind, file, ExitCode::bad_data, {FileKind::gzip});
@@ -129,6 +138,24 @@ std::vector<fs::path> files_matching(const std::string& pattern) {
   return files;
 }
 
+/// What files of one source have in common: they are read in the same way.
+std::string_view contents_of(const fs::path& file) {
+  const TextForm form = text_form(file);
+  return form == TextForm::ids ? "holds ids" : form == TextForm::parquet ? "is a Parquet file" : "holds text";
+}
+
+void refuse_mixed_forms(const std::string& path, const std::vector<fs::path>& files) {
+  const std::string_view first = contents_of(files.front());
+  const auto other =
+      std::find_if(files.begin(), files.end(), [&](const fs::path& file) { return contents_of(file) != first; });
+  if (other == files.end()) return;
+  fail(path,
+       fmt::format("{} {} and {} {}", files.front().filename().string(), first, other->filename().string(),
+                   contents_of(*other)),
+       "Name the files of one kind with a glob, or keep the two kinds in folders of their own, and mix them with "
+       "data.mixture if you want both");
+}
+
 }  // namespace
 
 void refuse_text_kind(FileKind kind, const fs::path& file) {
@@ -140,6 +167,7 @@ TextForm text_form(const fs::path& path) {
   const std::string extension = to_lower(unpacked_name(path).extension().string());
   if (extension == ".txt") return TextForm::whole;
   if (extension == ".bin" && packing_of(path) == Packing::none) return TextForm::ids;
+  if (extension == ".parquet" && packing_of(path) == Packing::none) return TextForm::parquet;
   return extension == ".jsonl" || extension == ".json" ? TextForm::records : TextForm::none;
 }
 
@@ -166,13 +194,7 @@ TextFiles find_text_files(const std::string& path) {
     if (text_form(file) == TextForm::none) refuse_form(path, file);
   }
   if (!found.in_own_order) std::sort(files.begin(), files.end());
-  const auto holds_ids = [](const fs::path& file) { return text_form(file) == TextForm::ids; };
-  const auto of_ids = std::find_if(files.begin(), files.end(), holds_ids);
-  const auto of_text = std::find_if_not(files.begin(), files.end(), holds_ids);
-  if (of_ids != files.end() && of_text != files.end()) {
-    fail(path, fmt::format("{} holds ids and {} holds text", of_ids->filename().string(), of_text->filename().string()),
-         "Keep the two kinds in folders of their own, and mix them with data.mixture if you want both");
-  }
+  refuse_mixed_forms(path, files);
   for (const fs::path& file : files) refuse_other_kind(file);
   bool all_empty =
       std::all_of(files.begin(), files.end(), [](const fs::path& file) { return fs::file_size(file) == 0; });

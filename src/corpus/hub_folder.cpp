@@ -23,11 +23,11 @@ namespace fs = std::filesystem;
   throw Error(ExitCode::bad_data, fmt::format("corpus {}: {}.", folder.string(), what));
 }
 
-/// The builder that reads a file in `datasets`, by an extension: json, text, another one, or none (empty). Facts of
-/// datasets 5.2 (packaged_modules).
+/// The builder that reads a file in `datasets`, by an extension: json, text, parquet, another one, or none (empty).
+/// Facts of datasets 5.2 (packaged_modules).
 std::string_view reader_of(std::string_view extension) {
   constexpr std::string_view kOthers =
-      " csv tsv parquet geoparquet gpq arrow conll conllu tar xml hdf5 h5 eval toml md lance txn idx manifest tsfile "
+      " csv tsv arrow conll conllu tar xml hdf5 h5 eval toml md lance txn idx manifest tsfile "
       "vortex fa fasta fna ffn faa frn afa gb gbk genbank fq fastq pdb ent cif mmcif zip 3g2 3gp aiff apng asf au avi "
       "avr blp bmp bufr bw caf cur dcx dds dib emf eps f4v fit fits flac flc fli flv ftc ftu gbr gif glb gltf grib htk "
       "icb icns ico iim im ircam j2c j2k jfif jp2 jpc jpe jpeg jpf jpg jpx m4v mat4 mat5 mkv mov mp3 mp4 mpc2k mpeg "
@@ -35,9 +35,12 @@ std::string_view reader_of(std::string_view extension) {
       "rgba sd2 sds sgi stl svx tga tif tiff vda voc vst w64 wav wavex webm webp wma wmf wmv wve xbm xi xpm ";
   if (extension == "json" || extension == "jsonl" || extension == "ndjson") return "json";
   if (extension == "txt") return "text";
+  if (extension == "parquet" || extension == "geoparquet" || extension == "gpq") return "parquet";
   const bool is_known = !extension.empty() && kOthers.find(fmt::format(" {} ", extension)) != kOthers.npos;
   return is_known ? "another" : "";
 }
+
+constexpr std::array<std::string_view, 4> kReaders{"json", "text", "parquet", "another"};
 
 /// The words behind the dots of a file's name.
 std::vector<std::string> extensions_of(const std::string& path) {
@@ -158,7 +161,7 @@ class HubChoice {
     for (const std::string& pattern : patterns) {
       std::vector<std::string> found = find_hub_files(base_, pattern, sorted_);
       std::erase_if(found, [](const std::string& path) {
-        return !is_read_by(path, "json") && !is_read_by(path, "text") && !is_read_by(path, "another");
+        return std::none_of(kReaders.begin(), kReaders.end(), [&](auto reader) { return is_read_by(path, reader); });
       });
       if (found.empty() && pattern.find_first_of("*?[") == pattern.npos) {
         fail(folder_, fmt::format("README.md names {}{}, and datasets reads no such file", base_, pattern));
@@ -185,6 +188,7 @@ class HubChoice {
     }
     const TextForm form = text_form(path);
     if (form == TextForm::records && reader == "json") return;
+    if (form == TextForm::parquet && reader == "parquet") return;
     if (form == TextForm::whole && reader == "text" && is_described_) {
       fail(folder_,
            fmt::format("{}: datasets makes each line of a text of the hub a record, and here a text file is one "

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "text_files.h"
+#include "file_source.h"
 
 namespace titan {
 

@@ -74,7 +74,7 @@ void show_bad(const SourceCounters& counters, std::ostream& out) {
   }
 }
 
-void describe_text(TextFileSource& source, const Tokenizer* tokenizer, std::ostream& out) {
+void describe_text(FileSource& source, const Tokenizer* tokenizer, std::ostream& out) {
   int64_t documents = 0, text_bytes = 0, tokens = 0, empty = 0;
   Lengths lengths;
   encode_all(source, tokenizer, default_encode_threads(), [&](const EncodedDocuments& some) {
@@ -100,7 +100,7 @@ void describe_text(TextFileSource& source, const Tokenizer* tokenizer, std::ostr
   lengths.show(tokenizer ? "tokens" : "bytes", out);
 }
 
-void describe_conversations(TextFileSource& source, std::ostream& out) {
+void describe_conversations(FileSource& source, std::ostream& out) {
   int64_t tokens = 0, labels = 0, conversations = 0;
   Lengths lengths;
   for (Document document; source.next(document); ++conversations) {
@@ -169,14 +169,15 @@ struct Inspected {
 
 void describe_corpus(const Inspection& wanted, std::ostream& out) {
   const auto [tokenizer, source] = Inspected(wanted);
-  out << fmt::format("corpus        {}\n", source->description());
+  out << fmt::format("corpus        {}\nformat        {}\n", source->description(), source->format());
   if (auto* ids = dynamic_cast<TokenFileSource*>(source.get())) return describe_ids(*ids, out);
-  auto& text = dynamic_cast<TextFileSource&>(*source);
+  auto& text = dynamic_cast<FileSource&>(*source);
   wanted.chat_template.empty() ? describe_text(text, tokenizer.get(), out) : describe_conversations(text, out);
 }
 
 void show_documents(const Inspection& wanted, std::ostream& out) {
   const auto [tokenizer, source] = Inspected(wanted);
+  out << fmt::format("{}: {}\n", source->description(), source->format());
   Document document;
   for (int64_t shown = 0; shown < wanted.documents && source->next(document); ++shown) {
     std::vector<int32_t> ids, labels;
@@ -189,8 +190,7 @@ void show_documents(const Inspection& wanted, std::ostream& out) {
     } else if (tokenizer) {
       tokenizer->encode_framed(document.text, true, true, ids);
     }
-    const std::string place =
-        document.tokens ? source->reading() : fmt::format("{}:{}", source->reading(), document.start.line);
+    const std::string place = source->place_of(document.start);
     std::string tokens = ids.empty() ? "" : fmt::format(", {} tokens", with_thousands(std::ssize(ids)));
     if (document.chat) tokens += fmt::format(", {} labels", with_thousands(std::ssize(labels)));
     const std::string bytes =

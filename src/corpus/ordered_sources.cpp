@@ -40,7 +40,8 @@ ShuffledSource::ShuffledSource(std::unique_ptr<DocumentSource> inner, uint64_t s
     : SourceAround(std::move(inner)),
       seed_(seed),
       documents_(count(*inner_, "data.shuffle")),
-      order_(seed, 0, static_cast<uint64_t>(documents_)) {
+      has_blocks_(!inner_->blocks().empty()),
+      order_(seed, documents_, inner_->blocks()) {
   take_over();
   seek({});
 }
@@ -48,8 +49,7 @@ ShuffledSource::ShuffledSource(std::unique_ptr<DocumentSource> inner, uint64_t s
 bool ShuffledSource::next(Document& document) {
   while (next_ < pass_end_) {
     const int64_t place = next_++;
-    const uint64_t inside = static_cast<uint64_t>(place % documents_);
-    const bool read = inner_->read(static_cast<int64_t>(order_(inside)), document);
+    const bool read = inner_->read(order_(place % documents_), document);
     take_over();
     if (!read) continue;
     document.start = {};
@@ -63,7 +63,7 @@ void ShuffledSource::seek(const SourcePosition& start) {
   next_ = start.document;
   const int64_t pass = next_ / documents_;
   pass_end_ = (pass + 1) * documents_;
-  order_ = Permutation(seed_, static_cast<uint64_t>(pass), static_cast<uint64_t>(documents_));
+  order_.begin(pass);
 }
 
 void ShuffledSource::begin_pass(int64_t epoch) {
@@ -77,7 +77,9 @@ std::string ShuffledSource::description() const {
                      seed_);
 }
 
-std::string ShuffledSource::order() const { return fmt::format("{}, shuffled with seed {}", inner_->order(), seed_); }
+std::string ShuffledSource::order() const {
+  return fmt::format("{}, shuffled {}with seed {}", inner_->order(), has_blocks_ ? "by row groups " : "", seed_);
+}
 
 uint64_t ShuffledSource::fingerprint() const {
   return mixed(inner_->fingerprint(), fmt::format("shuffled {} {}", seed_, documents_));
@@ -134,6 +136,42 @@ std::string BlockSource::order() const { return fmt::format("{}, block {} of {}"
 
 uint64_t BlockSource::fingerprint() const {
   return mixed(inner_->fingerprint(), fmt::format("block {} {}", begin_, end_));
+}
+
+PassOrder::PassOrder(uint64_t seed, int64_t documents, const std::vector<int64_t>& blocks)
+    : seed_(seed), order_(seed, 0, static_cast<uint64_t>(documents)) {
+  if (blocks.empty()) return;
+  begins_.push_back(0);
+  for (const int64_t rows : blocks) begins_.push_back(begins_.back() + rows);
+  TITAN_CHECK(begins_.back() == documents, begins_.back(), documents);
+}
+
+void PassOrder::begin(int64_t pass) {
+  const auto epoch = static_cast<uint64_t>(pass);
+  if (begins_.empty()) {
+    order_ = Permutation(seed_, epoch, order_.size());
+    return;
+  }
+  const size_t blocks = begins_.size() - 1;
+  const Permutation of_blocks(seed_, epoch, blocks);
+  windows_.clear();
+  int64_t begin = 0;
+  for (size_t i = 0; i < blocks; i += 2) {
+    const size_t one = of_blocks(i), other = i + 1 < blocks ? of_blocks(i + 1) : one;
+    const int64_t size = rows(one) + (other != one ? rows(other) : 0);
+    const uint64_t key = seed_ ^ name_key(fmt::format("blocks {}", i));
+    windows_.push_back({begin, one, other, Permutation(key, epoch, static_cast<uint64_t>(size))});
+    begin += size;
+  }
+}
+
+int64_t PassOrder::operator()(int64_t place) const {
+  if (begins_.empty()) return static_cast<int64_t>(order_(static_cast<uint64_t>(place)));
+  const auto after = std::upper_bound(windows_.begin(), windows_.end(), place,
+                                      [](int64_t wanted, const Window& window) { return wanted < window.begin; });
+  const Window& window = *std::prev(after);
+  const auto inside = static_cast<int64_t>(window.order(static_cast<uint64_t>(place - window.begin)));
+  return inside < rows(window.one) ? begins_[window.one] + inside : begins_[window.other] + inside - rows(window.one);
 }
 
 Permutation::Permutation(uint64_t seed, uint64_t epoch, uint64_t size) : size_(size) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "titan/corpus/document_source.h"
 
@@ -15,6 +16,8 @@ namespace titan {
 class Permutation {
  public:
   Permutation(uint64_t seed, uint64_t epoch, uint64_t size);
+
+  uint64_t size() const { return size_; }
 
   /// A bijection on [0, size).
   uint64_t operator()(uint64_t index) const {
@@ -35,6 +38,33 @@ class Permutation {
   std::array<uint64_t, kRounds> keys_{};
 };
 
+/// The random order of the documents of a pass, a pure function of (seed, pass, place). If they come in blocks
+/// (DocumentSource::blocks), the blocks are in random order and each two that follow each other are mixed: any two
+/// documents of at most two blocks may be neighbours, and no more than two blocks are held.
+class PassOrder {
+ public:
+  PassOrder(uint64_t seed, int64_t documents, const std::vector<int64_t>& blocks);
+
+  void begin(int64_t pass);
+  /// Index of the document at `place` of the pass.
+  int64_t operator()(int64_t place) const;
+
+ private:
+  /// Two blocks, or the last one, and where they begin in the pass.
+  struct Window {
+    int64_t begin = 0;
+    size_t one = 0, other = 0;  // blocks; the same: it is alone
+    Permutation order;
+  };
+
+  int64_t rows(size_t block) const { return begins_[block + 1] - begins_[block]; }
+
+  uint64_t seed_;
+  Permutation order_;            // without blocks
+  std::vector<int64_t> begins_;  // of the blocks in the corpus, and the end; empty: no blocks
+  std::vector<Window> windows_;
+};
+
 // Sources that return another source's documents in another order, or a subset of them.
 
 /// Forwards the inner source's counters, notices and description.
@@ -45,6 +75,7 @@ class SourceAround : public DocumentSource {
   std::string reading() const override { return inner_->reading(); }
   void check_tokenizer(const Tokenizer& tokenizer) const override { inner_->check_tokenizer(tokenizer); }
   CorpusFiles file_sizes() const override { return inner_->file_sizes(); }
+  std::string format() const override { return inner_->format(); }
 
  protected:
   /// Copies the inner source's counters and notices; call after every use of it.
@@ -69,8 +100,9 @@ class ShuffledSource : public SourceAround {
  private:
   uint64_t seed_;
   int64_t documents_;
+  bool has_blocks_;
   int64_t next_ = 0, pass_end_ = 0;
-  Permutation order_;  // of the pass of next_
+  PassOrder order_;  // of the pass of next_
 };
 
 /// One rank's part of a streamed dataset in torchtitan's split, for files that do not divide evenly: records rank, rank
@@ -82,6 +114,7 @@ class StridedSource : public SourceAround {
 
   bool next(Document& document) override;
   void seek(const SourcePosition& start) override { inner_->seek(start); }
+  std::string place_of(const SourcePosition& start) const override { return inner_->place_of(start); }
   std::string description() const override;
   uint64_t fingerprint() const override;
   std::string order() const override;
@@ -99,6 +132,7 @@ class BlockSource : public SourceAround {
 
   bool next(Document& document) override;
   void seek(const SourcePosition& start) override;
+  std::string place_of(const SourcePosition& start) const override { return inner_->place_of(start); }
   std::string description() const override;
   uint64_t fingerprint() const override;
   std::string order() const override;

@@ -4,7 +4,7 @@
 #include <fnmatch.h>
 #include <algorithm>
 
-#include "text_files.h"
+#include "file_source.h"
 #include "titan/base/error.h"
 
 namespace titan {

@@ -1,4 +1,4 @@
-#include "text_files.h"
+#include "file_source.h"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <algorithm>
-#include <numeric>
 
 #include "file_reader.h"
 #include "json_array.h"
@@ -74,55 +73,14 @@ TextFileSource::TextFileSource(const std::string& path, std::string text_field, 
                                size_t largest_document)
     : TextFileSource(path, find_text_files(path), RecordRules{std::move(text_field)}, bad_record, largest_document) {}
 
-TextFileSource::TextFileSource(std::string path, TextFiles found, RecordRules rules, BadRecord bad_record,
+TextFileSource::TextFileSource(std::string path, TextFiles files, RecordRules rules, BadRecord bad_record,
                                size_t largest_document)
-    : path_(std::move(path)), rules_(std::move(rules)), bad_record_(bad_record), largest_document_(largest_document) {
-  files_ = std::move(found.files);
-  for (std::string& text : found.notices) notice(std::move(text));
-  if (found.left_out > 0) {
-    notice(fmt::format(
-        "corpus {}: {} left out, such as {}", path_,
-        found.left_out == 1 ? "1 file of another kind is" : fmt::format("{} files of other kinds are", found.left_out),
-        found.left_out_example));
-  }
-  for (const auto& file : files_) {
-    if (text_form(file) != TextForm::ids) continue;
-    throw Error(ExitCode::bad_data, fmt::format("corpus {}: {} holds ids already. Name the text that it was made from.",
-                                                path_, file.filename().string()));
-  }
-  for (const auto& file : files_) sizes_.push_back(static_cast<int64_t>(std::filesystem::file_size(file)));
-}
+    : FileSource(std::move(path), std::move(files), std::move(rules), bad_record),
+      largest_document_(largest_document) {}
 
 TextFileSource::~TextFileSource() = default;
 
-RecordText read_text(RawDocument&& raw, const RecordRules& rules) {
-  if (raw.too_long) {
-    return {{}, fmt::format("this line is longer than {}", human_bytes(TextFileSource::kLongestLine)), 0};
-  }
-  if (!raw.problem.empty()) return {{}, std::move(raw.problem), 0};
-  if (rules.chat) return read_conversation(raw.bytes, *rules.chat, rules.ignored);
-  if (raw.form == TextForm::records) return read_record(raw.bytes, rules.text_field);
-  RecordText read{std::move(raw.bytes), {}, 0};
-  read.invalid_utf8 = repair_utf8(*read.text);
-  return read;
-}
-
-bool TextFileSource::next(Document& document) {
-  for (RawDocument raw; next_raw(raw);) {
-    if (take(std::move(raw), document)) return true;
-  }
-  return false;
-}
-
-bool TextFileSource::take(RawDocument&& raw, Document& document) {
-  document.start = raw.start;
-  document.tokens.reset();
-  RecordText read = read_text(std::move(raw), rules_);
-  if (!accept(document.start, read)) return false;
-  document.text = std::move(*read.text);
-  document.chat = std::move(read.chat);
-  return true;
-}
+void TextFileSource::close() { current_.reset(); }
 
 bool TextFileSource::next_raw(RawDocument& raw) {
   while (position_.file < static_cast<int64_t>(files_.size())) {
@@ -152,17 +110,6 @@ void TextFileSource::open_current() {
   is_array_ = text_form(files_[file]) == TextForm::records &&
               begins_with_array(position_.byte == 0 ? *current_ : *open_file(files_[file], 0));
   if (is_array_ && position_.byte == 0) position_.line += enter_array(*current_);
-}
-
-/// A file that shrank after the start is as bad as one that shrinks during reading. A file that grew is read in its new
-/// form; the next start detects it by the fingerprint.
-void TextFileSource::check_size(size_t file) const {
-  std::error_code gone;  // if it fails, so does opening the file, which says why
-  const std::uintmax_t size = std::filesystem::file_size(files_[file], gone);
-  if (gone || size >= static_cast<std::uintmax_t>(sizes_[file])) return;
-  fail_reading(files_[file], fmt::format("the file shrank: it had {} bytes when the corpus was opened and now has {}. "
-                                         "Leave the corpus alone while it is read; put the file back and start again.",
-                                         with_thousands(sizes_[file]), with_thousands(static_cast<int64_t>(size))));
 }
 
 bool TextFileSource::next_section(RawDocument& raw) {
@@ -209,47 +156,9 @@ bool TextFileSource::next_element(RawDocument& raw) {
   return true;
 }
 
-bool TextFileSource::accept(const SourcePosition& start, const RecordText& read) {
-  counters_.invalid_utf8 += read.invalid_utf8;
-  if (read.text) {
-    ++counters_.documents;
-    if (!read.unused.empty()) note_unused(start, read.unused);
-    return true;
-  }
-  const std::string place = place_of(start);
-  std::string what = read.problem;
-  const std::filesystem::path name = unpacked_name(files_[static_cast<size_t>(start.file)]);
-  if (what.find("not JSON") != what.npos && to_lower(name.extension().string()) == ".json") {
-    what += " (a .json file is read as one record per line, or as one array of records)";
-  }
-  if (bad_record_ == BadRecord::error) {
-    throw Error(
-        ExitCode::bad_data,
-        fmt::format("{}: {}. Mend or remove the line, {}or leave such records out with data.bad_record = \"skip\".",
-                    place, what, rules_.chat ? "" : "name another field with data.text_field, "));
-  }
-  if (counters_.bad_records == 0) notice(fmt::format("{}: {}; such records are skipped and counted", place, what));
-  ++counters_.bad_records;
-  return false;
-}
-
 std::string TextFileSource::place_of(const SourcePosition& start) const {
   const std::filesystem::path& file = files_[static_cast<size_t>(start.file)];
   return fmt::format("{}:{}", file.string(), start.line > 0 ? start.line : line_at(file, start.byte));
-}
-
-/// Reports each field once.
-void TextFileSource::note_unused(const SourcePosition& start, const std::vector<std::string>& fields) {
-  constexpr size_t kMost = 50;  // keys that are data, such as names, must not fill the memory
-  std::vector<std::string> fresh;
-  for (const std::string& field : fields) {
-    if (unused_.size() < kMost && unused_.insert(field).second) fresh.push_back(fmt::format("\"{}\"", field));
-  }
-  if (fresh.empty()) return;
-  notice(fmt::format(
-      "{}: this conversation has {}, which {} not used; if that is right, name {} in data.ignore_fields{}",
-      place_of(start), join(fresh, ", "), fresh.size() == 1 ? "is" : "are", fresh.size() == 1 ? "it" : "them",
-      unused_.size() == kMost ? " (more of such fields are not reported)" : ""));
 }
 
 std::optional<int64_t> TextFileSource::count_documents() {
@@ -336,26 +245,21 @@ bool TextFileSource::read(int64_t index, Document& document) {
   return take(std::move(raw), document);
 }
 
-void TextFileSource::seek(const SourcePosition& start) {
-  if (start.file < 0 || start.file > static_cast<int64_t>(files_.size()) || start.byte < 0) {
-    throw Error(ExitCode::bad_data, fmt::format("corpus {}: the saved position (file {}, byte {}) is not in it", path_,
-                                                start.file, start.byte));
-  }
-  position_ = start;
-  current_.reset();
+std::string TextFileSource::format() const {
+  const auto is_whole = [](const auto& file) { return text_form(file) == TextForm::whole; };
+  const bool some = std::any_of(files_.begin(), files_.end(), is_whole);
+  const bool all = std::all_of(files_.begin(), files_.end(), is_whole);
+  return all ? "text" : some ? "text and JSON records" : "JSON records";
 }
 
-std::string TextFileSource::reading() const { return files_[static_cast<size_t>(reading_file_.load())].string(); }
-
-std::string TextFileSource::description() const {
-  if (files_.size() == 1) return files_[0].string();
-  return fmt::format("{} ({} files, {})", path_, files_.size(), human_bytes(static_cast<double>(file_bytes())));
+std::string TextFileSource::remedy_for_record() const {
+  return rules_.chat ? "Mend or remove the line" : "Mend or remove the line, name another field with data.text_field";
 }
 
-CorpusFiles TextFileSource::file_sizes() const {
-  CorpusFiles all;
-  for (size_t i = 0; i < files_.size(); ++i) all.emplace_back(files_[i], sizes_[i]);
-  return all;
+std::string TextFileSource::hint(size_t file, const std::string& problem) const {
+  const std::filesystem::path name = unpacked_name(files_[file]);
+  const bool is_json = problem.find("not JSON") != problem.npos && to_lower(name.extension().string()) == ".json";
+  return is_json ? " (a .json file is read as one record per line, or as one array of records)" : "";
 }
 
 std::string TextFileSource::order() const {
@@ -363,12 +267,8 @@ std::string TextFileSource::order() const {
   return fmt::format("text (field {}, documents of up to {} bytes)", rules_.text_field, largest_document_);
 }
 
-int64_t TextFileSource::file_bytes() const { return std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0}); }
-
 uint64_t TextFileSource::fingerprint() const {
-  std::string facts = fmt::format("{}\n{}\n", rules_.chat ? "conversations" : rules_.text_field, largest_document_);
-  for (size_t i = 0; i < files_.size(); ++i) facts += fmt::format("{} {}\n", files_[i].filename().string(), sizes_[i]);
-  return name_key(facts);
+  return name_key(facts(fmt::format("{}\n{}\n", rules_.chat ? "conversations" : rules_.text_field, largest_document_)));
 }
 
 }  // namespace titan

@@ -24,6 +24,7 @@ class TokenFileSource : public DocumentSource {
   std::string description() const override;
   uint64_t fingerprint() const override;
   CorpusFiles file_sizes() const override;
+  std::string format() const override { return "ids of titan_train data tokenize"; }
   std::string order() const override { return "ids"; }
   std::optional<int64_t> count_documents() override { return documents_; }
   bool read(int64_t index, Document& document) override;

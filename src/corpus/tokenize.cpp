@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "encode_pipeline.h"
+#include "file_source.h"
 #include "output_file.h"
 #include "outputs.h"
-#include "text_files.h"
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
@@ -37,9 +37,12 @@ void narrow(std::span<const int32_t> ids, int64_t token_bytes, std::string& byte
   for (size_t i = 0; i < ids.size(); ++i) out[i] = static_cast<uint16_t>(ids[i]);
 }
 
-std::unique_ptr<TextFileSource> open_text(const DatasetOptions& dataset) {
+std::unique_ptr<FileSource> open_text(const Tokenization& wanted) {
+  const DatasetOptions& dataset = wanted.dataset;
   if (dataset.path.empty()) throw Error(ExitCode::bad_config, "name the text with --dataset-path");
-  return std::make_unique<TextFileSource>(dataset.path, dataset.text_field, dataset.bad_record);
+  RecordRules rules{dataset.text_field};
+  rules.holds_ids = wanted.ids.has_value();
+  return open_file_source(dataset.path, find_text_files(dataset.path), std::move(rules), dataset.bad_record);
 }
 
 std::shared_ptr<const Tokenizer> vocabulary_of(const Tokenization& wanted) {
@@ -51,7 +54,7 @@ std::shared_ptr<const Tokenizer> vocabulary_of(const Tokenization& wanted) {
 }
 
 /// The files of a corpus and their sizes, to report later which of them changed.
-nlohmann::json sizes_in(const TextFileSource& source) {
+nlohmann::json sizes_in(const FileSource& source) {
   nlohmann::json sizes = nlohmann::json::object();
   for (const auto& [file, bytes] : source.file_sizes()) sizes[file.string()] = bytes;
   return sizes;
@@ -62,7 +65,7 @@ class TokenizeRun {
   TokenizeRun(const Tokenization& wanted, std::ostream& out)
       : wanted_(wanted),
         out_(out),
-        source_(open_text(wanted.dataset)),
+        source_(open_text(wanted)),
         tokenizer_(vocabulary_of(wanted)),
         facts_(facts_of(*tokenizer_)),
         file_(wanted.output,
@@ -152,7 +155,7 @@ class TokenizeRun {
 
   const Tokenization& wanted_;
   std::ostream& out_;
-  std::unique_ptr<TextFileSource> source_;
+  std::unique_ptr<FileSource> source_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   TokenFileFacts facts_;
   GrowingFile file_;

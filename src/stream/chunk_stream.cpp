@@ -105,10 +105,10 @@ bool ChunkStream::fits(EncodedChat& chat, const SourcePosition& start) {
   if (chat.ids.size() > most) {
     if (counters_.long_conversations++ == 0) {
       notices_.push_back(fmt::format(
-          "{}{}: this conversation has {} tokens, but a sequence of {}.seq_len holds {}; such conversations are {} "
+          "{}: this conversation has {} tokens, but a sequence of {}.seq_len holds {}; such conversations are {} "
           "(data.long_conversations) and counted",
-          reading(), start.line > 0 ? fmt::format(":{}", start.line) : "", with_thousands(std::ssize(chat.ids)),
-          options_.section, with_thousands(static_cast<int64_t>(most)), options_.drops_long ? "left out" : "cut"));
+          source_->place_of(start), with_thousands(std::ssize(chat.ids)), options_.section,
+          with_thousands(static_cast<int64_t>(most)), options_.drops_long ? "left out" : "cut"));
     }
     if (options_.drops_long) return false;
     chat.ids.resize(most);

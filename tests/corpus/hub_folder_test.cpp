@@ -172,10 +172,10 @@ TEST_F(HubFolder, WhatItsReadmeLeavesOpenOrAsksForInVainIsRefused) {
 
 TEST_F(HubFolder, DataThatAreNotReadAreRefusedByName) {
   folder_.write("set/dataset_infos.json", "{}");
-  folder_.write("set/data/train-0.parquet", "PAR1\x15\x04\x15\0\0"s);
-  EXPECT_PRED_FORMAT2(contains, refusal(), "train-0.parquet: this is a Parquet file; convert it with python");
+  folder_.write("set/data/train-0.arrow", "ARROW1\0\0"s);
+  EXPECT_PRED_FORMAT2(contains, refusal(), "train-0.arrow: this is an Arrow file");
   write("data/test-0.jsonl");
-  EXPECT_PRED_FORMAT2(contains, refusal(), "train-0.parquet: this is a Parquet file; convert it with python");
+  EXPECT_PRED_FORMAT2(contains, refusal(), "train-0.arrow: this is an Arrow file");
   folder_.write("saved/set/state.json", "{}");
   folder_.write("saved/set/dataset_info.json", "{}");
   folder_.write("saved/set/data-00000-of-00001.arrow", "\xFF\xFF\xFF\xFF");

@@ -39,7 +39,7 @@ TEST(TextFiles, AFolderIsReadInTheOrderOfItsPathsAndWhatIsNoTextIsLeftOut) {
 
 TEST(TextFiles, HowManyFilesOfAFolderAreLeftOutIsTold) {
   TemporaryFolder folder;
-  for (const char* name : {"a.txt", "c.parquet", "b.jsonl.xz"}) folder.write(name, "text");
+  for (const char* name : {"a.txt", "c.arrow", "b.jsonl.xz"}) folder.write(name, "text");
   const std::vector<std::string> notices = open(folder.string()).take_notices();
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_PRED_FORMAT2(test::contains, notices[0], "2 files of other kinds are left out, such as b.jsonl.xz");

@@ -13,7 +13,7 @@ make_checkout() {
   root=$PWD/my\ titan
   touch "$root/build/release/build.ninja"
   echo "TITAN_LIBTORCH_FOUND:INTERNAL=$PWD/site" >"$root/build/release/CMakeCache.txt"
-  echo "libtorch= cuda=AUTO nvcc=$(command -v nvcc || true)" >"$root/build/release/.configured-with"
+  echo "libtorch= cuda=AUTO nvcc=$(command -v nvcc || true) parquet=OFF" >"$root/build/release/.configured-with"
   # shellcheck disable=SC2016  # expanded when the program runs
   printf '#!/bin/sh\nprintf "%%s: " "$PWD"; printf "${LOG_RANK:+LOG_RANK=$LOG_RANK }"; printf "[%%s]" "$@"\n' >"$root/build/release/titan_train"
   chmod +x "$root/build/release/titan_train"

@@ -196,7 +196,7 @@ TEST(Conversations, BadRecordsAreNamedOrSkippedAndCounted) {
     });
   };
   EXPECT_PRED_FORMAT2(contains, refusal("a.txt", "text", conversation_chunks(10)),
-                      "Give .jsonl files of conversations");
+                      "Give .jsonl or .parquet files of conversations");
   EXPECT_PRED_FORMAT2(contains, refusal("a.jsonl", "\n", conversation_chunks(10)), "there is no document in");
   EXPECT_PRED_FORMAT2(contains, refusal("a.jsonl", chat_record("a longer prompt", "b"), conversation_chunks(10)),
                       "fits into training.seq_len = 10. Raise it.");

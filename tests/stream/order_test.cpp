@@ -59,6 +59,34 @@ TEST(Permutation, EveryPlaceIsReachedAboutEquallyOftenOverEpochs) {
   EXPECT_LT(chi_squared, 190.0);  // 121 degrees of freedom: 99.99 % are below
 }
 
+TEST(PassOrder, TakesTwoBlocksAtATimeAndEveryDocumentOnce) {
+  const std::vector<std::vector<int64_t>> corpora{{5}, {1, 1}, {7, 1, 30}, {10, 10, 10, 10}, {3, 900, 2, 40, 1, 1, 8}};
+  for (const std::vector<int64_t>& blocks : corpora) {
+    std::vector<size_t> block_of;
+    for (size_t block = 0; block < blocks.size(); ++block) block_of.insert(block_of.end(), blocks[block], block);
+    const auto documents = std::ssize(block_of);
+    PassOrder order(3, documents, blocks);
+    for (int64_t pass = 0; pass < 5; ++pass) {
+      order.begin(pass);
+      std::set<int64_t> seen;
+      std::set<size_t> open, closed;
+      for (int64_t place = 0; place < documents; ++place) {
+        const int64_t index = order(place);
+        seen.insert(index);
+        const size_t block = block_of[static_cast<size_t>(index)];
+        EXPECT_FALSE(closed.contains(block)) << "a block that was left is needed again";
+        open.insert(block);
+        if (open.size() <= 2) continue;
+        open.erase(block);
+        closed.insert(open.begin(), open.end());
+        open = {block};
+      }
+      EXPECT_EQ(std::ssize(seen), documents);
+      EXPECT_TRUE(*seen.begin() == 0 && *seen.rbegin() == documents - 1);
+    }
+  }
+}
+
 std::vector<std::string> pass(DocumentSource& source) {
   std::vector<std::string> texts;
   for (Document document; source.next(document);) texts.push_back(document.text);

@@ -44,6 +44,8 @@ std::string objection(std::string_view part, std::string_view path) {
   if (!knows_tensors && starts_with_any(path, {"ATen/", "torch/", "c10/", "c10d/"})) {
     return fmt::format("{} knows no tensors", part);
   }
+  if (part != "parquet" && starts_with_any(path, {"arrow/", "parquet/"}))
+    return fmt::format("{} does not know Arrow", part);
   if (part != "config" && part != "cli" && part != "app" && path.starts_with("CLI/")) {
     return fmt::format("{} does not know the command line", part);
   }
@@ -53,10 +55,10 @@ std::string objection(std::string_view part, std::string_view path) {
 }  // namespace
 
 const std::vector<std::string>& parts_lowest_first() {
-  static const std::vector<std::string> parts{"base",    "schedule", "config",   "text",     "corpus",   "stream",
-                                              "plan",    "job",      "estimate", "cli",      "gpu",      "distributed",
-                                              "kernels", "ops",      "model",    "parallel", "optimize", "checkpoint",
-                                              "report",  "cuda",     "train",    "tools",    "app"};
+  static const std::vector<std::string> parts{"base",        "schedule", "config", "text",     "corpus",   "parquet",
+                                              "stream",      "plan",     "job",    "estimate", "cli",      "gpu",
+                                              "distributed", "kernels",  "ops",    "model",    "parallel", "optimize",
+                                              "checkpoint",  "report",   "cuda",   "train",    "tools",    "app"};
   return parts;
 }
 

@@ -23,8 +23,8 @@ class Tokenizer;
 struct SourcePosition {
   int64_t document = 0;  ///< ordinal within one pass over the source
   int64_t file = 0;      ///< index in the sorted list of files
-  int64_t byte = 0;      ///< offset in that file
-  int64_t line = 1;      ///< line number at that offset, for messages
+  int64_t byte = 0;      ///< offset in that file; of Parquet: the row group
+  int64_t line = 1;      ///< line number at that offset, for messages; of Parquet: the row's number in its group
 
   bool operator==(const SourcePosition&) const = default;
 };
@@ -68,6 +68,10 @@ class DocumentSource {
   /// Reads document `index` of the pass; false for a skipped bad record. Does not change the position of `next`.
   virtual bool read(int64_t index, Document& document);
 
+  /// Sizes of consecutive runs of documents, all of them, of which two can be read in any order once each was read
+  /// from its beginning; empty if every document can be read by itself. May read the files' indexes.
+  virtual std::vector<int64_t> blocks() { return {}; }
+
   /// Throws Error(bad_data) if the tokenizer does not match: the documents are ids of another vocabulary, or are text
   /// that it cannot encode.
   virtual void check_tokenizer(const Tokenizer& tokenizer) const;
@@ -77,6 +81,15 @@ class DocumentSource {
 
   /// For messages: "corpus.jsonl", "text/ (12 files, 3.1 MiB)".
   virtual std::string description() const = 0;
+
+  /// Where a document begins, for messages: "corpus.jsonl:12". `start` is that of a document of this source.
+  virtual std::string place_of(const SourcePosition& start) const {
+    static_cast<void>(start);
+    return reading();
+  }
+
+  /// What kind of files these are, in words: "JSON records", "Parquet, 3 row groups: text (string)". May open a file.
+  virtual std::string format() const { return {}; }
 
   /// A hash of the files' names and sizes (.bin: their counts and vocabulary) and of the settings that determine the
   /// documents. It does not change if only the contents change; CorpusRecord detects that.
@@ -108,7 +121,7 @@ enum class BadRecord { error, skip };
 struct DatasetOptions {
   std::string dataset = "text";     ///< text, c4, c4_test, c4_validation or chat
   std::string path = {};            ///< a file, a folder or a glob
-  std::string text_field = "text";  ///< field of JSONL records
+  std::string text_field = "text";  ///< field of JSONL records, column of Parquet files
   BadRecord bad_record = BadRecord::error;
   /// A new order in every pass: a permutation by (seed, pass, index). Nothing: the corpus's own order.
   std::optional<uint64_t> shuffle_seed = {};

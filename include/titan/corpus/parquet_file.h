@@ -1,0 +1,63 @@
+// Rows of a Parquet file, as sources of documents ask for them. The code that answers is a shared object of its own
+// next to the program, libtitan_parquet.so (src/parquet), opened when the first Parquet file is met: Arrow is 60 MB,
+// and a run on text needs none of it. Knows nothing of Arrow. The shared object uses no symbol of the program, so it
+// throws exceptions of the standard library only.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace titan {
+
+/// A column, or a field of a struct column by its path with dots.
+struct ParquetColumn {
+  std::string name;
+  std::string type;  ///< in Arrow's words: "string", "list<element: int32>"
+  bool is_text = false;
+  bool is_inner = false;  ///< a field of a struct column
+};
+
+/// What is read of each row.
+struct ParquetRequest {
+  /// The column whose text is read; empty: the row is read as a JSON object.
+  std::string text = {};
+  /// Of an object: the columns in it; empty: all but `left_out`.
+  std::vector<std::string> columns = {};
+  std::vector<std::string> left_out = {};
+};
+
+struct ParquetRow {
+  std::string bytes;  ///< a text as it is stored, which may be malformed UTF-8, or a JSON object
+  bool is_null = false;
+};
+
+/// An open file. Its functions throw std::runtime_error, whose text says what is wrong with the file, without its name.
+/// For one thread at a time; it starts none.
+class ParquetFile {
+ public:
+  virtual ~ParquetFile() = default;
+
+  /// Number of rows of each row group.
+  virtual const std::vector<int64_t>& rows() const = 0;
+  virtual std::vector<ParquetColumn> columns() const = 0;
+  /// Call once, before the first row. Every name must be that of a column.
+  virtual void select(const ParquetRequest& request) = 0;
+  /// The next row read is row `row` of row group `group`.
+  virtual void seek(int64_t group, int64_t row) = 0;
+  /// Reads the next row of the row group; false at its end. Holds a few pages of each column, not the row group.
+  virtual bool next(ParquetRow& row) = 0;
+};
+
+/// The type of the function `titan_open_parquet`, which libtitan_parquet.so exports.
+using OpenParquetFile = ParquetFile* (*)(const std::string& path);
+
+std::filesystem::path parquet_library_path();
+
+/// Opens the library at the first call, then the file. Throws Error(not_started) if the library is missing, and
+/// Error(bad_data) for a file that is no Parquet file, is encrypted, ends early or has a damaged footer.
+std::unique_ptr<ParquetFile> open_parquet_file(const std::filesystem::path& path);
+
+}  // namespace titan
