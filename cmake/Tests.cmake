@@ -150,13 +150,18 @@ if(TITAN_TORCH)
   titan_tensor_test(app titan_app)
 
   # titan_train whose ranks kill themselves at exact places (tests/behaviour/dying_main.cpp, killed_ranks_test.py).
-  # The linker does not see calls within one compilation: write_data is called by a file of its own folder.
-  set_source_files_properties(src/checkpoint/commit.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  # The linker does not see calls within one compilation: write_data and compute_time are called by files of their own
+  # folders.
+  set_source_files_properties(src/checkpoint/commit.cpp src/distributed/compute_time.cpp PROPERTIES
+    SKIP_UNITY_BUILD_INCLUSION ON)
   add_executable(dying_titan_train tests/behaviour/dying_main.cpp)
   target_link_libraries(dying_titan_train PRIVATE titan_app)
   target_link_options(dying_titan_train PRIVATE
     LINKER:--wrap=_ZN5titan11BatchStream4nextERKSt8functionIFbvEE
     LINKER:--wrap=_ZN5titan8Executor3runERKNS_7ProgramESt4spanIKNS_12BatchContextELm18446744073709551615EERNS_8StepWorkERKSt8functionIFvRKNS_6ActionEEE
+    LINKER:--wrap=_ZNK5titan20LearningRateSchedule6factorEl
+    LINKER:--wrap=_ZN5titan14make_optimizerESt6vectorIPNS_9ParameterESaIS2_EERKS0_INS_14ParameterGroupESaIS5_EERKNS_4PlanEmSt10shared_ptrINS_11HostOffloadEE
+    LINKER:--wrap=_ZN5titan12compute_timeEv
     LINKER:--wrap=_ZN5titan10write_dataERNS_7StorageERKNS_9SavePlaceElSt4spanIKNS_10SavedValueELm18446744073709551615EEmRKSt8functionIFNS_11TensorBytesEmEEl)
 
   # A GPU that computes nothing and counts: CUDA's runtime, cuBLAS, cuDNN and NCCL as one library, loaded before theirs

@@ -134,6 +134,16 @@ void describe_metrics(Schema& schema) {
       .at_least(0)
       .only_when(samples)
       .help("sampling temperature; 0: greedy");
+  metrics.add("straggler_ratio", &S::straggler_ratio, 1.15)
+      .own()
+      .among_several("one process has nobody to be compared with")
+      .rule("0, or above 1",
+            [](const Value& value) -> std::optional<std::string> {
+              const double ratio = std::get<double>(value);
+              if (ratio == 0 || ratio > 1) return std::nullopt;
+              return "metrics.straggler_ratio is a ratio to the median rank: above 1, or 0 to compare no ranks";
+            })
+      .help("a rank whose compute time is so much above the median for 20 steps is named; 0: none is");
   metrics.add("quiet", &S::quiet, false).own().help("only warnings and errors on the console; --quiet says the same");
 }
 
@@ -185,6 +195,20 @@ void describe_debug_section(Schema& schema) {
       .own()
       .among_several("one process has its GPU alone")
       .help("let several ranks use one GPU, for checks only: NCCL then uses sockets");
+  debug.add("replica_check_steps", &S::replica_check_steps, 100)
+      .own()
+      .at_least(0)
+      .help("steps between checks that weights and moments have the bits that the optimizer wrote; 0: none");
+  debug.add("replay_steps", &S::replay_steps, 0)
+      .own()
+      .at_least(0)
+      .help("steps between replays of a microbatch, which must give the same bits; 0: none");
+  debug.add("replay_on_neighbours", &S::replay_on_neighbours, false)
+      .own()
+      .among_several("one process has no neighbour")
+      .only_when(
+          {"debug.replay_steps is above 0", [](const JobConfig& config) { return config.debug.replay_steps > 0; }})
+      .help("data-parallel ranks also replay one and the same microbatch, and compare");
   debug.accept("moe_force_load_balance", ValueType::boolean, Value(false))
       .later()
       .no_effect("there are no expert layers here", {Value(false)})

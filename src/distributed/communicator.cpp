@@ -7,25 +7,45 @@
 
 #include "titan/base/error.h"
 #include "titan/distributed/collective_trace.h"
+#include "titan/distributed/compute_time.h"
 
 namespace titan {
 
 namespace {
 
-class TracedPending : public PendingCollective {
+/// Adds the seconds of its lifetime to a CollectiveTime; null: adds nothing.
+class Stopwatch {
  public:
-  TracedPending(Pending traced, std::shared_ptr<CollectiveTrace> trace, int64_t number)
-      : traced_(std::move(traced)), trace_(std::move(trace)), number_(number) {}
-  void wait() override {
-    traced_->wait();
-    trace_->waited(number_);
+  explicit Stopwatch(CollectiveTime* time) : time_(time), start_(time ? compute_time() : 0) {}
+  ~Stopwatch() {
+    if (time_) time_->seconds += compute_time() - start_;
   }
-  bool inputs_free() override { return traced_->inputs_free(); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
 
  private:
-  Pending traced_;
-  std::shared_ptr<CollectiveTrace> trace_;
+  CollectiveTime* time_;
+  double start_;
+};
+
+/// A collective that is recorded, timed or both.
+class ObservedPending : public PendingCollective {
+ public:
+  ObservedPending(Pending observed, std::shared_ptr<CollectiveTrace> trace, int64_t number,
+                  std::shared_ptr<CollectiveTime> time)
+      : observed_(std::move(observed)), trace_(std::move(trace)), number_(number), time_(std::move(time)) {}
+  void wait() override {
+    const Stopwatch watch(time_.get());
+    observed_->wait();
+    if (trace_) trace_->waited(number_);
+  }
+  bool inputs_free() override { return observed_->inputs_free(); }
+
+ private:
+  Pending observed_;
+  std::shared_ptr<CollectiveTrace> trace_;  // null: off
   int64_t number_;
+  std::shared_ptr<CollectiveTime> time_;  // null: off
 };
 
 /// What a failed check says of tensors: "Float [2, 3] on cpu, BFloat16 [4] on cpu, strides [2]".
@@ -82,9 +102,10 @@ Pending Communicator::counted(Collective kind, const Tensors& whole, const Start
   int64_t bytes = 0;
   for (const at::Tensor& tensor : whole) bytes += static_cast<int64_t>(tensor.nbytes());
   traffic_[static_cast<size_t>(kind)] += {.calls = 1, .bytes = bytes};
-  if (!trace_) return start();
-  const int64_t number = trace_->issued(*this, kind, bytes);
-  return std::make_unique<TracedPending>(start(), trace_, number);
+  if (!trace_ && !time_) return start();
+  const int64_t number = trace_ ? trace_->issued(*this, kind, bytes) : 0;
+  const Stopwatch watch(time_.get());
+  return std::make_unique<ObservedPending>(start(), trace_, number, time_);
 }
 
 Pending Communicator::all_gather(Tensors outputs, Tensors inputs) {

@@ -88,6 +88,7 @@ MeshCommunicators make_mesh_communicators(const DeviceMesh& mesh, int64_t rank, 
   for (const std::string& name : of_weights) {
     communicators.of_weights[name] = communicator_along(name, name.starts_with(kGather) ? "gather" : "");
   }
+  for (Communicator* communicator : communicators.all()) communicator->time_in(communicators.time);
   return communicators;
 }
 

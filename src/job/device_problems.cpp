@@ -102,6 +102,16 @@ void check_host_waits(const JobConfig& config, const Origins& origins, const Dev
   }
 }
 
+/// On a CPU the same thread team gives the same bits anyway.
+void check_replay(const JobConfig& config, const Origins& origins, const DeviceFacts& facts, Problems& problems) {
+  if (config.debug.replay_steps == 0 || !facts.is(Kind::gpu) || !facts.trains || config.debug.deterministic) return;
+  problems.push_back(
+      origins.problem("debug.replay_steps",
+                      fmt::format("debug.replay_steps = {} compares bits, which some operations on a GPU do not repeat",
+                                  config.debug.replay_steps),
+                      "set debug.deterministic = true, or debug.replay_steps = 0"));
+}
+
 /// Tensor-parallel ranks have consecutive numbers, so a host of consecutive ranks holds all of each if its number of
 /// ranks is a multiple. Other placements are found when peer memory is made (parallel/assembly.h).
 void check_hosts(const JobConfig& config, const Origins& origins, const DeviceFacts& facts, Problems& problems) {
@@ -135,6 +145,7 @@ std::vector<Problem> device_problems(const JobConfig& config, const Origins& ori
   check_float8_products(config, origins, facts, problems);
   check_attention(config, origins, facts, problems);
   check_host_waits(config, origins, facts, problems);
+  check_replay(config, origins, facts, problems);
   check_hosts(config, origins, facts, problems);
   return problems;
 }

@@ -131,6 +131,14 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
           "train on conversations too (training.dataset = \"chat\" or a source of a mixture), or choose a flavor with "
           "block-causal attention"));
     }
+    if (config.debug.replay_on_neighbours && config.debug.replay_steps > 0 && model.block_causal) {
+      problems.push_back(origins.problem(
+          "debug.replay_on_neighbours",
+          fmt::format("debug.replay_on_neighbours = true sends tokens and labels to other ranks, but the attention of "
+                      "{} {} also needs the ends of documents",
+                      config.model.name, config.model.flavor),
+          "set it to false: debug.replay_steps alone compares each rank with itself"));
+    }
     for (const UnitDescription& unit : model.units) {
       for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
     }

@@ -71,6 +71,16 @@ std::vector<Problem> seed_problems(const JobConfig& config, const Origins& origi
                           "start a single one; runs of any layout can begin from what it saves")};
 }
 
+std::vector<Problem> replay_problems(const JobConfig& config, const Origins& origins, const DeviceMesh& mesh) {
+  const std::string key = "debug.replay_on_neighbours";
+  if (config.debug.replay_steps == 0 || !config.debug.replay_on_neighbours || mesh.data_parallel_degree() > 1)
+    return {};
+  if (mesh.world() == 1) return {};  // it has no effect, which is reported as a note
+  return {origins.problem(key, fmt::format("{} = true, but no two ranks read different samples in this layout", key),
+                          "set it to false: debug.replay_steps alone compares each rank with itself; or give "
+                          "parallelism.data_parallel_shard_degree or data_parallel_replicate_degree two ranks")};
+}
+
 /// Options that have no effect on this mesh, which the configured degrees alone do not show.
 std::vector<Problem> notes_for_mesh(const JobConfig& config, const Origins& origins, const DeviceMesh& mesh) {
   const std::string key = "parallelism.fsdp_reshard_after_forward";
@@ -104,6 +114,7 @@ std::vector<Problem> world_problems(const JobConfig& config, const Origins& orig
   try {
     const DeviceMesh mesh = make_mesh(config, world);
     for (Problem& problem : batch_problems(config, origins, mesh)) problems.push_back(std::move(problem));
+    for (Problem& problem : replay_problems(config, origins, mesh)) problems.push_back(std::move(problem));
     for (Problem& note : notes_for_mesh(config, origins, mesh)) problems.push_back(std::move(note));
   } catch (const Error& error) {
     problems.push_back(origins.problem(given_degree(origins), error.what(), fitting_worlds(config.parallelism, world)));

@@ -111,6 +111,8 @@ Assembly assemble(const ModelFamily& family, const ModelRequest& request, ModelS
   options.activation_offload = assembly.activation_offload;
   if (plan.request.training.enable_cpu_offload) options.weight_offload = assembly.offload;
   options.pipeline = communicators.pipeline;
+  options.device = device;
+  options.collectives = communicators.time;
   WeightStores weights = weights_of(plan, assembly, communicators, device, casts);
   for (const auto& parameter : assembly.model->parameter_handles()) {
     if (!parameter->master.defined()) continue;  // another stage has it

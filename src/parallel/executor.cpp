@@ -35,6 +35,12 @@ std::vector<at::Tensor*> tensors_of(UnitState& state) {
   return tensors;
 }
 
+/// What ranks that do the same work compute in the same time.
+bool is_computation(ActionKind kind) {
+  using enum ActionKind;
+  return kind == forward || kind == backward || kind == weight_gradient || kind == graph;
+}
+
 /// The key of the input or output of a unit's forward, or of its backward.
 StageMessages::Key key_of(const Action& action, bool backward) { return {backward, action.stage, action.microbatch}; }
 
@@ -71,7 +77,8 @@ Executor::Executor(const Plan& plan, std::span<const std::shared_ptr<Unit>> chai
       graphs_(std::move(graphs)),
       options_(std::move(options)),
       state_(stale_state(plan)),
-      messages_(plan_, options_.pipeline) {
+      messages_(plan_, options_.pipeline),
+      clock_(options_.device, options_.collectives) {
   for (const UnitPlan& unit : plan_.units) chain_.push_back(chain[unit.chain_index]);
   TITAN_CHECK(weights_.size() == plan_.groups.size(), weights_.size(), plan_.groups.size());
   // Where tensorwise float8 products need an amax, the kernel that writes the tensor computes it: no pass more.
@@ -105,8 +112,11 @@ at::Tensor Executor::run(const Program& program, const Call& call, const Observe
   TITAN_CHECK(program.entry == state_ && "the program was made for another weight state");
   for (const BatchContext& batch : call.microbatches) check_batch(batch);
   for (const Action& action : program.actions) {
+    const bool is_timed = is_computation(action.kind);
+    if (is_timed) clock_.begin();
     if (observer) observer(action);
     execute(action, call);
+    if (is_timed) clock_.end();
   }
   TITAN_CHECK(messages_.empty() && "hidden states or gradients between units are left over");
   state_ = program.exit;
@@ -190,6 +200,7 @@ void Executor::run_forward(const Action& action, const BatchContext& batch) {
       runner_->forward(*chain_[static_cast<size_t>(action.unit)], as_computed_in(unit, std::move(input)), batch, state);
   check_and_count(unit, batch, /*counted=*/true, output);
   TITAN_CHECK(!unit.is_models_last || is_number(output[0], at::kDouble), unit.name, summary_of(output[0]));
+  if (inspector_) inspector_(action, output);
   if (!unit.is_models_last) return messages_.put(key_of(action, /*backward=*/false), std::move(output));
   result_ = result_.defined() ? result_ + output[0] : output[0];
 }
@@ -202,6 +213,7 @@ void Executor::run_backward(const Action& action, const BatchContext& batch) {
                                : as_computed_in(unit, messages_.take(key_of(action, /*backward=*/true)));
   append_factors(unit, gradients, batch);
   gradients = runner_->backward(*chain_[static_cast<size_t>(action.unit)], gradients, batch, state_of(action));
+  if (inspector_) inspector_(action, gradients);
   if (unit.is_stages_first && !plan_.request.splits_backward()) --live_;
   if (unit.chain_index > 0) messages_.put(key_of(action, /*backward=*/true), std::move(gradients));
 }
@@ -216,6 +228,7 @@ void Executor::run_evaluate(const Action& action, const BatchContext& batch, Uni
   check_and_count(unit, batch, /*counted=*/false, output);
   const bool has_loss = unit.is_models_last && mode == UnitMode::evaluate;
   TITAN_CHECK(!has_loss || is_number(output[0], at::kDouble), unit.name, summary_of(output[0]));
+  if (inspector_) inspector_(action, output);
   if (!unit.is_models_last) return messages_.put(key_of(action, /*backward=*/false), std::move(output));
   result_ = output[0];
 }
@@ -270,6 +283,7 @@ void Executor::run_graph(const Action& action, const Call& call) {
   TITAN_CHECK(graphs_);
   scales_.forget_gone();
   const at::Tensor before = take_statistics();
+  const Inspector inspector = std::exchange(inspector_, {});  // it may wait for the device, which breaks a recording
   const std::vector<at::Tensor> computed = graphs_->run(call.microbatches[0], [&](const BatchContext& placed) {
     forget_microbatch();
     for (const Action& part : action.parts) execute(part, {{&placed, 1}, call.work, call.mode});
@@ -277,6 +291,7 @@ void Executor::run_graph(const Action& action, const Call& call) {
     if (statistics_.defined()) sums.push_back(take_statistics());
     return sums;
   });
+  inspector_ = inspector;
   result_ = computed[0];
   if (computed.size() > 1) statistics_ = before.defined() ? before + computed[1] : computed[1].clone();
 }
@@ -345,6 +360,15 @@ void Executor::weights_changed() {
   std::vector<bool> open = std::move(state_.open);
   state_ = stale_state(plan_);
   state_.open = std::move(open);
+}
+
+std::vector<const Parameter*> Executor::changed_copies() const {
+  std::vector<const Parameter*> changed;
+  for (const auto& store : weights_) {
+    const std::vector<const Parameter*> of_group = store->changed_copies();
+    changed.insert(changed.end(), of_group.begin(), of_group.end());
+  }
+  return changed;
 }
 
 void Executor::zero_gradient() {

@@ -6,6 +6,7 @@
 #include "titan/base/error.h"
 #include "titan/ops/differentiable.h"
 #include "titan/ops/tensor_checks.h"
+#include "titan/parallel/weight_store.h"
 
 namespace titan {
 

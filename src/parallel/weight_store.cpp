@@ -1,6 +1,7 @@
 #include "titan/parallel/weight_store.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
 
 #include <algorithm>
 #include <map>
@@ -206,6 +207,26 @@ void WeightStore::weights_changed() {
                         [](const Parameter* parameter) { return parameter->compute_copy_written; });
   scaled_ = false;
   for (Parameter* parameter : parameters_) parameter->compute_copy_written = false;
+}
+
+std::vector<const Parameter*> WeightStore::changed_copies() const {
+  std::vector<const Parameter*> changed;
+  if (!copied_ || !copies_.defined()) return changed;
+  // Compared as bytes: a NaN differs from itself.
+  const auto differ = [](const at::Tensor& copy, const at::Tensor& made) {
+    return !at::equal(copy.view({-1}).view(at::kByte), made.contiguous().view({-1}).view(at::kByte));
+  };
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = *parameters_[i];
+    if (gathered_in_float8(plan_, i)) {
+      const at::Tensor scale = parameter.float8_scale.value.to(parameter.master.device());
+      const at::Tensor made = casts_.cast(parameter.master, scale, Float8Format::e4m3, Float8Sides::data).data;
+      if (differ(parameter.float8_copy, made)) changed.push_back(&parameter);
+    } else if (differ(parameter.compute_copy, parameter.master.to(parameter.compute_copy.scalar_type()))) {
+      changed.push_back(&parameter);
+    }
+  }
+  return changed;
 }
 
 void WeightStore::unshard() {

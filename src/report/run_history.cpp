@@ -38,6 +38,12 @@ std::string spike_text(const nlohmann::json& line) {
   return fmt::format("spike: loss {:+.1f}σ, gradient norm {:+.1f}σ{}", loss, norm, skipped ? ", step skipped" : "");
 }
 
+std::string straggler_text(const nlohmann::json& line) {
+  const double ratio = number_of(line.value("ratio", nlohmann::json())).value_or(0);
+  return fmt::format("rank {} on {} is slow: {:.2f} times the median's compute time", line.value("rank", int64_t{0}),
+                     line.value("host", "?"), ratio);
+}
+
 std::string words_of(std::string_view key) {
   if (key == "grad_norm") return "gradient norm";
   std::string words(key);
@@ -61,6 +67,7 @@ void RunHistory::add(const nlohmann::json& line) {
   const int64_t step = line.at("step").get<int64_t>();
   if (line.contains("event")) {
     if (line["event"] == "spike") note(step, spike_text(line));
+    if (line["event"] == "straggler") note(step, straggler_text(line));
     if (line["event"] == "sample") note(step, "sample: " + line.value("prompt", "") + line.value("text", ""));
     return;
   }

@@ -60,6 +60,7 @@ void RunRecord::add(const ValidationReport& report) {
   if (prometheus_) prometheus_->add(report, wall_time());
 }
 
+void RunRecord::add(const StragglerReport& report) { add_line(json_line(report)); }
 void RunRecord::add(const SpikeReport& report) { add_line(json_line(report)); }
 void RunRecord::add(const SampleReport& report) { add_line(json_line(report)); }
 

@@ -176,6 +176,25 @@ std::string json_line(const SpikeReport& r) {
       .dump();
 }
 
+std::string sentence(const StragglerReport& r) {
+  std::string where = "host " + r.host;
+  if (r.megahertz) where += fmt::format(", {:.0f} MHz", *r.megahertz);
+  if (r.celsius) where += fmt::format(", {:.0f} °C", *r.celsius);
+  return fmt::format(
+      "rank {} ({}) has computed {:.2f} times as long as the median of {} ranks with the same work, for {} steps; all "
+      "ranks wait for it",
+      r.rank, where, r.ratio, r.ranks, r.steps);
+}
+
+std::string json_line(const StragglerReport& r) {
+  nlohmann::ordered_json line{{"step", r.step},  {"event", "straggler"},          {"rank", r.rank},
+                              {"host", r.host},  {"ratio", json_number(r.ratio)}, {"ranks", r.ranks},
+                              {"steps", r.steps}};
+  if (r.megahertz) line["megahertz"] = *r.megahertz;
+  if (r.celsius) line["celsius"] = *r.celsius;
+  return json_text(line);
+}
+
 std::string json_line(const SampleReport& r) {
   return json_text(
       nlohmann::ordered_json{{"step", r.step}, {"event", "sample"}, {"prompt", r.prompt}, {"text", r.text}});

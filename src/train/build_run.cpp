@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "attention_choice.h"
+#include "finding_exchange.h"
 #include "run_checkpoints.h"
 #include "run_memory.h"
 #include "run_reporter.h"
@@ -30,6 +31,7 @@
 #include "titan/train/run.h"
 #include "titan/train/run_folder.h"
 #include "titan/train/start_report.h"
+#include "titan/train/state_check.h"
 #include "titan/train/threads.h"
 #include "titan/train/validator.h"
 
@@ -346,7 +348,20 @@ void open_data(Run& run) {
 void open_checkpoints(Run& run) {
   if (!run.config.checkpoint.enable || run.world.fake) return;
   run.checkpoints = std::make_unique<RunCheckpoints>(run);
+}
+
+void open_checks(Run& run) {
+  run.findings = std::make_unique<FindingExchange>(run);
+  if (run.world.fake) return;
+  run.state_check = std::make_unique<StateCheck>(run);
+  if (const std::string line = run.state_check->describe(); !line.empty()) run.log.info(line);
+}
+
+/// What looks at weights and moments before a step changes them.
+void watch_changes(Run& run) {
   run.model.step_runner->before_change([&run] {
+    if (run.state_check) run.state_check->before_change();
+    if (!run.checkpoints) return;
     const auto start = std::chrono::steady_clock::now();
     run.checkpoints->before_change();
     run.reporter->exclude_since(start);
@@ -372,6 +387,8 @@ std::unique_ptr<Run> build_run(const JobConfig& config, const World& world, cons
   report_model(*run);
   open_data(*run);
   open_checkpoints(*run);
+  open_checks(*run);
+  watch_changes(*run);
   return run;
 }
 

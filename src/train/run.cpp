@@ -3,6 +3,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "finding_exchange.h"
 #include "run_checkpoints.h"
 #include "run_memory.h"
 #include "run_reporter.h"
@@ -10,6 +11,7 @@
 #include "titan/job/job.h"
 #include "titan/stream/chunk_stream.h"
 #include "titan/train/run_folder.h"
+#include "titan/train/state_check.h"
 #include "titan/train/validator.h"
 
 namespace titan {

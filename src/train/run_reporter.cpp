@@ -158,6 +158,12 @@ void RunReporter::add(const ValidationReport& report) {
   record(report);
 }
 
+void RunReporter::add(const StragglerReport& report) {
+  const std::lock_guard lock(mutex_);
+  run_.log.shared_warning(sentence(report));
+  record(report);
+}
+
 void RunReporter::add(const SampleReport& report) {
   run_.log.info("sample after step {}: {}", report.step, printable_lines(report.prompt + report.text));
   record(report);
@@ -171,6 +177,9 @@ Requests RunReporter::read_next() {
   flush();  // waits for nothing: the ranks' comparison was enqueued before this step's work, which has ended
   const bool is_first = read.step == first_step_;
   if (is_first) use_training_timeouts(run_);
+  std::string cause;
+  if (explain_ && is_non_finite(values) && (aborts_run(values) || is_one_too_many()))
+    cause = explain_(read.step, values);
   {
     const std::lock_guard lock(mutex_);
     if (is_closed_) {  // another thread is ending the process
@@ -178,7 +187,7 @@ Requests RunReporter::read_next() {
       return {};
     }
     meter_->add_step(read.data_wait_seconds, values.skipped);
-    judge(read, values);
+    judge(read, values, cause);
     unreported_.reset();
     if (is_due(read.step)) {
       pending_.push_back(report_of(read, values, meter_->report(read.step, read.learning_rate, values, read.counters)));
@@ -253,10 +262,17 @@ bool RunReporter::aborts_run(const StepValues& values) const {
   return is_non_finite(values) && run_.config.training.non_finite == "abort";
 }
 
+bool RunReporter::is_one_too_many() const {
+  const int64_t most = run_.config.training.max_skipped_steps;
+  return most > 0 && non_finite_in_a_row_ + 1 >= most;
+}
+
 // With a loss that stays NaN the run would spend its remaining steps on nothing.
 void RunReporter::count_non_finite(const EnqueuedStep& read, const std::string& what) {
+  const bool ends = is_one_too_many();
+  ++non_finite_in_a_row_;
+  if (!ends) return;
   const int64_t most = run_.config.training.max_skipped_steps;
-  if (++non_finite_in_a_row_ < most || most == 0) return;
   throw Error(ExitCode::non_finite,
               fmt::format("{}; so were the {} steps before it, and training.max_skipped_steps = {} ends the run; "
                           "try a lower optimizer.lr or a longer lr_scheduler.warmup_steps, from a checkpoint of step "
@@ -264,15 +280,16 @@ void RunReporter::count_non_finite(const EnqueuedStep& read, const std::string& 
                           what, most - 1, most, read.step - most));
 }
 
-void RunReporter::judge(const EnqueuedStep& read, const StepValues& values) {
+void RunReporter::judge(const EnqueuedStep& read, const StepValues& values, const std::string& cause) {
   if (!is_non_finite(values)) non_finite_in_a_row_ = 0;
   if (is_non_finite(values)) {
     // With the optimizer in backward, each unit is checked separately: those with finite gradients were updated.
     const std::string_view changed = run_.config.optimizer.early_step_in_backward
                                          ? "the units whose own gradients are not were left unchanged"
                                          : "no weight was changed";
-    const std::string what = fmt::format("step {}: loss {} and gradient norm {} are not finite; {}", read.step,
-                                         shown(values.loss), shown(values.grad_norm), changed);
+    const std::string what =
+        fmt::format("step {}: loss {} and gradient norm {} are not finite; {}{}{}", read.step, shown(values.loss),
+                    shown(values.grad_norm), changed, cause.empty() ? "" : "; ", cause);
     if (aborts_run(values)) {
       throw Error(ExitCode::non_finite, what +
                                             "; try a lower optimizer.lr, a longer lr_scheduler.warmup_steps, or "

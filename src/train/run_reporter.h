@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -44,6 +45,12 @@ class RunReporter {
   Requests catch_up();
   void add(const ValidationReport& report);
   void add(const SampleReport& report);
+  void add(const StragglerReport& report);
+  /// From now on asked why a step that ends the run is not finite: on all ranks, before the run ends. Its answer is
+  /// part of the message.
+  void explain_non_finite(std::function<std::string(int64_t step, const StepValues& values)> explain) {
+    explain_ = std::move(explain);
+  }
   /// Steps that the run has skipped, over all its starts; complete after catch_up().
   int64_t skipped_steps() const { return meter_->skipped_steps(); }
   /// Excludes the time since `start` from training time.
@@ -77,9 +84,11 @@ class RunReporter {
   /// Completes the pending reports; waits for their comparisons.
   void flush();
   void report(PendingReport& made, bool compared);
-  /// Warns of a skipped step or a spike; throws Error(non_finite).
-  void judge(const EnqueuedStep& read, const StepValues& values);
+  /// Warns of a skipped step or a spike; throws Error(non_finite), with `cause` in the message.
+  void judge(const EnqueuedStep& read, const StepValues& values, const std::string& cause = {});
   bool aborts_run(const StepValues& values) const;
+  /// True if training.max_skipped_steps in a row are reached with one more.
+  bool is_one_too_many() const;
   /// Throws Error(non_finite) after training.max_skipped_steps such steps in a row.
   void count_non_finite(const EnqueuedStep& read, const std::string& what);
   template <class Report>
@@ -94,6 +103,7 @@ class RunReporter {
   StatusDisplay status_;
   int64_t allocation_retries_ = 0;  // reported so far
   int64_t non_finite_in_a_row_ = 0;
+  std::function<std::string(int64_t, const StepValues&)> explain_;  // empty: nobody knows
   std::deque<EnqueuedStep> enqueued_;
   std::deque<PendingReport> pending_;
   std::optional<EnqueuedStep> unreported_;  // the last one read, when it was not due

@@ -5,6 +5,7 @@
 #include "run_reporter.h"
 #include "titan/base/text.h"
 #include "titan/plan/plan.h"
+#include "titan/train/state_check.h"
 #include "titan/train/traffic_check.h"
 #include "titan/train/validator.h"
 
@@ -76,9 +77,16 @@ std::unique_ptr<DebugDump> StepObservers::dump_of(int64_t step, std::span<const 
   return dump;
 }
 
-// The start, a dump and a validation leave gathered weights, which the next step need not gather.
+bool StepObservers::watches_host(int64_t step) const {
+  if (!run_.config.debug.sync_check || step == first_step_ || dump_) return false;
+  return !run_.state_check || !run_.state_check->is_under_way();
+}
+
+// The start, a dump, a replay and a validation leave gathered weights, which the next step need not gather.
 bool StepObservers::checks_traffic(int64_t step) const {
+  const int64_t replay_steps = run_.config.debug.replay_steps;
   if (traffic_is_known_ || dump_ || !run_.world.is_distributed()) return false;
+  if (replay_steps > 0 && step % replay_steps == 0) return false;
   return step > first_step_ && !(run_.validator && run_.validator->due(step - 1));
 }
 

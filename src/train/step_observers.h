@@ -21,8 +21,8 @@ class StepObservers {
   /// Before `step` is enqueued. Returns the dump that receives its results; null: none is due.
   DebugDump* begin_work(int64_t step, std::span<const BatchContext> microbatches);
   /// Whether the host must not wait in `step` (HostWaitCheck). Exempt are the first step, in which libraries
-  /// initialise, and steps that are dumped.
-  bool watches_host(int64_t step) const { return run_.config.debug.sync_check && step > first_step_ && !dump_; }
+  /// initialise, steps that are dumped, and those in which weights and moments are hashed.
+  bool watches_host(int64_t step) const;
   /// After `step` was enqueued.
   void end_work(int64_t step);
   /// `made`: there was data for the step.

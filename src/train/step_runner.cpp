@@ -76,6 +76,29 @@ StepOutcome StepRunner::run(std::span<const BatchContext> microbatches, int64_t 
   return outcome;
 }
 
+namespace {
+
+/// The work of a step that changes nothing.
+class NoStep : public StepWork {
+ public:
+  explicit NoStep(const at::Device& device) : scalar_(at::zeros({}, at::TensorOptions(device).dtype(at::kFloat))) {}
+  std::vector<at::Tensor*> applied_scalars() override { return {&scalar_}; }
+
+ private:
+  at::Tensor scalar_;
+};
+
+}  // namespace
+
+at::Tensor StepRunner::replay(const BatchContext& microbatch, const Executor::Observer& observer) {
+  NoStep nothing(microbatch.tokens.device());
+  const at::Tensor loss =
+      executor_.run(executor_.program(ProgramKind::last_pass), microbatches_of(microbatch), nothing, observer);
+  executor_.run(executor_.program(ProgramKind::update), {}, nothing, observer);
+  executor_.take_statistics();
+  return loss;
+}
+
 void StepRunner::guard_with(SpikeGuard* guard) {
   TITAN_CHECK(!guard || !guard->skips() || !steps_in_backward());
   guard_ = guard;

@@ -1,12 +1,16 @@
 // The training loop: next batch, step, report, save, validate, sample, until the last step or a request to stop.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "non_finite_search.h"
+#include "replay_check.h"
 #include "run_checkpoints.h"
 #include "run_memory.h"
 #include "run_reporter.h"
 #include "step_observers.h"
 #include "stop_vote.h"
+#include "straggler_watch.h"
 #include "titan/base/final_message.h"
 #include "titan/base/stop_signals.h"
 #include "titan/distributed/own_device.h"
@@ -15,6 +19,7 @@
 #include "titan/train/host_wait_check.h"
 #include "titan/train/run.h"
 #include "titan/train/run_folder.h"
+#include "titan/train/state_check.h"
 #include "titan/train/validator.h"
 
 namespace titan {
@@ -25,7 +30,8 @@ constexpr std::chrono::milliseconds kLastLinesLimit{1000};
 
 class Trainer {
  public:
-  explicit Trainer(Run& run) : run_(run), steps_(run.config.training.steps) {}
+  explicit Trainer(Run& run)
+      : run_(run), steps_(run.config.training.steps), search_(run), replays_(run), stragglers_(run) {}
 
   ExitCode run() {
     if (run_.checkpoints && run_.config.checkpoint.create_seed_checkpoint) {
@@ -39,7 +45,9 @@ class Trainer {
     next_batch_ = run_.data.stream->next(leaves_first_wait());
     run_.reporter->begin(start, next_batch_ ? &*next_batch_ : nullptr);
     observers_.emplace(run_, position_.step + 1);
+    if (run_.state_check) run_.state_check->begin(position_.step);
     RunReporter& reporter = *run_.reporter;
+    reporter.explain_non_finite([this](int64_t step, const StepValues& values) { return explain(step, values); });
     const FinalMessagePart last_lines(run_.world.final_message, on_own_device([&] { reporter.report_last_lines(); }));
     try {
       train();
@@ -71,6 +79,7 @@ class Trainer {
         return;
       }
       if (run_.checkpoints && !run_.config.checkpoint.load_only) StopSignals::allow_for_saving();
+      check_when_due();
       save_when_due();
       validate_when_due();
       sample_when_due();
@@ -122,17 +131,20 @@ class Trainer {
     const std::vector<BatchContext> microbatches =
         to_device(batch, run_.model.description.block_causal, run_.device.device, run_.share);
     const double rate = run_.model.schedule.rate(step);
+    if (replays_.is_due(step)) replays_.check(step, microbatches[0]);
     DebugDump* dump = observers_->begin_work(step, microbatches);
     HostWaitCheck host_waits(run_.device.device, observers_->watches_host(step));
     const StepOutcome outcome = run_.model.step_runner->run(microbatches, step, rate, own_requests(), dump);
     host_waits.finish();
     observers_->end_work(step);
+    stragglers_.after_step(step);
 
     if (batch.counters.invalid_utf8 > 0 && !said_invalid_utf8_) {
       said_invalid_utf8_ = true;
       run_.log.warning("the corpus holds malformed UTF-8; each such sequence is read as U+FFFD and counted");
     }
     batch.counters += earlier_counters_;
+    search_.remember({step, microbatches, position_.data, batch.state});
     position_ = {.step = step,
                  .tokens = position_.tokens + run_.data.tokens_per_step,
                  .data = batch.state,
@@ -144,6 +156,13 @@ class Trainer {
     return true;
   }
 
+  /// Why `step` is not finite, for the message that ends the run.
+  std::string explain(int64_t step, const StepValues& values) {
+    if (run_.world.fake) return {};
+    run_.state_check->explain(step);
+    return search_.explain(step, std::isfinite(values.own_loss));
+  }
+
   /// Requests of this rank's signals and clock; they reach all ranks with the step's sums.
   Requests own_requests() const {
     const bool asked = StopSignals::take_save_request();
@@ -152,6 +171,15 @@ class Trainer {
           "SIGUSR2 asks for a checkpoint, and this run saves none (checkpoint.enable, checkpoint.load_only)");
     }
     return {StopSignals::received() != 0, asked || (run_.checkpoints && run_.checkpoints->clock_asks())};
+  }
+
+  /// A state is saved only after it was checked.
+  void check_when_due() {
+    if (!run_.state_check) return;
+    const bool saves =
+        run_.checkpoints && run_.checkpoints->is_due(position_.step, position_.step == steps_, requests_.save);
+    if (saves) requests_ |= run_.reporter->catch_up();
+    run_.state_check->after_step(position_.step, saves);
   }
 
   void save_when_due() {
@@ -202,11 +230,15 @@ class Trainer {
 
   ExitCode finish() {
     run_.reporter->report_skipped(position_.counters.data);
+    if (run_.state_check && !run_.state_check->cost().empty()) run_.log.info(run_.state_check->cost());
     position_.counters.skipped_steps = run_.reporter->skipped_steps();
     const bool is_over = position_.step >= steps_;
     const bool stopped = requests_.stop && !is_over;
     if (run_.folder) run_.folder->keep();
     RunCheckpoints* checkpoints = run_.checkpoints.get();
+    if (checkpoints && !is_over && !run_.config.checkpoint.load_only && run_.state_check) {
+      run_.state_check->after_step(position_.step, /*saves=*/true);
+    }
     const bool saved = checkpoints && !is_over && checkpoints->save_before_end(position_);
     if (checkpoints) stopped ? checkpoints->stop() : checkpoints->finish();
     if (stopped) {
@@ -230,6 +262,9 @@ class Trainer {
   bool said_invalid_utf8_ = false;
   std::optional<StepBatch> next_batch_;  // the first of this process; read early for the start report
   std::optional<StepObservers> observers_;
+  NonFiniteSearch search_;
+  ReplayCheck replays_;
+  StragglerWatch stragglers_;
 };
 
 }  // namespace

@@ -118,6 +118,15 @@ TEST(DeviceProblems, HostWaitsThatAGpusStepsHaveByDesignContradictTheirCheck) {
   EXPECT_EQ(problems_on(cpu(), offload + early), "");
 }
 
+TEST(DeviceProblems, ReplaysOnAGpuNeedOperationsThatRepeatTheirBits) {
+  const std::string replay = "[debug]\nreplay_steps = 50\n";
+  EXPECT_EQ(problems_on(kH100, replay),
+            "job.toml:2:16: debug.replay_steps = 50 compares bits, which some operations on a GPU do not repeat; set "
+            "debug.deterministic = true, or debug.replay_steps = 0\n");
+  EXPECT_EQ(problems_on(kH100, replay + "deterministic = true\n"), "");
+  EXPECT_EQ(problems_on(cpu(), replay), "");
+}
+
 TEST(DeviceProblems, AsynchronousTensorParallelismStaysWithinAHost) {
   const std::string async = "[parallelism]\nenable_async_tensor_parallel = true\ntensor_parallel_degree = 4\n";
   DeviceFacts facts = kH100;

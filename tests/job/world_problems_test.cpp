@@ -28,6 +28,20 @@ TEST(WorldProblems, ASeedCheckpointIsThatOfASingleProcess) {
             "processes; start a single one; runs of any layout can begin from what it saves\n");
 }
 
+TEST(WorldProblems, ReplaysBetweenNeighboursNeedRanksThatReadDifferentSamples) {
+  const std::vector<std::string> neighbours{"--debug.replay_steps=5", "--debug.replay_on_neighbours"};
+  EXPECT_EQ(problems_of(2, neighbours), "");
+  std::vector<std::string> tensor = neighbours;
+  tensor.emplace_back("--parallelism.tensor_parallel_degree=2");
+  EXPECT_EQ(
+      problems_of(2, tensor),
+      "command line: --debug.replay_on_neighbours: debug.replay_on_neighbours = true, but no two ranks read "
+      "different samples in this layout; set it to false: debug.replay_steps alone compares each rank with itself; "
+      "or give parallelism.data_parallel_shard_degree or data_parallel_replicate_degree two ranks\n");
+  EXPECT_EQ(problems_of(4, tensor), "");
+  EXPECT_EQ(problems_of(2, {"--debug.replay_steps=5", "--parallelism.tensor_parallel_degree=2"}), "");
+}
+
 TEST(WorldProblems, ADryRunHasAsManyRanksAsItSays) {
   EXPECT_EQ(
       problems_of(1, {"--parallelism.pipeline_parallel_degree=4", "--comm.mode=fake_backend", "--comm.world_size=4"}),

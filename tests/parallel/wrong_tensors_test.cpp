@@ -5,6 +5,7 @@
 #include "support/model.h"
 #include "titan/parallel/assembly.h"
 #include "titan/parallel/matrix_exchange.h"
+#include "titan/parallel/state_hash.h"
 
 namespace titan {
 namespace {
@@ -117,6 +118,15 @@ std::vector<WrongCall> calls_of_the_executor() {
 
 std::vector<WrongCall> calls_of_copies() {
   return {
+      {"states_of",
+       "a transposed matrix",
+       [](F&) {
+         const at::Tensor tensor = fp32({2, 3}).t();
+         states_of(std::span(&tensor, 1));
+       },
+       {"Float [3, 2]"}},
+      {"state_by_operations", "nothing", [](F&) { state_by_operations({}); }, {"undefined"}},
+      {"state_by_operations", "numbers of eight bytes", [](F&) { state_by_operations(int64({3})); }, {"Long [3]"}},
       {"gather_logical",
        "a shard of another shape",
        [](F& f) { gather_logical(f.norm(), fp32({23}), nullptr, at::kCPU); },

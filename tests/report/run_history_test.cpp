@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "titan/base/error.h"
+#include "titan/report/step_report.h"
 
 namespace titan {
 namespace {
@@ -82,6 +83,14 @@ TEST(RunHistory, SpikesAndValuesThatAreNotFiniteAreEvents) {
   EXPECT_EQ(texts(history), (std::vector<std::string>{"3: spike: loss +7.2σ, gradient norm -0.5σ, step skipped",
                                                       "3: loss is not finite", "3: gradient norm is not finite"}));
   EXPECT_TRUE(std::isnan(history.newest("loss").value()));
+}
+
+TEST(RunHistory, ASlowRankIsAnEvent) {
+  RunHistory history;
+  history.add_line(
+      json_line(StragglerReport{.step = 24, .rank = 3, .ratio = 1.312, .ranks = 8, .steps = 20, .host = "node7"}));
+  EXPECT_EQ(texts(history),
+            (std::vector<std::string>{"24: rank 3 on node7 is slow: 1.31 times the median's compute time"}));
 }
 
 TEST(RunHistory, StepsInARowThatAreNotFiniteAreOneEvent) {

@@ -169,6 +169,21 @@ TEST(JsonLine, NumbersThatAreNotFiniteBecomeWordsAndTheLineStaysJson) {
   EXPECT_EQ(nlohmann::json::parse(json_line(ValidationReport{1, NAN, 1, 1, 1}))["validation_loss"], "nan");
 }
 
+TEST(StragglerReport, SaysWhereTheRankIsAndWhatTheSystemReports) {
+  StragglerReport report{.step = 24, .rank = 5, .ratio = 1.312, .ranks = 8, .steps = 20, .host = "node7"};
+  EXPECT_EQ(sentence(report),
+            "rank 5 (host node7) has computed 1.31 times as long as the median of 8 ranks with the same work, for 20 "
+            "steps; all ranks wait for it");
+  EXPECT_FALSE(nlohmann::json::parse(json_line(report)).contains("celsius"));
+  report.megahertz = 1200, report.celsius = 94;
+  EXPECT_TRUE(sentence(report).starts_with("rank 5 (host node7, 1200 MHz, 94 °C) has computed"));
+  const nlohmann::json line = nlohmann::json::parse(json_line(report));
+  EXPECT_EQ(line["event"], "straggler");
+  EXPECT_EQ(line["step"], 24);
+  EXPECT_EQ(line["megahertz"], 1200);
+  EXPECT_EQ(line["host"], "node7");
+}
+
 std::vector<std::string> tags_of(const std::vector<TaggedValue>& values) {
   std::vector<std::string> tags;
   for (const TaggedValue& value : values) tags.push_back(value.tag);

@@ -19,9 +19,12 @@ struct WrongFixture {
 
   DebugDump dump() { return {{}, microbatches}; }
   void step(std::span<const BatchContext> batches) {
+    with_runner([&](StepRunner& runner) { runner.run(batches, 1, 0.1); });
+  }
+  void with_runner(const std::function<void(StepRunner&)>& act) {
     AdamOptimizer optimizer({}, {}, optimizer_options());
     StepRunner runner(*small.executor, optimizer, std::vector<std::vector<Parameter*>>(small.plan.groups.size()), 1.0);
-    runner.run(batches, 1, 0.1);
+    act(runner);
   }
 
   SmallModel small;
@@ -62,6 +65,13 @@ std::vector<WrongCall> wrong_calls() {
        [](F& f) {
          f.microbatches[0].labels = int64({2, 12});
          f.step(f.microbatches);
+       },
+       {"[2, 12]", "[2, 13]"}},
+      {"replay",
+       "a label too few",
+       [](F& f) {
+         f.microbatches[0].labels = int64({2, 12});
+         f.with_runner([&](StepRunner& runner) { runner.replay(f.microbatches[0]); });
        },
        {"[2, 12]", "[2, 13]"}},
   };

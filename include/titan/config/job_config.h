@@ -58,6 +58,7 @@ struct MetricsSection {
   std::string sample_prompt;
   int64_t sample_tokens{};
   double sample_temperature{};
+  double straggler_ratio{};  ///< of a rank's compute time to that of the others; 0: ranks are not compared
 };
 
 /// Values that replace the flavor's; 0 keeps the flavor's.
@@ -280,6 +281,9 @@ struct DebugSection {
   bool sync_check{};
   bool groups_of_one{};
   bool share_gpu{};
+  int64_t replica_check_steps{};  ///< period of the checks of weights and moments (train/state_check.h); 0: none
+  int64_t replay_steps{};         ///< period of replays of a microbatch; 0: none
+  bool replay_on_neighbours{};    ///< data-parallel ranks replay one microbatch, and compare
 };
 
 /// One `[[data.mixture]]` table: a source and its share of the tokens.

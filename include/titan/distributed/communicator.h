@@ -42,6 +42,11 @@ struct Message {
 
 class CollectiveTrace;
 
+/// Host seconds that a rank has spent in collectives: starting them and waiting for them.
+struct CollectiveTime {
+  double seconds = 0;
+};
+
 class Communicator {
  public:
   Communicator(std::string name, int64_t rank, int64_t size) : name_(std::move(name)), rank_(rank), size_(size) {}
@@ -83,6 +88,8 @@ class Communicator {
 
   /// Records every later call in `trace`; null stops recording.
   void record_in(std::shared_ptr<CollectiveTrace> trace) { trace_ = std::move(trace); }
+  /// Adds the time of every later call and wait to `time`, which belongs to the calling thread.
+  void time_in(std::shared_ptr<CollectiveTime> time) { time_ = std::move(time); }
 
   const TrafficTable& traffic() const { return traffic_; }
   void reset_traffic() { traffic_ = {}; }
@@ -104,6 +111,7 @@ class Communicator {
   int64_t size_;
   TrafficTable traffic_{};
   std::shared_ptr<CollectiveTrace> trace_;
+  std::shared_ptr<CollectiveTime> time_;
 };
 
 /// A communicator of one process that plays rank `rank` of `size`: shapes and memory are real, nothing is sent. What

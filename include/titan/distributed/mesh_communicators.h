@@ -64,6 +64,8 @@ struct MeshCommunicators {
   std::shared_ptr<Communicator> world;
   /// Of weight groups that are sharded or replicated over other axes, by name (weight_communicators in plan/plan.h).
   std::map<std::string, std::shared_ptr<Communicator>, std::less<>> of_weights;
+  /// What this rank has spent in calls of all of them.
+  std::shared_ptr<CollectiveTime> time = std::make_shared<CollectiveTime>();
   /// Collective over `tensor`: allocates peer memory of `capacity` bytes per rank. Empty where the device has none.
   std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> make_peer_memory;
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "titan/model/model.h"
+#include "titan/parallel/compute_clock.h"
 #include "titan/parallel/stage_messages.h"
 #include "titan/parallel/unit_runner.h"
 #include "titan/parallel/weight_store.h"
@@ -50,6 +51,9 @@ struct ExecutorOptions {
   std::shared_ptr<HostOffload> activation_offload = nullptr;
   std::shared_ptr<HostOffload> weight_offload = nullptr;
   std::shared_ptr<Communicator> pipeline = nullptr;  // the ranks of the axis pp
+  // Where units compute, and what their collectives take.
+  c10::Device device = at::kCPU;
+  std::shared_ptr<const CollectiveTime> collectives = nullptr;
 };
 
 class Executor {
@@ -70,6 +74,10 @@ class Executor {
   /// that this rank computed (fp64), undefined if none.
   at::Tensor run(const Program& program, std::span<const BatchContext> microbatches, StepWork& work,
                  const Observer& observer = {});
+  /// From now on called with what each forward hands on and with the input gradients of each backward, as far as they
+  /// are defined and not computed in a recorded microbatch; empty: off.
+  using Inspector = std::function<void(const Action&, std::span<const at::Tensor>)>;
+  void inspect_with(Inspector inspector) { inspector_ = std::move(inspector); }
   /// Runs the evaluation program. UnitMode::evaluate: the loss, 0 on ranks without the model's last stage.
   /// UnitMode::logits: the logits, undefined on those ranks.
   at::Tensor infer(const BatchContext& batch, UnitMode mode);
@@ -95,6 +103,10 @@ class Executor {
   std::string position() const;
   /// Later work is not part of the last unit that ran.
   void forget_position() { position_.reset(); }
+  /// Seconds that units have computed in training since the last call, without waits for other ranks (ComputeClock).
+  double take_compute_seconds() { return clock_.take(); }
+  /// WeightStore::changed_copies of all groups.
+  std::vector<const Parameter*> changed_copies() const;
 
  private:
   /// Arguments shared by the instructions of one call of `run`.
@@ -149,6 +161,8 @@ class Executor {
   std::optional<Action> position_;
   int64_t live_ = 0;
   int64_t most_live_ = 0;
+  Inspector inspector_;  // empty: off
+  ComputeClock clock_;
 };
 
 }  // namespace titan

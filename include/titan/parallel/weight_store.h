@@ -102,6 +102,9 @@ class WeightStore {
   /// Call after the masters were written (initialisation, load, optimizer): their compute copies are stale, unless the
   /// optimizer updated them too.
   void weights_changed();
+  /// The parameters whose compute copy is not what REFRESH makes of the master: their bits have changed since. None
+  /// while the copies are stale. Waits for the device.
+  std::vector<const Parameter*> changed_copies() const;
 
  private:
   /// The same for stores with the same communicators.

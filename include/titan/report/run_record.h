@@ -87,6 +87,7 @@ class RunRecord {
   void add(const ValidationReport& report);
   void add(const SpikeReport& report);
   void add(const SampleReport& report);
+  void add(const StragglerReport& report);
   /// The run ends, finally or to be resumed later. If this is not called, the destructor records an error.
   void finish(CompletionStatus status);
   ~RunRecord();

@@ -21,10 +21,12 @@
 
 namespace titan {
 
+class FindingExchange;
 class RunCheckpoints;
 class RunFolder;
 class RunMemory;
 class RunReporter;
+class StateCheck;
 class Validator;
 
 struct Run {
@@ -68,6 +70,8 @@ struct Run {
   Model model;
   std::unique_ptr<Validator> validator;         // null: off
   std::unique_ptr<RunCheckpoints> checkpoints;  // null: off
+  std::unique_ptr<FindingExchange> findings;
+  std::unique_ptr<StateCheck> state_check;  // null: a dry run
   std::unique_ptr<RunReporter> reporter;
 };
 

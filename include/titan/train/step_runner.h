@@ -77,6 +77,10 @@ class StepRunner : private StepWork {
   /// instruction.
   StepOutcome run(std::span<const BatchContext> microbatches, int64_t step, double rate, Requests requests = {},
                   DebugDump* dump = nullptr, const Executor::Observer& observer = {});
+  /// Runs forward and backward of a microbatch between two steps, with all communication between ranks, and drops the
+  /// gradients: no weight and no moment changes. Returns the loss of this rank's tokens (fp64), undefined without a
+  /// head.
+  at::Tensor replay(const BatchContext& microbatch, const Executor::Observer& observer = {});
 
  private:
   /// Of the step that runs.

@@ -1,0 +1,47 @@
+// Which ranks have wrong weights or moments, from what all of them report: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace titan {
+
+/// A weight or a moment of a rank: "exp_avg of layers.0.attention.wq.weight".
+struct StateName {
+  std::string parameter;
+  std::string state;  // "weight", or the moment's name
+
+  std::string words() const { return state == "weight" ? parameter : state + " of " + parameter; }
+  bool operator==(const StateName&) const = default;
+};
+
+/// What one rank reports.
+struct RankFindings {
+  struct Hashed {
+    StateName name;
+    std::string shard;  // which part of the whole tensor; ranks with the same part are replicas
+    int64_t hash = 0;
+  };
+  int64_t rank = 0;
+  std::string host;
+  std::vector<Hashed> unequal;     // replicas have other bits
+  std::vector<StateName> changed;  // its own have changed since the optimizer wrote them
+  int64_t left_out = 0;            // findings beyond those
+};
+
+nlohmann::json to_json(const RankFindings& findings);
+/// Throws nlohmann's exceptions.
+RankFindings rank_findings_from_json(const nlohmann::json& json);
+
+struct Disagreement {
+  std::vector<int64_t> ranks;  // that are at fault, or among whom the one at fault is; ascending
+  std::string text;            // without step
+};
+/// A rank whose own bits have changed names itself. Among replicas the most frequent bits are taken for right; if two
+/// are equally frequent, all replicas are named.
+Disagreement judge(std::span<const RankFindings> ranks);
+
+}  // namespace titan
