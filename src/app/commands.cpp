@@ -23,9 +23,9 @@
 namespace titan {
 std::span<const NamedCommand> commands_with_tensors() {
   static constexpr NamedCommand kAll[] = {
-      {"train", run_train},     {"launch", run_launch},     {"ranks", run_ranks},
-      {"convert", run_convert}, {"generate", run_generate}, {"evaluate", run_evaluate},
-      {"profile", run_profile}, {"report", run_report},     {"--version", run_version}};
+      {"train", run_train},     {"launch", run_launch},     {"ranks", run_ranks},       {"restart", run_restart},
+      {"convert", run_convert}, {"generate", run_generate}, {"evaluate", run_evaluate}, {"profile", run_profile},
+      {"report", run_report},   {"--version", run_version}};
   return kAll;
 }
 

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -8,12 +10,14 @@
 #include "titan/app/commands.h"
 #include "titan/app/program.h"
 #include "titan/base/error.h"
+#include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/cli/options.h"
 #include "titan/config/load.h"
 #include "titan/job/checks.h"
 #include "titan/job/device_problems.h"
 #include "titan/tools/launch.h"
+#include "titan/tools/supervise.h"
 
 namespace titan {
 namespace {
@@ -38,6 +42,14 @@ std::set<int64_t> ranks_in(const std::string& text, int64_t ranks) {
   return chosen;
 }
 
+/// Other commands have no checkpoints from which they could resume.
+void expect_training(const LaunchOptions& options) {
+  for (const char* name : {"generate", "evaluate", "ranks"}) {
+    if (options.rest.empty() || options.rest[0] != name) continue;
+    throw Error(ExitCode::bad_config, fmt::format("launch: --restarts is for training; leave it out for {}", name));
+  }
+}
+
 }  // namespace
 
 int run_launch(const Schema& schema, std::span<const std::string> arguments) {
@@ -48,6 +60,7 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   request.program = std::filesystem::read_symlink("/proc/self/exe");
   request.arguments = options->rest;
   request.shown_ranks = ranks_in(options->log_rank, options->ranks);
+  if (options->restarts > 0) expect_training(*options);
   if (!request.arguments.empty() && (request.arguments[0] == "generate" || request.arguments[0] == "evaluate")) {
     // These two take a checkpoint and no config, so there is neither a job to check nor a dump folder.
     request.output_folder = "outputs/logs";
@@ -64,6 +77,7 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   std::vector<ConfigCheck> checks = job_checks();
   if (trains) {
     checks.push_back(world_check(options->ranks));
+    if (options->restarts > 0) checks.emplace_back(restart_problems);
     // With what the config states of the device: the launcher opens no GPU, and each rank checks its own.
     checks.push_back([](const JobConfig& config, const Origins& origins) {
       return device_problems(config, origins, stated_facts(config));
@@ -86,7 +100,14 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   const bool goes_back =
       checkpoint.load_step >= 0 || std::find(left_out.begin(), left_out.end(), "train_state") != left_out.end();
   if (goes_back) request.how_to_resume = "rank 0 says above how to resume";
-  return launch_ranks(request);
+  if (options->restarts == 0) return launch_ranks(request);
+  return launch_with_restarts(
+      request, {.folder = loaded.config.job.dump_folder,
+                .checkpoints = std::filesystem::path(loaded.config.job.dump_folder) / checkpoint.folder,
+                .supervisor = fmt::format("titan_train launch on {}, process {}, since {}", host_name(), ::getpid(),
+                                          local_time(wall_time())),
+                .restarts = options->restarts,
+                .host = host_name()});
 }
 
 }  // namespace titan

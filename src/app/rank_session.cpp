@@ -111,6 +111,9 @@ void RankSession::fail() {
   if (!joined_ || !joined_->watcher) return;
   const Failure failure = describe_failure(failure_);
   if (failure.code == ExitCode::peer_failure) write_trace();
+  if (failure.code != ExitCode::peer_failure) {
+    note_failed_rank({launch_.rank, host_name(), static_cast<int>(failure.code), failure.text});
+  }
   rank_zero_reports_ = joined_->watcher->fail(static_cast<int>(failure.code), failure.text);
 }
 
@@ -192,6 +195,8 @@ Rendezvous RankSession::rendezvous() {
             launch_.rendezvous.host);
   auto peer_failed = [this](const std::string& text, bool aloud) {
     write_trace();
+    if (const std::optional<NamedRank> named = rank_named_in(text))
+      note_failed_rank({named->rank, named->host, 0, text});
     log_.silence_other_threads();
     log_.status({});
     if (!aloud) return log_.info(text);
@@ -232,6 +237,18 @@ void RankSession::prepare_nccl() const {
   }
   const bool one_gpu_visible = visible_gpus(config_.training.device).size() == 1;
   set_where_unset(nccl_environment(config_.comm.trace_buf_size, prefix, one_gpu_visible));
+}
+
+void RankSession::note_failures_in(const std::filesystem::path& folder) {
+  const std::lock_guard lock(mutex_);
+  failures_folder_ = folder;
+}
+
+void RankSession::note_failed_rank(FailedRank failed) {
+  const std::lock_guard lock(mutex_);
+  if (failures_folder_.empty()) return;
+  failed.time = wall_time();
+  note_failure(failures_folder_, failed);
 }
 
 void RankSession::write_trace() {

@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -8,6 +9,7 @@
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/final_message.h"
+#include "titan/base/process.h"
 #include "titan/base/stop_signals.h"
 #include "titan/cli/facts.h"
 #include "titan/config/dump.h"
@@ -53,6 +55,12 @@ void save_config(const Schema& schema, const JobConfig& config) {
   });
 }
 
+/// Whether a supervisor started this process after a failure: titan_train launch or scripts/titan.sbatch.
+bool follows_failure() {
+  const char* const value = std::getenv("TITAN_RESTARTED");
+  return value && *value;
+}
+
 /// Rank 0 reports the memory per rank; the other ranks print nothing.
 int estimate_memory(const JobConfig& config) {
   const Launch launch = detect_launch(config);
@@ -87,9 +95,16 @@ int run_train(const Schema& schema, std::span<const std::string> arguments) {
   std::unique_ptr<Run> run;
   ExitCode code = ExitCode::success;
   try {
+    StartTimes times{.meeting = wall_time()};
     const World& world = session.join();
+    times.met = wall_time();
+    times.follows_failure = follows_failure();
     show_config(log, schema, loaded, located, world);
     run = build_run(config, world, log);
+    // Not earlier: now the folder is this run's own.
+    session.note_failures_in(config.job.dump_folder);
+    times.built = wall_time();
+    run->start = times;
     if (config.job.save_config_file && world.rank == 0) save_config(schema, config);
     code = train(*run);
   } catch (...) {

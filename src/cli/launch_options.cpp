@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <ostream>
 
 #include "titan/base/error.h"
@@ -15,6 +16,17 @@ namespace {
 
 // More than the cores of a host: a typo must not start so many processes that the host stands still.
 constexpr int64_t kMostRanksOfHost = 1024;
+
+/// CLI11 takes an empty word for 0, and a number that is too large for the largest.
+CLI::Validator number_of_restarts() {
+  const auto check = [](const std::string& word) -> std::string {
+    int64_t value = 0;
+    const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), value);
+    const bool fits = problem == std::errc() && end == word.data() + word.size() && value >= 0;
+    return fits ? "" : fmt::format("\"{}\" is no number of restarts", word);
+  };
+  return {check, "from 0", "number_of_restarts"};
+}
 
 }  // namespace
 
@@ -27,6 +39,10 @@ std::optional<LaunchOptions> parse_launch(std::span<const std::string> arguments
   app.add_option("--log-rank", options.log_rank, "Ranks whose log is shown: a comma list, or all")
       ->envname("LOG_RANK")
       ->capture_default_str();
+  app.add_option("--restarts", options.restarts,
+                 "Start a run that fails again from its last checkpoint, at most so often")
+      ->check(number_of_restarts())
+      ->capture_default_str();
   // From the first unknown word on, all words are for the ranks: CLI11 would take their options for its own.
   app.prefix_command();
   app.footer(
@@ -34,10 +50,34 @@ std::optional<LaunchOptions> parse_launch(std::span<const std::string> arguments
       "their options.\n\n"
       "Examples:\n"
       "  titan_train launch -n 2 configs/debug_model.toml\n"
+      "  titan_train launch -n 8 --restarts 100 configs/llama3_8b.toml --checkpoint.enable\n"
       "  titan_train launch -n 2 generate outputs/mine --prompt Once --parallelism.tensor_parallel_degree=2");
   if (!parse_words(app, arguments, out)) return std::nullopt;
   options.rest = app.remaining();
   if (!options.rest.empty() && options.rest[0] == "--") options.rest.erase(options.rest.begin());
+  return options;
+}
+
+std::optional<RestartOptions> parse_restart(std::span<const std::string> arguments, std::ostream& out) {
+  RestartOptions options;
+  CLI::App app("Decide for a job script whether a run that ended is started again: exit code 75 if it is",
+               "titan_train restart");
+  app.add_option("--exit-code", options.exit_code, "Exit code with which the ranks ended")
+      ->required()
+      ->check(CLI::Range(0, 255));
+  app.add_option("--restarts", options.restarts, "The most restarts of this supervisor")
+      ->check(number_of_restarts())
+      ->capture_default_str();
+  app.add_option("--supervisor", options.supervisor, "Name of the job: attempts of others do not count")
+      ->capture_default_str();
+  app.prefix_command();
+  app.footer(
+      "The config file and --section.key options of the run follow. A line says what is done, from which step, and "
+      "what "
+      "is lost.\n\n"
+      "Example:\n  titan_train restart --exit-code 74 --supervisor job-7 configs/llama3_8b.toml --checkpoint.enable");
+  if (!parse_words(app, arguments, out)) return std::nullopt;
+  options.rest = app.remaining();
   return options;
 }
 

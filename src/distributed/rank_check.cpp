@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 
 #include "titan/base/error.h"
@@ -98,6 +99,20 @@ std::string number_list(const std::vector<int64_t>& numbers) {
 }
 
 std::string RankFacts::name() const { return fmt::format("rank {} ({}, process {})", rank, host, process); }
+
+std::optional<NamedRank> rank_named_in(std::string_view text) {
+  constexpr std::string_view kBegin = "rank ", kProcess = ", process ";
+  if (!text.starts_with(kBegin)) return std::nullopt;
+  text.remove_prefix(kBegin.size());
+  NamedRank named;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), named.rank);
+  if (problem != std::errc()) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  const size_t process = text.find(kProcess);
+  if (!text.starts_with(" (") || process == text.npos) return std::nullopt;
+  named.host = text.substr(2, process - 2);
+  return named;
+}
 
 std::string RankFacts::to_json() const {
   return Json{{"rank", rank},

@@ -98,7 +98,7 @@ Json data_of(const ReportedRun& run) {
   for (const std::string& key : history.statistics()) {
     if (!history.series(key).empty()) series[key] = curve_of(history.series(key));
   }
-  for (const char* key : {"tokens_seen", "skipped_steps"}) {
+  for (const char* key : {"tokens_seen", "skipped_steps", "restarts"}) {
     if (const std::optional<double> value = history.newest(key)) newest[key] = shown(*value);
   }
   for (const LoggedEvent& event : history.events()) events.push_back({event.step, event.text});

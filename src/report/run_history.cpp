@@ -69,6 +69,7 @@ void RunHistory::add(const nlohmann::json& line) {
     if (line["event"] == "spike") note(step, spike_text(line));
     if (line["event"] == "straggler") note(step, straggler_text(line));
     if (line["event"] == "sample") note(step, "sample: " + line.value("prompt", "") + line.value("text", ""));
+    if (line["event"] == "restart") add_restart(step, line);
     return;
   }
   const bool is_step = line.contains("loss");
@@ -94,6 +95,21 @@ void RunHistory::add(const nlohmann::json& line) {
     const auto found = line.find(key);
     if (found != line.end() && found->is_number()) newest_[key] = found->get<double>();
   }
+}
+
+void RunHistory::add_restart(int64_t step, const nlohmann::json& line) {
+  newest_["restarts"] = newest("restarts").value_or(0) + 1;
+  const auto number = [&](const char* key) { return number_of(line.value(key, nlohmann::json())).value_or(0); };
+  const nlohmann::json why = line.value("why", nlohmann::json());
+  LoggedEvent event{
+      step,
+      fmt::format("restarted from step {}: {}; lost {:.0f} steps and {} of training, down for {}",
+                  with_thousands(step - 1), why.is_string() ? why.get<std::string>() : "", number("lost_steps"),
+                  human_duration(number("lost_seconds")), human_duration(number("down_seconds"))),
+      {},
+      0};
+  event.stays = true;
+  add_event(std::move(event));
 }
 
 void RunHistory::add_value(const std::string& key, int64_t step, const nlohmann::json& given) {
@@ -145,10 +161,10 @@ std::optional<double> RunHistory::newest(const std::string& key) const {
 /// Drops everything from `step` onwards.
 void RunHistory::rewind(int64_t step) {
   for (auto& [key, series] : series_) series.rewind(step);
-  std::erase_if(events_, [&](const LoggedEvent& event) { return event.step >= step; });
+  std::erase_if(events_, [&](const LoggedEvent& event) { return event.step >= step && !event.stays; });
   not_finite_.clear();
   for (LoggedEvent& event : events_) {
-    if (event.until < step - 1) continue;
+    if (event.stays || event.until < step - 1) continue;
     event.until = step - 1;
     event.text = not_finite_text(event);
     not_finite_.insert(event.key);
@@ -202,7 +218,7 @@ RunHistory read_history(const std::filesystem::path& path, std::optional<int64_t
     }
     const nlohmann::json parsed = parse_json(line, /*allow_exceptions=*/false);
     if (parsed.is_object() && parsed.value("step", nlohmann::json()).is_number_integer() &&
-        parsed["step"] < *before_step) {
+        (parsed["step"] < *before_step || parsed.value("event", nlohmann::json()) == "restart")) {
       history.add_line(line);
     }
   }

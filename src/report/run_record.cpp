@@ -63,6 +63,7 @@ void RunRecord::add(const ValidationReport& report) {
 void RunRecord::add(const StragglerReport& report) { add_line(json_line(report)); }
 void RunRecord::add(const SpikeReport& report) { add_line(json_line(report)); }
 void RunRecord::add(const SampleReport& report) { add_line(json_line(report)); }
+void RunRecord::add(const RestartReport& report) { add_line(json_line(report)); }
 
 void RunRecord::finish(CompletionStatus status) {
   finished_ = true;

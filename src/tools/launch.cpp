@@ -75,12 +75,12 @@ class Launcher {
  public:
   explicit Launcher(const LaunchRequest& request) : request_(request) {}
 
-  int run() {
+  LaunchEnd run() {
     start();
     while (std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->is_running(); })) {
       wait();
       for (int signal; (signal = signals_.next()) != 0;) {
-        if (signal != SIGCHLD) send_all(signal);
+        if (signal != SIGCHLD) pass_on_signal(signal);
       }
       for (const auto& rank : ranks_) {
         if (rank->check()) note_end(*rank);
@@ -96,6 +96,7 @@ class Launcher {
   void start();
   std::map<std::string, std::string> variables_of(int64_t rank) const;
   void wait() const;
+  void pass_on_signal(int signal);
   void send_all(int signal) const {
     for (const auto& rank : ranks_) rank->send(signal);
   }
@@ -111,7 +112,7 @@ class Launcher {
   void give_up_output();
   void keep(const RankProcess& rank, std::string_view line);
   std::string story_of(const RankProcess& rank) const;
-  int close() const;
+  LaunchEnd close() const;
 
   const LaunchRequest& request_;
   SignalQueue signals_;
@@ -125,6 +126,8 @@ class Launcher {
   bool lost_output_ = false;                                        // standard output cannot be written
   bool lost_lines_ = false;                                         // of ranks that are not shown
   bool asked_ = false;                                              // the remaining ranks got SIGTERM
+  bool was_asked_ = false;                                          // by the user's signal, to end
+  double first_end_ = 0;                                            // wall time; 0: no rank has ended
   Clock::time_point ask_at_ = Clock::time_point::max();
   Clock::time_point kill_at_ = Clock::time_point::max();
 };
@@ -146,8 +149,9 @@ std::map<std::string, std::string> Launcher::variables_of(int64_t rank) const {
       {"LOCAL_WORLD_SIZE", size},
       {"TITAN_SECRET", secret_},
       {"TORCHELASTIC_RUN_ID", fmt::format("titan-{}", ::getpid())},
-      {"TORCHELASTIC_RESTART_COUNT", "0"},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(request_.attempt)},
       {"TITAN_LAUNCHER", "titan_train launch"},
+      {"TITAN_RESTARTED", request_.attempt > 0 ? "1" : ""},
   };
   std::string shown;
   for (const int64_t one : request_.shown_ranks) shown += fmt::format("{}{}", shown.empty() ? "" : ",", one);
@@ -168,7 +172,13 @@ void Launcher::wait() const {
   ::poll(entries.data(), entries.size(), limited ? static_cast<int>(std::max<int64_t>(0, left)) : -1);
 }
 
+void Launcher::pass_on_signal(int signal) {
+  was_asked_ |= signal != SIGUSR2;  // which asks for a checkpoint and no end
+  send_all(signal);
+}
+
 void Launcher::note_end(const RankProcess& rank) {
+  if (first_end_ == 0) first_end_ = wall_time();
   const int code = rank.end()->exit_code;
   if (code == 0) return;
   // Ranks that were terminated by the launcher are not the cause, whatever their code.
@@ -288,20 +298,31 @@ std::string Launcher::story_of(const RankProcess& rank) const {
   return fmt::format("{}{}{}", how, words.empty() ? "" : ": ", words);
 }
 
-int Launcher::close() const {
-  if (!failed_) return 0;
-  const int code = failed_->end()->exit_code;
-  const std::string words = code == kRequeue ? "saved; " + request_.how_to_resume
-                                             : fmt::format("rank {} {}", failed_->rank(), story_of(*failed_));
-  std::cerr << fmt::format("titan_train launch: {}\n", words) << std::flush;
-  return code;
+LaunchEnd Launcher::close() const {
+  LaunchEnd end;
+  end.was_asked = was_asked_;
+  end.failed = first_end_;
+  end.ended = wall_time();
+  if (!failed_) return end;
+  end.exit_code = failed_->end()->exit_code;
+  end.signal = failed_->end()->signal;
+  end.rank = failed_->rank();
+  end.sentence = end.exit_code == kRequeue ? "saved; " + request_.how_to_resume
+                                           : fmt::format("rank {} {}", failed_->rank(), story_of(*failed_));
+  return end;
 }
 
 }  // namespace
 
-int launch_ranks(const LaunchRequest& request) {
+LaunchEnd launch_attempt(const LaunchRequest& request) {
   ::signal(SIGPIPE, SIG_IGN);  // a pager that is closed must not end the run
   return Launcher(request).run();
+}
+
+int launch_ranks(const LaunchRequest& request) {
+  const LaunchEnd end = launch_attempt(request);
+  if (!end.sentence.empty()) std::cerr << fmt::format("titan_train launch: {}\n", end.sentence) << std::flush;
+  return end.exit_code;
 }
 
 }  // namespace titan

@@ -25,6 +25,7 @@
 #include "titan/job/pipeline_job.h"
 #include "titan/plan/plan.h"
 #include "titan/plan/program.h"
+#include "titan/report/attempt_record.h"
 #include "titan/train/compile.h"
 #include "titan/train/generate.h"
 #include "titan/train/open_data.h"
@@ -186,6 +187,7 @@ void open_folder(Run& run) {
   const std::string launcher = run.world.launcher.empty() ? "a single process" : run.world.launcher;
   run.folder = std::make_unique<RunFolder>(
       folder, fmt::format("{}, rank 0 on {}, process {}", launcher, host_name(), ::getpid()), run.log);
+  if (run.trains) forget_attempt(folder);
 }
 
 void connect_ranks(Run& run) {

@@ -1,4 +1,5 @@
 #include "run_checkpoints.h"
+#include "run_reporter.h"
 
 #include <ATen/ops/isfinite.h>
 
@@ -144,6 +145,7 @@ void RunCheckpoints::after_step(const RunPosition& now, bool is_last, bool asked
   commands_.poll();
   if (!is_due(now.step, is_last, asked)) return;
   leave_later_steps();
+  run_.reporter->begin_save(now.step);
   if (is_last) {
     save_last(now);
   } else {
@@ -191,6 +193,7 @@ bool RunCheckpoints::save_before_end(const RunPosition& now) {
   begin_ending();
   if (saved_step_ != now.step) {
     leave_later_steps();
+    run_.reporter->begin_save(now.step);
     checkpointer_->save(now.step, state_.whole(with_all_positions(now)), /*now=*/true);
   }
   return has_checkpoint_ && saved_step_ == now.step;  // before its first step a new run has none
@@ -254,6 +257,7 @@ void RunCheckpoints::report(const SaveOutcome& outcome) {
   }
   saved_step_ = outcome.step;
   has_checkpoint_ = true;
+  run_.reporter->note_save(outcome.step);
   if (is_ending_ && !before.empty()) log_.shared_warning("the first attempt failed: {}", before);
   log_.info(outcome.sentence());
   if (run_.place.rank != 0 || config_.checkpoint.on_commit.empty()) return;

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cmath>
 #include <thread>
 #include <tuple>
@@ -78,6 +79,7 @@ void RunReporter::begin(const StartingPoint& start, const StepBatch* first) {
   first_step_ = start.position.step + 1;
   is_trained_ = start.is_trained;
   open_record(first);
+  if (run_.folder) progress_ = std::make_unique<ProgressFile>(run_.config.job.dump_folder, start.position.step);
   if (first) {
     report_start(run_, *first);
     run_.log.info("Training starts at step {}", first_step_);
@@ -123,6 +125,32 @@ template <class Report>
 void RunReporter::record(const Report& report) {
   if (run_.folder) run_.folder->keep();
   if (record_) record_->add(report);
+}
+
+void RunReporter::begin_save(int64_t step) {
+  if (progress_) progress_->begin_save(step);
+}
+
+void RunReporter::note_save(int64_t step) {
+  if (progress_) progress_->add_save(step);
+}
+
+void RunReporter::report_restart() {
+  const StartTimes& start = run_.start;
+  if (!start.follows_failure || !run_.folder) return;
+  const std::vector<EndedAttempt> attempts = read_attempts(run_.config.job.dump_folder);
+  if (attempts.empty() || !attempts.back().restarts) return;
+  RestartReport report{.step = first_step_, .failed = attempts.back()};
+  report.restarts = std::count_if(attempts.begin(), attempts.end(), [](const auto& one) { return one.restarts; });
+  // The supervisor may run on another host, whose clock differs.
+  report.times = {.ending = report.failed.ended - report.failed.failed,
+                  .start = std::max(0.0, start.meeting - report.failed.ended),
+                  .rendezvous = start.met - start.meeting,
+                  .build = start.built - start.met,
+                  .load = start.loaded - start.built,
+                  .first_step = wall_time() - start.loaded};
+  run_.log.info(restart_words(report));
+  record(report);
 }
 
 void RunReporter::exclude_since(std::chrono::steady_clock::time_point start) {
@@ -188,6 +216,7 @@ Requests RunReporter::read_next() {
     }
     meter_->add_step(read.data_wait_seconds, values.skipped);
     judge(read, values, cause);
+    if (progress_) progress_->add_step(read.step);
     unreported_.reset();
     if (is_due(read.step)) {
       pending_.push_back(report_of(read, values, meter_->report(read.step, read.learning_rate, values, read.counters)));
@@ -246,6 +275,7 @@ void RunReporter::report(PendingReport& made, bool compared) {
   last_ = report;
   if (status_.is_due()) status_.show(report);
   if (report.step != first_step_) return;
+  report_restart();
   if (!run_.world.fake) {
     // No check in a resumed run: its weights may have been trained for only a few steps.
     const bool begins = first_step_ == 1;

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "titan/report/attempt_record.h"
 #include "titan/report/run_record.h"
 #include "titan/report/status_line.h"
 #include "titan/train/memory_report.h"
@@ -53,6 +54,9 @@ class RunReporter {
   }
   /// Steps that the run has skipped, over all its starts; complete after catch_up().
   int64_t skipped_steps() const { return meter_->skipped_steps(); }
+  /// A checkpoint of `step` begins to be saved, and is committed. Thread-safe.
+  void begin_save(int64_t step);
+  void note_save(int64_t step);
   /// Excludes the time since `start` from training time.
   void exclude_since(std::chrono::steady_clock::time_point start);
 
@@ -78,6 +82,8 @@ class RunReporter {
 
   void open_record(const StepBatch* first);
   bool is_due(int64_t step) const;
+  /// The cost of the restart, if this process was started after a failure.
+  void report_restart();
   Requests read_next();
   PendingReport report_of(const EnqueuedStep& read, const StepValues& values, StepReport report) const;
   void compare_ranks(PendingReport& made);
@@ -98,7 +104,8 @@ class RunReporter {
   int64_t first_step_ = 1;   // of this process
   bool is_trained_ = false;  // its weights were loaded
   std::mutex mutex_;
-  std::unique_ptr<RunRecord> record_;  // null on a rank that records nothing
+  std::unique_ptr<RunRecord> record_;       // null on a rank that records nothing
+  std::unique_ptr<ProgressFile> progress_;  // on rank 0
   std::unique_ptr<StepMeter> meter_;
   StatusDisplay status_;
   int64_t allocation_retries_ = 0;  // reported so far

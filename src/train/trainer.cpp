@@ -12,6 +12,7 @@
 #include "stop_vote.h"
 #include "straggler_watch.h"
 #include "titan/base/final_message.h"
+#include "titan/base/process.h"
 #include "titan/base/stop_signals.h"
 #include "titan/distributed/own_device.h"
 #include "titan/ops/profile_range.h"
@@ -40,6 +41,7 @@ class Trainer {
       return ExitCode::success;
     }
     const StartingPoint start = resume(run_);
+    run_.start.loaded = wall_time();
     position_ = start.position;
     earlier_counters_ = position_.counters.data;
     next_batch_ = run_.data.stream->next(leaves_first_wait());

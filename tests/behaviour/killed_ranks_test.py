@@ -170,18 +170,6 @@ class RankZero(RanksTest):
 class AnyMoment(KilledRanks):
     RANKS = 4
 
-    def rank_processes(self, launcher: int) -> dict[int, int]:
-        """The processes of the ranks that have become titan_train, by rank."""
-        found = {}
-        try:
-            children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-            for pid in children:
-                words = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                found |= {int(word[5:]): int(pid) for word in words if word.startswith(b"RANK=")}
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            pass  # one that has just ended
-        return found
-
     def start_training(self) -> tuple[Process, float]:
         begin = time.monotonic()
         return self.launch_training(self.RANKS), begin

@@ -142,6 +142,19 @@ class RanksTest(BehaviourTest):
         """The process that the start table gives for a rank."""
         return int(re.search(rf"INFO - +{rank}  \S+ +(\d+) ", text)[1])
 
+    @staticmethod
+    def rank_processes(launcher: int) -> dict[int, int]:
+        """The processes of the ranks that have become titan_train, by rank."""
+        found = {}
+        try:
+            children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+            for pid in children:
+                words = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                found |= {int(word[5:]): int(pid) for word in words if word.startswith(b"RANK=")}
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            pass  # one that has just ended
+        return found
+
     def expect_friendly(self, text: str):
         for words in UNFRIENDLY:
             self.assertNotIn(words, text)

@@ -309,5 +309,20 @@ TEST(RankCheck, FactsSurviveTheirWayOverTheWireAndAnythingElseIsNone) {
   }
 }
 
+TEST(RankFacts, ARankIsFoundInAMessageThatBeginsWithItsName) {
+  RankFacts facts;
+  facts.rank = 37;
+  facts.host = "node5.cluster";
+  facts.process = 4711;
+  const std::optional<NamedRank> named = rank_named_in(facts.name() + " ended without a message");
+  ASSERT_TRUE(named);
+  EXPECT_EQ(named->rank, 37);
+  EXPECT_EQ(named->host, "node5.cluster");
+  for (const char* text :
+       {"", "rank", "rank ", "rank x (a, process 1)", "rank 3", "rank 3 (a", "the rank 3 (a, process 1)"}) {
+    EXPECT_FALSE(rank_named_in(text)) << text;
+  }
+}
+
 }  // namespace
 }  // namespace titan

@@ -75,6 +75,28 @@ TEST(RunHistory, ARunThatGoesOnFromACheckpointCountsOnce) {
   EXPECT_EQ(texts(history), (std::vector<std::string>{"7: resumed from step 6", "12: resumed from step 11"}));
 }
 
+TEST(RunHistory, RestartsStayWhenTheRunGoesBackBehindThem) {
+  RunHistory history;
+  const auto restart = [&](int64_t step) {
+    history.add_line(fmt::format(R"({{"step":{},"event":"restart","why":"rank 1 failed","lost_steps":3,)"
+                                 R"("lost_seconds":4.5,"down_seconds":61}})",
+                                 step));
+  };
+  for (int64_t step = 1; step <= 9; ++step) history.add_line(a_line(step, 5));
+  for (int64_t step = 7; step <= 8; ++step) history.add_line(a_line(step, 5));
+  restart(7);
+  history.add_line(a_line(1, 5));
+  restart(1);
+  history.add_line(R"({"step":1,"event":"restart","why":[],"lost_steps":"many"})");
+  EXPECT_EQ(history.newest("restarts"), 3);
+  EXPECT_EQ(texts(history),
+            (std::vector<std::string>{
+                "7: restarted from step 6: rank 1 failed; lost 3 steps and 4.5s of training, down for 1m01s",
+                "1: restarted from step 1",
+                "1: restarted from step 0: rank 1 failed; lost 3 steps and 4.5s of training, down for 1m01s",
+                "1: restarted from step 0: ; lost 0 steps and 0.0s of training, down for 0.0s"}));
+}
+
 TEST(RunHistory, SpikesAndValuesThatAreNotFiniteAreEvents) {
   RunHistory history;
   history.add_line(std::string_view(
@@ -151,6 +173,12 @@ TEST_F(HistoryFile, BeforeAStepHoldsNothingOfLaterOnes) {
   }
   EXPECT_EQ(read_history(path_, 7).last_step(), 6);
   EXPECT_EQ(read_history(path_).last_step(), 10);
+}
+
+TEST_F(HistoryFile, BeforeAStepHoldsAllRestarts) {
+  std::ofstream(path_) << a_line(1, 5) << '\n' << R"({"step":9,"event":"restart","why":"rank 1 failed"})" << '\n';
+  EXPECT_EQ(read_history(path_, 2).newest("restarts"), 1);
+  EXPECT_EQ(read_history(path_, 2).last_step(), 1);
 }
 
 TEST_F(HistoryFile, ThatIsNotThereIsNamed) {

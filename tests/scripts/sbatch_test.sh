@@ -2,12 +2,14 @@
 # What scripts/titan.sbatch asks of srun, and what it makes of the exit code; with stand-ins for Slurm.
 . "$(dirname -- "${BASH_SOURCE[0]}")/harness.sh"
 
-# A job's shell, in which srun prints its words and ends with STATUS.
+# make_job [STATUS [RESTARTS]]: a job's shell, in which srun prints its words and ends with STATUS, and titan_train
+# restart, which prints them too, wants RESTARTS restarts.
 make_job() {
-  program srun <<<"printf '[%s]' \"\$@\"; exit ${1:-0}"
+  program srun <<<"printf '[%s]' \"\$@\"; echo \" \$TITAN_RESTARTED\"; exit ${1:-0}"
   # shellcheck disable=SC2016  # expanded when it runs
   program scontrol <<<'echo " scontrol $*"'
-  program titan_train </dev/null
+  program titan_train <<<"echo x >>'$PWD/decisions'; printf '(%s)' \"\$@\"; echo
+    [ \$(wc -l <'$PWD/decisions') -gt ${2:-0} ] || exit 75; exit 3"
   export PATH=$PWD/bin:$PATH TITAN_TRAIN=$PWD/bin/titan_train SLURM_JOB_ID=7 SLURM_CPUS_PER_TASK=12
 }
 
@@ -16,7 +18,7 @@ job() { bash "$checkout/scripts/titan.sbatch" "$@"; }
 steps_words() {
   make_job
   expect 0 job configs/a.toml --training.steps 3
-  expect_equal "[-K][--cpus-per-task=12][--cpu-bind=none][--export=ALL][$TITAN_TRAIN][configs/a.toml][--training.steps][3]" "$printed"
+  expect_equal "[-K][--cpus-per-task=12][--cpu-bind=none][--export=ALL][$TITAN_TRAIN][configs/a.toml][--training.steps][3] " "$printed"
   unset SLURM_CPUS_PER_TASK
   expect 0 job configs/a.toml
   expect_text "[--cpus-per-task=1]"
@@ -28,6 +30,41 @@ exit_codes() {
   make_job 75
   expect 75 job configs/a.toml
   expect_text " scontrol requeue 7"
+}
+
+starts() { grep -c '^\[-K\]' <<<"$printed"; }
+
+restarts() {
+  make_job 74 2
+  expect 74 job configs/a.toml --checkpoint.enable
+  expect_equal 3 "$(starts)"
+  expect_text "(restart)(--exit-code)(74)(--restarts)(100)(--supervisor)(Slurm job 7)(configs/a.toml)(--checkpoint.enable)"
+  expect_equal 3 "$(grep -c '^(restart)' <<<"$printed")"
+  expect_equal "  1 1" "$(sed -n 's/^\[-K\].*\]//p' <<<"$printed" | tr -d '\n')"
+  rm decisions
+  TITAN_RESTARTS=7 expect 74 job configs/a.toml
+  expect_text "(--restarts)(7)"
+  rm decisions
+  TITAN_RESTARTS=0 expect 74 job configs/a.toml
+  expect_equal 1 "$(starts)"
+  [ ! -e decisions ]
+}
+
+ordinary_ends() {
+  for status in 0 75 130; do
+    make_job "$status" 2
+    expect "$status" job configs/a.toml
+    expect_equal 1 "$(starts)"
+    [ ! -e decisions ]
+  done
+}
+
+signals() {
+  make_job 74 2
+  # shellcheck disable=SC2016  # expanded when it runs
+  program srun <<<'echo "[-K]"; kill -TERM $PPID; exit 143'
+  expect 143 job configs/a.toml
+  expect_equal 1 "$(starts)"
 }
 
 no_program() {
@@ -46,6 +83,9 @@ valid_options() {
 
 check "titan.sbatch gives srun the job's cores and the program's words" steps_words
 check "titan.sbatch ends as the step does, and asks to be requeued on 75" exit_codes
+check "titan.sbatch starts a failed run again for as long as titan_train restart says so" restarts
+check "titan.sbatch leaves a run alone that ended well, saved or was interrupted" ordinary_ends
+check "titan.sbatch starts nothing after a signal" signals
 check "titan.sbatch says what is missing before it starts a step" no_program
 check "titan.sbatch's own options are one to a line" valid_options
 finish

@@ -36,6 +36,8 @@ int run_ranks(const Schema& schema, std::span<const std::string> arguments);
 /// The words for the config among those of `ranks`, as in run_ranks.
 std::vector<std::string> config_words_of_ranks(std::span<const std::string> arguments);
 int run_launch(const Schema& schema, std::span<const std::string> arguments);
+/// Whether a run that ended is started again, for job scripts: 75 if it is.
+int run_restart(const Schema& schema, std::span<const std::string> arguments);
 int run_generate(const Schema& schema, std::span<const std::string> arguments);
 int run_evaluate(const Schema& schema, std::span<const std::string> arguments);
 

@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <exception>
+#include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "titan/base/final_message.h"
@@ -13,6 +15,7 @@
 #include "titan/config/schema.h"
 #include "titan/distributed/collective_trace.h"
 #include "titan/distributed/rendezvous.h"
+#include "titan/report/attempt_record.h"
 
 namespace titan {
 
@@ -34,6 +37,8 @@ class RankSession {
 
   /// Joins the rendezvous. The result is valid until `end`.
   const World& join();
+  /// From now on, the first rank that fails or loses another is named in the folder's failure.json.
+  void note_failures_in(const std::filesystem::path& folder);
   /// Reports the exception that is being handled to the other ranks, and remembers it for `end`.
   void fail();
   /// Leaves the other ranks, and returns the process's exit code: `code`, or that of the failure. A failure is thrown
@@ -51,6 +56,7 @@ class RankSession {
   std::string trace_prefix() const;
   void leave(AbortWatcher& watcher) const;
   int exit_code_of_failure();
+  void note_failed_rank(FailedRank failed);
   /// Writes the collective trace to its folder, at most once; nothing if it is empty.
   void write_trace();
 
@@ -61,6 +67,8 @@ class RankSession {
   Log log_;
   std::shared_ptr<CollectiveTrace> trace_;  // null: disabled
   std::atomic<bool> trace_written_ = false;
+  std::mutex mutex_;                       // guards the next: the watcher's thread uses it, too
+  std::filesystem::path failures_folder_;  // empty: failures are not noted
   std::optional<Rendezvous> joined_;
   std::exception_ptr failure_;
   bool rank_zero_reports_ = false;  // rank 0 reports this rank's failure

@@ -57,7 +57,15 @@ struct ConvertOptions {
 struct LaunchOptions {
   int64_t ranks = 0;
   std::string log_rank = "0";
+  int64_t restarts = 0;           // the most; 0: a failed run is not started again
   std::vector<std::string> rest;  // command line of the ranks
+};
+
+struct RestartOptions {
+  int64_t exit_code = 0;
+  int64_t restarts = 100;
+  std::string supervisor = "a job script";
+  std::vector<std::string> rest;  // command line of the run
 };
 
 struct RanksOptions {
@@ -83,6 +91,7 @@ std::optional<GenerateOptions> parse_generate(std::span<const std::string> argum
 std::optional<EvaluateOptions> parse_evaluate(std::span<const std::string> arguments, std::ostream& out);
 std::optional<ConvertOptions> parse_convert(std::span<const std::string> arguments, std::ostream& out);
 std::optional<LaunchOptions> parse_launch(std::span<const std::string> arguments, std::ostream& out);
+std::optional<RestartOptions> parse_restart(std::span<const std::string> arguments, std::ostream& out);
 std::optional<RanksOptions> parse_ranks(std::span<const std::string> arguments, std::ostream& out);
 std::optional<ProfileOptions> parse_profile(std::span<const std::string> arguments, std::ostream& out);
 std::optional<ReportOptions> parse_report(std::span<const std::string> arguments, std::ostream& out);

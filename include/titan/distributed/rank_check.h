@@ -42,6 +42,15 @@ struct RankFacts {
   static std::optional<RankFacts> from_json(std::string_view text);
 };
 
+/// A rank as messages name it.
+struct NamedRank {
+  int64_t rank = 0;
+  std::string host;
+};
+
+/// The rank whose RankFacts::name() a message begins with.
+std::optional<NamedRank> rank_named_in(std::string_view text);
+
 /// Where a rank is on its host.
 struct HostPlace {
   int64_t local_rank = 0;           ///< from the launcher, else the position in host_ranks

@@ -9,6 +9,7 @@
 //   5. world_problems: the number of ranks
 //   6. device_problems (device_problems.h): device and hosts
 //   7. check_start (start.h): processors and input files
+// restart_problems is for runs that a supervisor may start again.
 // A later check may rely on the earlier ones, and load_config leaves out what they have reported. What
 // needs the content of a file (tokenizer, corpus, checkpoint) is found by the code that reads it.
 #pragma once
@@ -38,6 +39,10 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
 /// nearest numbers that fit), and a seed checkpoint of several ranks. Notes on options without effect on that many
 /// ranks. A dry run uses its own number of ranks.
 std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world);
+
+/// Options with which a restart would lose all steps or repeat them for ever: no checkpoints, or a start that always
+/// goes back to an earlier step.
+std::vector<Problem> restart_problems(const JobConfig& config, const Origins& origins);
 
 /// The smallest number of ranks for the config's degrees, or comm.world_size if set.
 int64_t fewest_ranks(const JobConfig& config);

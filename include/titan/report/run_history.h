@@ -58,8 +58,9 @@ class Series {
 struct LoggedEvent {
   int64_t step = 0;
   std::string text;
-  std::string key;    ///< for non-finite values: the curve's key
-  int64_t until = 0;  ///< for non-finite values: the last such step
+  std::string key;     ///< for non-finite values: the curve's key
+  int64_t until = 0;   ///< for non-finite values: the last such step
+  bool stays = false;  ///< also if the run goes back to an earlier step: it happened, and nothing undoes it
 };
 
 class RunHistory {
@@ -90,6 +91,7 @@ class RunHistory {
   void rewind(int64_t step);
   void note(int64_t step, std::string text);
   void add_event(LoggedEvent event);
+  void add_restart(int64_t step, const nlohmann::json& line);
   size_t number_of_statistics() const;
   void add_value(const std::string& key, int64_t step, const nlohmann::json& value);
   void note_not_finite(const std::string& key, int64_t step);
@@ -103,7 +105,8 @@ class RunHistory {
 };
 
 /// Reads a file in bounded time: above `most_bytes`, every k-th line of training and all other lines. `before_step`:
-/// only lines before that step, for a run that resumes there. Throws Error(bad_data) "cannot read PATH: …".
+/// only lines before that step, and restarts, for a run that resumes there. Throws Error(bad_data) "cannot read PATH:
+/// …".
 RunHistory read_history(const std::filesystem::path& path, std::optional<int64_t> before_step = {},
                         size_t most_bytes = size_t{32} << 20);
 

@@ -8,6 +8,7 @@
 
 #include "titan/base/filesystem.h"
 #include "titan/base/log.h"
+#include "titan/report/attempt_record.h"
 #include "titan/report/page.h"
 #include "titan/report/prometheus.h"
 #include "titan/report/run_history.h"
@@ -88,6 +89,7 @@ class RunRecord {
   void add(const SpikeReport& report);
   void add(const SampleReport& report);
   void add(const StragglerReport& report);
+  void add(const RestartReport& report);
   /// The run ends, finally or to be resumed later. If this is not called, the destructor records an error.
   void finish(CompletionStatus status);
   ~RunRecord();

@@ -13,6 +13,8 @@ namespace titan {
 
 struct LaunchRequest {
   int64_t ranks = 1;
+  /// 0: the first start of these ranks; else they follow ranks that failed.
+  int64_t attempt = 0;
   std::filesystem::path program;
   std::vector<std::string> arguments;
   /// Ranks whose standard output is shown; empty: all. Standard error is always shown.
@@ -26,10 +28,21 @@ struct LaunchRequest {
   std::string how_to_resume = "run the same command to resume";
 };
 
-/// Returns after every rank has ended: 0, or the exit code of the rank that failed first (128 + signal if it was
-/// killed). Ranks that only report a failed peer (74) are consequences and count only if there is no other failure.
-/// Forwards whole lines, with the prefix "[rank3] ". No rank outlives this process, however it ends. Throws
-/// Error(launcher) if a rank cannot be started.
+struct LaunchEnd {
+  int exit_code = 0;             // of the rank that failed first; 128 + signal if it was killed
+  int signal = 0;                // that killed it
+  std::optional<int64_t> rank;   // that failed first; none: no rank failed
+  bool was_asked = false;        // this process received a signal that asks to end
+  double failed = 0, ended = 0;  // when the first rank ended, and when all had; seconds since 1970
+  std::string sentence;          // how it ended, if not all ranks ended with 0
+};
+
+/// Returns after every rank has ended. Ranks that only report a failed peer (74) are consequences and count only if
+/// there is no other failure. Forwards whole lines, with the prefix "[rank3] ". No rank outlives this process, however
+/// it ends. Throws Error(launcher) if a rank cannot be started.
+LaunchEnd launch_attempt(const LaunchRequest& request);
+
+/// The same; prints the sentence and returns the exit code.
 int launch_ranks(const LaunchRequest& request);
 
 }  // namespace titan

@@ -29,6 +29,15 @@ class RunReporter;
 class StateCheck;
 class Validator;
 
+/// When this process reached each part of its start; seconds since 1970.
+struct StartTimes {
+  double meeting = 0;            // it began to look for the other ranks
+  double met = 0;                // all ranks were there
+  double built = 0;              // build_run had returned
+  double loaded = 0;             // the checkpoint was loaded
+  bool follows_failure = false;  // a supervisor started it after a failure, of which it reports the cost
+};
+
 struct Run {
   struct Data {
     std::shared_ptr<const Tokenizer> tokenizer;
@@ -60,6 +69,7 @@ struct Run {
   const Log& log;
   bool trains = true;  // false: built by build_inference
   World world;
+  StartTimes start;
   DeviceInfo device;
   std::unique_ptr<RunFolder> folder;  // null except on rank 0
   MeshPlace place;                    // of this rank in the device mesh

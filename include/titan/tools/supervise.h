@@ -1,0 +1,39 @@
+// Starts a run again after failures: what surrounds the decision (restart.h). Reads what the ended attempt left in the
+// run's folder, records the decision there, and, on one host, starts the ranks.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "titan/report/attempt_record.h"
+#include "titan/tools/launch.h"
+#include "titan/tools/restart.h"
+
+namespace titan {
+
+struct Supervision {
+  std::filesystem::path folder;       // job.dump_folder
+  std::filesystem::path checkpoints;  // the folder of its checkpoints
+  std::string supervisor;             // identifies this one: attempts of others do not count
+  int64_t restarts = 0;               // the most that the user allows
+  std::string host;                   // where ranks run whose host is not known otherwise
+};
+
+/// What the supervisor itself knows of an attempt.
+struct AttemptEnd {
+  double begin = 0;  // when it was started, seconds since 1970; 0: not known
+  LaunchEnd ranks;
+};
+
+/// Completes what is known of the attempt by what it left in the folder, decides, appends the decision to
+/// attempts.jsonl and to `attempts`, which holds the earlier ones of the folder, and removes the attempt's own files.
+RestartDecision judge_attempt(const Supervision& supervision, const AttemptEnd& end,
+                              std::vector<EndedAttempt>& attempts);
+
+/// Starts the ranks, and starts them again as decide_restart says. Returns the exit code of the last attempt. Throws
+/// Error(launcher) if another supervisor holds the folder.
+int launch_with_restarts(LaunchRequest request, const Supervision& supervision);
+
+}  // namespace titan

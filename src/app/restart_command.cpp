@@ -1,0 +1,44 @@
+#include <filesystem>
+#include <iostream>
+
+#include "checkpoint_job.h"
+#include "titan/app/commands.h"
+#include "titan/app/program.h"
+#include "titan/base/error.h"
+#include "titan/base/process.h"
+#include "titan/cli/options.h"
+#include "titan/job/checks.h"
+#include "titan/tools/supervise.h"
+
+namespace titan {
+
+int run_restart(const Schema& schema, std::span<const std::string> arguments) {
+  const std::optional<RestartOptions> options = parse_restart(arguments, std::cout);
+  if (!options) return 0;
+  std::vector<std::string> words = options->rest;
+  // A script that also starts other commands gets back what they ended with.
+  for (const char* name : {"ranks", "generate", "evaluate"}) {
+    if (!words.empty() && words[0] == name) return static_cast<int>(options->exit_code);
+  }
+  if (!words.empty() && words[0] == "train") words.erase(words.begin());
+  const std::vector<ConfigCheck> checks{restart_problems};
+  const LoadedConfig loaded = load_run_job(schema, words, checks);
+  if (const int code = report_config_problems(loaded)) return code;
+  const JobConfig& config = loaded.config;
+  const Supervision supervision{.folder = config.job.dump_folder,
+                                .checkpoints = std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder,
+                                .supervisor = options->supervisor,
+                                .restarts = options->restarts,
+                                .host = {}};
+  std::vector<EndedAttempt> attempts = read_attempts(supervision.folder);
+  AttemptEnd end;
+  end.ranks.exit_code = static_cast<int>(options->exit_code);
+  end.ranks.failed = end.ranks.ended = wall_time();
+  // What an attempt left in the folder is removed with the decision that follows: a later one's is newer.
+  if (!attempts.empty()) end.begin = attempts.back().ended;
+  const RestartDecision decision = judge_attempt(supervision, end, attempts);
+  if (!decision.sentence.empty()) std::cerr << fmt::format("titan_train restart: {}\n", decision.sentence);
+  return decision.restarts ? static_cast<int>(ExitCode::requeue) : decision.exit_code;
+}
+
+}  // namespace titan

@@ -1,0 +1,234 @@
+#include "titan/report/attempt_record.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "titan/base/filesystem.h"
+#include "titan/base/json.h"
+#include "titan/base/process.h"
+
+namespace titan {
+namespace {
+
+constexpr const char* kProgressFile = "progress.json";
+constexpr const char* kFailureFile = "failure.json";
+constexpr const char* kAttemptsFile = "attempts.jsonl";
+/// A line of progress.json, padded with spaces: a shorter one must not leave the end of a longer one behind.
+constexpr size_t kProgressLine = 192;
+
+/// A small file of the folder as an object; null if it is missing or not one.
+nlohmann::json object_in(const std::filesystem::path& path) {
+  std::error_code unknown;
+  if (!std::filesystem::is_regular_file(path, unknown)) return nullptr;
+  try {
+    nlohmann::json parsed = parse_json(read_file(path), /*allow_exceptions=*/false);
+    return parsed.is_object() ? parsed : nlohmann::json();
+  } catch (const Error&) {  // it cannot be read: as good as missing
+    return nullptr;
+  }
+}
+
+nlohmann::ordered_json to_json(const AttemptProgress& progress) {
+  return {{"began_at", progress.began_at},
+          {"began", progress.began},
+          {"step", progress.step},
+          {"saved_step", progress.saved_step},
+          {"saved", progress.saved}};
+}
+
+int open_own(const std::filesystem::path& path, int flags) {
+  if (!own_file_obstacle(path).empty()) return -1;
+  return ::open(path.c_str(), flags | O_CREAT | O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+}
+
+}  // namespace
+
+ProgressFile::ProgressFile(const std::filesystem::path& folder, int64_t began_at)
+    : descriptor_(open_own(folder / kProgressFile, O_TRUNC)) {
+  progress_.began_at = progress_.step = began_at;
+  progress_.began = wall_time();
+  write();
+}
+
+ProgressFile::~ProgressFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void ProgressFile::add_step(int64_t step) {
+  const std::lock_guard lock(mutex_);
+  progress_.step = step;
+  write();
+}
+
+void ProgressFile::begin_save(int64_t step) {
+  const std::lock_guard lock(mutex_);
+  begun_saves_[step] = wall_time();
+}
+
+void ProgressFile::add_save(int64_t step) {
+  const std::lock_guard lock(mutex_);
+  const auto begun = begun_saves_.find(step);
+  progress_.saved_step = step;
+  progress_.saved = begun == begun_saves_.end() ? wall_time() : begun->second;
+  begun_saves_.erase(begun_saves_.begin(), begun_saves_.upper_bound(step));
+  write();
+}
+
+void ProgressFile::write() {
+  if (descriptor_ < 0) return;
+  std::string line = json_text(to_json(progress_));
+  line.resize(std::max(line.size(), kProgressLine), ' ');
+  line += '\n';
+  [[maybe_unused]] const ssize_t written = ::pwrite(descriptor_, line.data(), line.size(), 0);
+}
+
+std::optional<AttemptProgress> read_progress(const std::filesystem::path& folder) {
+  const nlohmann::json found = object_in(folder / kProgressFile);
+  try {
+    if (!found.is_object()) return std::nullopt;
+    AttemptProgress progress;
+    found.at("began_at").get_to(progress.began_at);
+    found.at("began").get_to(progress.began);
+    found.at("step").get_to(progress.step);
+    found.at("saved_step").get_to(progress.saved_step);
+    found.at("saved").get_to(progress.saved);
+    return progress;
+  } catch (const nlohmann::json::exception&) {  // not written by this program
+    return std::nullopt;
+  }
+}
+
+void note_failure(const std::filesystem::path& folder, const FailedRank& failed) {
+  const int descriptor = open_own(folder / kFailureFile, O_EXCL);
+  if (descriptor < 0) return;
+  const nlohmann::ordered_json values{{"rank", failed.rank},
+                                      {"host", failed.host},
+                                      {"exit_code", failed.exit_code},
+                                      {"text", failed.text},
+                                      {"time", failed.time}};
+  const std::string line = json_text(values) + "\n";
+  [[maybe_unused]] const ssize_t written = ::write(descriptor, line.data(), line.size());
+  ::close(descriptor);
+}
+
+std::optional<FailedRank> read_failure(const std::filesystem::path& folder) {
+  const nlohmann::json found = object_in(folder / kFailureFile);
+  try {
+    if (!found.is_object()) return std::nullopt;
+    return FailedRank{found.at("rank").get<int64_t>(), found.at("host").get<std::string>(),
+                      found.at("exit_code").get<int>(), found.at("text").get<std::string>(),
+                      found.at("time").get<double>()};
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+void forget_attempt(const std::filesystem::path& folder) {
+  std::error_code missing;
+  for (const char* name : {kProgressFile, kFailureFile}) {
+    if (own_file_obstacle(folder / name).empty()) std::filesystem::remove(folder / name, missing);
+  }
+}
+
+nlohmann::ordered_json to_json(const EndedAttempt& attempt) {
+  nlohmann::ordered_json line{{"supervisor", attempt.supervisor},
+                              {"failed", attempt.failed},
+                              {"ended", attempt.ended},
+                              {"exit_code", attempt.exit_code},
+                              {"why", attempt.why},
+                              {"began_at", attempt.began_at},
+                              {"reached", attempt.reached},
+                              {"saved_step", attempt.saved_step},
+                              {"lost_seconds", attempt.lost_seconds},
+                              {"was_asked", attempt.was_asked},
+                              {"disk_is_full", attempt.disk_is_full},
+                              {"restarts", attempt.restarts},
+                              {"sentence", attempt.sentence}};
+  if (attempt.rank) line["rank"] = *attempt.rank;
+  if (!attempt.host.empty()) line["host"] = attempt.host;
+  if (attempt.committed) line["committed"] = *attempt.committed;
+  return line;
+}
+
+std::optional<EndedAttempt> attempt_from_line(std::string_view line) {
+  const nlohmann::json found = parse_json(line, /*allow_exceptions=*/false);
+  if (!found.is_object()) return std::nullopt;
+  try {
+    EndedAttempt attempt;
+    found.at("supervisor").get_to(attempt.supervisor);
+    found.at("failed").get_to(attempt.failed);
+    found.at("ended").get_to(attempt.ended);
+    found.at("exit_code").get_to(attempt.exit_code);
+    found.at("why").get_to(attempt.why);
+    found.at("began_at").get_to(attempt.began_at);
+    found.at("reached").get_to(attempt.reached);
+    found.at("saved_step").get_to(attempt.saved_step);
+    found.at("lost_seconds").get_to(attempt.lost_seconds);
+    found.at("was_asked").get_to(attempt.was_asked);
+    found.at("disk_is_full").get_to(attempt.disk_is_full);
+    found.at("restarts").get_to(attempt.restarts);
+    found.at("sentence").get_to(attempt.sentence);
+    if (found.contains("rank")) attempt.rank = found["rank"].get<int64_t>();
+    if (found.contains("committed")) attempt.committed = found["committed"].get<int64_t>();
+    attempt.host = found.value("host", "");
+    return attempt;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::vector<EndedAttempt> read_attempts(const std::filesystem::path& folder) {
+  std::vector<EndedAttempt> attempts;
+  const std::filesystem::path path = folder / kAttemptsFile;
+  std::error_code unknown;
+  if (!std::filesystem::is_regular_file(path, unknown)) return attempts;  // opening a pipe would block for ever
+  std::ifstream file(path, std::ios::binary);
+  for (std::string line; std::getline(file, line);) {
+    if (std::optional<EndedAttempt> attempt = attempt_from_line(line)) attempts.push_back(*std::move(attempt));
+  }
+  return attempts;
+}
+
+std::string append_attempt(const std::filesystem::path& folder, const EndedAttempt& attempt) {
+  AppendFile file(folder / kAttemptsFile);
+  return file.append_line(json_text(to_json(attempt))) ? "" : file.last_error();
+}
+
+std::string json_line(const RestartReport& report) {
+  const EndedAttempt& failed = report.failed;
+  const RestartTimes& times = report.times;
+  nlohmann::ordered_json line{{"step", report.step},
+                              {"event", "restart"},
+                              {"why", failed.why},
+                              {"exit_code", failed.exit_code},
+                              {"restarts", report.restarts},
+                              {"from_step", report.step - 1},
+                              {"lost_steps", report.lost_steps()},
+                              {"lost_seconds", failed.lost_seconds},
+                              {"down_seconds", times.total()},
+                              {"parts",
+                               {{"ending", times.ending},
+                                {"start", times.start},
+                                {"rendezvous", times.rendezvous},
+                                {"build", times.build},
+                                {"load", times.load},
+                                {"first_step", times.first_step}}}};
+  if (failed.rank) line["rank"] = *failed.rank;
+  if (!failed.host.empty()) line["host"] = failed.host;
+  return json_text(line);
+}
+
+std::string restart_words(const RestartReport& report) {
+  const RestartTimes& times = report.times;
+  return fmt::format(
+      "restart: step {} was done {:.2f} s after the failure: ending {:.2f}, start {:.2f}, rendezvous {:.2f}, build "
+      "{:.2f}, load {:.2f}, first step {:.2f}",
+      report.step, times.total(), times.ending, times.start, times.rendezvous, times.build, times.load,
+      times.first_step);
+}
+
+}  // namespace titan

@@ -1,0 +1,166 @@
+#include "titan/tools/supervise.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <iostream>
+#include <limits>
+#include <memory>
+
+#include "titan/base/error.h"
+#include "titan/base/filesystem.h"
+#include "titan/base/json.h"
+#include "titan/base/process.h"
+#include "titan/checkpoint/catalogue.h"
+#include "titan/checkpoint/storage.h"
+
+namespace titan {
+namespace {
+
+/// The newest step, up to `last`, from which a run can resume: 0 if there are only later ones, nothing if there is none
+/// at all. Whether its bytes are sound is found when it is loaded.
+std::optional<int64_t> newest_committed(const std::filesystem::path& root, int64_t last) {
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  std::optional<int64_t> newest;
+  try {
+    for (const FoundCheckpoint& found : find_checkpoints(*storage, root)) {
+      if (found.is_export || found.is_unseen) continue;
+      if (found.step <= last) return found.step;
+      newest = 0;
+    }
+  } catch (const StorageError&) {  // not there, or its disk does not answer: nothing to resume from
+  }
+  return newest;
+}
+
+/// The last step on which ranks agreed, which a run writes before it ends with exit code 77: it passes later
+/// checkpoints over when it is started again. No limit if it has not written one.
+int64_t last_agreeing_step(const std::filesystem::path& folder) {
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  const std::filesystem::path path = folder / "disagreement.json";
+  std::error_code unknown;
+  if (!std::filesystem::is_regular_file(path, unknown)) return kNoLimit;
+  try {
+    return parse_json(read_file(path)).at("last_agreeing_step").get<int64_t>();
+  } catch (const std::exception&) {  // unreadable: the run says which checkpoint it loads
+    return kNoLimit;
+  }
+}
+
+/// Whether storage failed for want of room: by the system's words in the message, since files that were deleted as the
+/// run ended may have made room again.
+bool lacks_room(const std::string& why, const std::filesystem::path& folder) {
+  for (const int reason : std::array{ENOSPC, EDQUOT}) {
+    if (why.find(std::strerror(reason)) != why.npos) return true;
+  }
+  std::error_code unknown;
+  const std::filesystem::space_info space = std::filesystem::space(folder, unknown);
+  return !unknown && space.available == 0;
+}
+
+/// With several hosts the launcher reports the highest of all exit codes, and a rank that lost a peer may end first.
+bool is_consequence(int exit_code) {
+  return exit_code == static_cast<int>(ExitCode::peer_failure) || exit_code == static_cast<int>(ExitCode::hang);
+}
+
+EndedAttempt ended_attempt(const Supervision& supervision, const AttemptEnd& end) {
+  EndedAttempt attempt;
+  attempt.supervisor = supervision.supervisor;
+  attempt.failed = end.ranks.failed;
+  attempt.ended = end.ranks.ended;
+  attempt.exit_code = end.ranks.exit_code;
+  attempt.rank = end.ranks.rank;
+  attempt.host = supervision.host;
+  attempt.why = end.ranks.sentence;
+  attempt.was_asked = end.ranks.was_asked;
+  const std::optional<FailedRank> failed = read_failure(supervision.folder);
+  if (failed && failed->time >= end.begin) {
+    if (is_consequence(attempt.exit_code) && failed->exit_code != 0) attempt.exit_code = failed->exit_code;
+    if (attempt.why.empty()) attempt.why = failed->text;
+    if (end.ranks.signal == 0) attempt.rank = failed->rank;
+    if (attempt.rank == failed->rank) attempt.host = failed->host;
+  }
+  const bool disagreed = attempt.exit_code == static_cast<int>(ExitCode::silent_corruption);
+  attempt.committed = newest_committed(supervision.checkpoints, disagreed ? last_agreeing_step(supervision.folder)
+                                                                          : std::numeric_limits<int64_t>::max());
+  if (attempt.why.empty() && attempt.exit_code != 0) {
+    attempt.why = fmt::format("the ranks ended with exit code {}", attempt.exit_code);
+  }
+  const std::optional<AttemptProgress> progress = read_progress(supervision.folder);
+  if (progress && progress->began >= end.begin) {
+    attempt.began_at = progress->began_at;
+    attempt.reached = progress->step;
+    attempt.saved_step = progress->saved_step;
+    attempt.lost_seconds = lost_seconds(*progress, attempt.next_step(), attempt.failed);
+  }
+  attempt.disk_is_full = lacks_room(attempt.why, supervision.folder);
+  return attempt;
+}
+
+/// The lock of the folder; throws Error(launcher) if another supervisor holds it.
+std::unique_ptr<LockFile> take_folder(const Supervision& supervision) {
+  make_folders(supervision.folder);
+  const std::filesystem::path path = supervision.folder / "supervisor.lock";
+  auto lock = std::make_unique<LockFile>(path, supervision.supervisor);
+  if (lock->state() == LockFile::State::taken) {
+    throw Error(ExitCode::launcher,
+                fmt::format("{} is supervised already, by {}; end that one, or name another folder in job.dump_folder",
+                            supervision.folder.string(), lock->detail()));
+  }
+  if (lock->state() == LockFile::State::unlockable) {
+    std::cerr << fmt::format(
+        "titan_train launch: warning: {} cannot be locked ({}); make sure that no other "
+        "supervisor starts a run there\n",
+        path.string(), lock->detail());
+  }
+  return lock;
+}
+
+LaunchEnd launch_or_failure(const LaunchRequest& request) {
+  if (request.attempt == 0) return launch_attempt(request);
+  try {
+    return launch_attempt(request);
+  } catch (const Error& error) {  // a machine that is short of processes at this moment may have some later
+    LaunchEnd end;
+    end.exit_code = static_cast<int>(error.code());
+    end.failed = end.ended = wall_time();
+    end.sentence = error.what();
+    return end;
+  }
+}
+
+}  // namespace
+
+RestartDecision judge_attempt(const Supervision& supervision, const AttemptEnd& end,
+                              std::vector<EndedAttempt>& attempts) {
+  EndedAttempt attempt = ended_attempt(supervision, end);
+  RestartDecision decision = decide_restart(supervision.restarts, attempts, attempt);
+  attempt.restarts = decision.restarts;
+  attempt.sentence = decision.sentence;
+  if (decision.sentence.empty()) return decision;
+  if (const std::string problem = append_attempt(supervision.folder, attempt); !problem.empty()) {
+    decision.sentence += fmt::format("; warning: this is not recorded: {}", problem);
+  }
+  attempts.push_back(std::move(attempt));
+  forget_attempt(supervision.folder);
+  return decision;
+}
+
+int launch_with_restarts(LaunchRequest request, const Supervision& supervision) {
+  const std::unique_ptr<LockFile> lock = take_folder(supervision);
+  // Kept in memory, too: on a full disk, or in a folder that is removed, lines are lost.
+  std::vector<EndedAttempt> attempts = read_attempts(supervision.folder);
+  for (;; ++request.attempt) {
+    AttemptEnd end{.begin = wall_time(), .ranks = {}};
+    end.ranks = launch_or_failure(request);
+    const RestartDecision decision = judge_attempt(supervision, end, attempts);
+    const std::string& sentence = decision.sentence.empty() ? end.ranks.sentence : decision.sentence;
+    if (!sentence.empty()) std::cerr << fmt::format("titan_train launch: {}\n", sentence) << std::flush;
+    if (!decision.restarts) return decision.exit_code;
+  }
+}
+
+}  // namespace titan
