@@ -152,7 +152,8 @@ if(TITAN_TORCH)
   # titan_train whose ranks kill themselves at exact places (tests/behaviour/dying_main.cpp, killed_ranks_test.py).
   # The linker does not see calls within one compilation: write_data and compute_time are called by files of their own
   # folders.
-  set_source_files_properties(src/checkpoint/commit.cpp src/distributed/compute_time.cpp PROPERTIES
+  set_source_files_properties(src/checkpoint/commit.cpp src/distributed/compute_time.cpp
+    src/ops/matrix_product.cpp PROPERTIES
     SKIP_UNITY_BUILD_INCLUSION ON)
   add_executable(dying_titan_train tests/behaviour/dying_main.cpp)
   target_link_libraries(dying_titan_train PRIVATE titan_app)
@@ -162,6 +163,8 @@ if(TITAN_TORCH)
     LINKER:--wrap=_ZNK5titan20LearningRateSchedule6factorEl
     LINKER:--wrap=_ZN5titan14make_optimizerESt6vectorIPNS_9ParameterESaIS2_EERKS0_INS_14ParameterGroupESaIS5_EERKNS_4PlanEmSt10shared_ptrINS_11HostOffloadEE
     LINKER:--wrap=_ZN5titan12compute_timeEv
+    LINKER:--wrap=_ZN5titan23product_with_transposedERKN2at6TensorES3_
+    LINKER:--wrap=_ZN5titan12Communicator7permuteESt6vectorIN2at6TensorESaIS3_EES5_ll
     LINKER:--wrap=_ZN5titan10write_dataERNS_7StorageERKNS_9SavePlaceElSt4spanIKNS_10SavedValueELm18446744073709551615EEmRKSt8functionIFNS_11TensorBytesEmEEl)
 
   # A GPU that computes nothing and counts: CUDA's runtime, cuBLAS, cuDNN and NCCL as one library, loaded before theirs

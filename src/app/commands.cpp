@@ -23,9 +23,9 @@
 namespace titan {
 std::span<const NamedCommand> commands_with_tensors() {
   static constexpr NamedCommand kAll[] = {
-      {"train", run_train},     {"launch", run_launch},     {"ranks", run_ranks},       {"restart", run_restart},
-      {"convert", run_convert}, {"generate", run_generate}, {"evaluate", run_evaluate}, {"profile", run_profile},
-      {"report", run_report},   {"--version", run_version}};
+      {"train", run_train},       {"launch", run_launch},     {"ranks", run_ranks},       {"restart", run_restart},
+      {"convert", run_convert},   {"generate", run_generate}, {"evaluate", run_evaluate}, {"selftest", run_selftest},
+      {"netcheck", run_netcheck}, {"profile", run_profile},   {"report", run_report},     {"--version", run_version}};
   return kAll;
 }
 
@@ -40,6 +40,11 @@ void refuse_mistyped_command(const std::string& word) {
   throw Error(ExitCode::bad_config,
               fmt::format("{} is neither a subcommand nor a config file; {} (titan_train help lists all subcommands)",
                           word, remedy));
+}
+
+bool trains_nothing(std::span<const std::string> words) {
+  constexpr std::array<std::string_view, 5> kNames{"generate", "evaluate", "ranks", "selftest", "netcheck"};
+  return !words.empty() && std::find(kNames.begin(), kNames.end(), words[0]) != kNames.end();
 }
 
 int64_t ranks_of_launch(const JobConfig& config) {

@@ -44,10 +44,9 @@ std::set<int64_t> ranks_in(const std::string& text, int64_t ranks) {
 
 /// Other commands have no checkpoints from which they could resume.
 void expect_training(const LaunchOptions& options) {
-  for (const char* name : {"generate", "evaluate", "ranks"}) {
-    if (options.rest.empty() || options.rest[0] != name) continue;
-    throw Error(ExitCode::bad_config, fmt::format("launch: --restarts is for training; leave it out for {}", name));
-  }
+  if (!trains_nothing(options.rest)) return;
+  throw Error(ExitCode::bad_config,
+              fmt::format("launch: --restarts is for training; leave it out for {}", options.rest[0]));
 }
 
 }  // namespace
@@ -61,15 +60,16 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   request.arguments = options->rest;
   request.shown_ranks = ranks_in(options->log_rank, options->ranks);
   if (options->restarts > 0) expect_training(*options);
-  if (!request.arguments.empty() && (request.arguments[0] == "generate" || request.arguments[0] == "evaluate")) {
-    // These two take a checkpoint and no config, so there is neither a job to check nor a dump folder.
+  const bool lists_ranks = !request.arguments.empty() && request.arguments[0] == "ranks";
+  if (trains_nothing(request.arguments) && !lists_ranks) {
+    // There is neither a config to check nor a dump folder.
     request.output_folder = "outputs/logs";
     request.output_is_result = true;
     request.shown_ranks = {0};
     return launch_ranks(request);
   }
   // Checked here too, although the ranks read the config again: a problem is then reported once, before any starts.
-  const bool trains = request.arguments.empty() || request.arguments[0] != "ranks";
+  const bool trains = !lists_ranks;
   std::vector<std::string> words = request.arguments;
   if (!trains || (!words.empty() && words[0] == "train")) words.erase(words.begin());
   if (!trains) words = config_words_of_ranks(words);

@@ -17,9 +17,7 @@ int run_restart(const Schema& schema, std::span<const std::string> arguments) {
   if (!options) return 0;
   std::vector<std::string> words = options->rest;
   // A script that also starts other commands gets back what they ended with.
-  for (const char* name : {"ranks", "generate", "evaluate"}) {
-    if (!words.empty() && words[0] == name) return static_cast<int>(options->exit_code);
-  }
+  if (trains_nothing(words)) return static_cast<int>(options->exit_code);
   if (!words.empty() && words[0] == "train") words.erase(words.begin());
   const std::vector<ConfigCheck> checks{restart_problems};
   const LoadedConfig loaded = load_run_job(schema, words, checks);

@@ -106,13 +106,17 @@ int run_help(const Schema& schema, Words arguments) {
 }  // namespace
 
 std::span<const Command> commands() {
-  static constexpr std::array<Command, 17> all{{
+  static constexpr std::array<Command, 19> all{{
       {"train", "[FILE] [--section.key value]…", "train; the word itself may be left out", true, nullptr, nullptr},
       {"launch", "-n N [FILE] [--section.key value]…", "train with N processes on this machine", true, nullptr,
        show_help<parse_launch>},
       {"restart", "--exit-code N [FILE] …", "whether a job script starts a run again", true, nullptr,
        show_help<parse_restart>},
       {"ranks", "[--hold S] [FILE] …", "test the rendezvous of a run", true, nullptr, show_help<parse_ranks>},
+      {"selftest", "[--json] [--section.key value]…", "does every layout on these ranks compute what one process does?",
+       true, nullptr, show_help<parse_selftest>},
+      {"netcheck", "[--hardware GPU] [--json] [FILE] …",
+       "measure communication, and name slow pairs of ranks and hosts", true, nullptr, show_help<parse_netcheck>},
       {"config", "show|explain|diff|docs …", "show and compare configs", true, run_config, nullptr,
        config_command_words},
       {"tokenizer", "train|encode|decode|info …", "make and use tokenizers", false, run_tokenizer, run_tokenizer,

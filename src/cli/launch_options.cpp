@@ -46,8 +46,8 @@ std::optional<LaunchOptions> parse_launch(std::span<const std::string> arguments
   // From the first unknown word on, all words are for the ranks: CLI11 would take their options for its own.
   app.prefix_command();
   app.footer(
-      "A config file and --section.key options follow, as for training; or ranks, generate or evaluate and "
-      "their options.\n\n"
+      "A config file and --section.key options follow, as for training; or ranks, selftest, netcheck, generate or "
+      "evaluate and their options.\n\n"
       "Examples:\n"
       "  titan_train launch -n 2 configs/debug_model.toml\n"
       "  titan_train launch -n 8 --restarts 100 configs/llama3_8b.toml --checkpoint.enable\n"
@@ -93,6 +93,43 @@ std::optional<RanksOptions> parse_ranks(std::span<const std::string> arguments, 
   app.footer(
       "A config file and --section.key options may follow, as for training.\n\n"
       "Example:\n  titan_train launch -n 2 ranks --hold 5");
+  if (!parse_words(app, arguments, out)) return std::nullopt;
+  options.rest = app.remaining();
+  return options;
+}
+
+std::optional<SelftestWords> parse_selftest(std::span<const std::string> arguments, std::ostream& out) {
+  SelftestWords options;
+  CLI::App app("Train a small model in every layout that the ranks at hand allow, and compare with one process",
+               "titan_train selftest");
+  app.add_flag("--json", options.json, "The results as JSON, nothing else");
+  app.allow_extras();
+  app.footer(
+      "Options such as --training.device or --comm.… may follow. Exit code 77 if a row fails.\n\n"
+      "Example:\n  titan_train launch -n 4 selftest");
+  if (!parse_words(app, arguments, out)) return std::nullopt;
+  options.rest = app.remaining();
+  return options;
+}
+
+std::optional<NetcheckWords> parse_netcheck(std::span<const std::string> arguments, std::ostream& out) {
+  NetcheckWords options;
+  CLI::App app("Measure the collectives of every mesh axis and exchanges pair by pair, and name what is slow",
+               "titan_train netcheck");
+  app.add_flag("--json", options.json, "The results as JSON, nothing else");
+  app.add_option("--hardware", options.hardware,
+                 "Compare with the links of this GPU: a name from titan_train plan --gpu's list, or a TOML file");
+  app.add_option("--largest-mib", options.largest_mib, "Size of the largest messages, in MiB")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--slow", options.slow, "Name what is so many times slower than the median of its equals")
+      ->check(CLI::Range(1.01, 1000.0))
+      ->capture_default_str();
+  app.allow_extras();
+  app.footer(
+      "A config file and --parallelism.… options may follow: their axes are measured. Exit code 69 if something is "
+      "slow.\n\n"
+      "Example:\n  titan_train launch -n 4 netcheck --parallelism.tensor_parallel_degree=2");
   if (!parse_words(app, arguments, out)) return std::nullopt;
   options.rest = app.remaining();
   return options;

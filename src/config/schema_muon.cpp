@@ -1,14 +1,25 @@
 // Section optimizer.muon.
+#include <algorithm>
+#include <cmath>
+
 #include "titan/config/section.h"
 
 namespace titan::detail {
 namespace {
 
 std::optional<std::string> coefficients_problem(const Value& value) {
-  const size_t count = std::get<std::vector<double>>(value).size();
-  if (count == 3) return std::nullopt;
-  return fmt::format("optimizer.muon.ns_coefficients has {} number{}; it has three: a, b and c", count,
-                     count == 1 ? "" : "s");
+  const auto& numbers = std::get<std::vector<double>>(value);
+  const size_t count = numbers.size();
+  if (count != 3) {
+    return fmt::format("optimizer.muon.ns_coefficients has {} number{}; it has three: a, b and c", count,
+                       count == 1 ? "" : "s");
+  }
+  // With a = 0 a small singular value becomes its cube or less, and with a few iterations nothing is left of a matrix.
+  // The largest published coefficient is 8.3; far larger ones leave what bf16 can hold.
+  const bool are_small =
+      std::all_of(numbers.begin(), numbers.end(), [](double number) { return std::abs(number) <= 100; });
+  if (numbers[0] > 0 && are_small) return std::nullopt;
+  return "optimizer.muon.ns_coefficients: a is above 0, and none is above 100 in size: others do not orthogonalise";
 }
 
 }  // namespace
@@ -48,6 +59,7 @@ void describe_muon(Schema& schema) {
       .own()
       .only_when(chosen)
       .at_least(1e-37)
+      .below(1)
       .help("smallest norm that a matrix is divided by before the iteration");
   muon.add("adjust_lr_fn", &S::adjust_lr_fn, MuonRate::original)
       .own()

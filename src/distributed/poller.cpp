@@ -28,8 +28,8 @@ Poller::Poller() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
 void Poller::add(int descriptor, uint64_t key) { control(epoll_.get(), EPOLL_CTL_ADD, descriptor, EPOLLIN, key); }
 
 void Poller::want_writes(int descriptor, uint64_t key, bool wanted) {
-  const uint32_t writes = wanted ? EPOLLOUT : 0;
-  control(epoll_.get(), EPOLL_CTL_MOD, descriptor, EPOLLIN | writes, key);
+  const uint32_t writes = wanted ? uint32_t{EPOLLOUT} : 0;
+  control(epoll_.get(), EPOLL_CTL_MOD, descriptor, uint32_t{EPOLLIN} | writes, key);
 }
 
 void Poller::remove(int descriptor) { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, nullptr); }

@@ -130,7 +130,10 @@ std::optional<FailedRank> read_failure(const std::filesystem::path& folder) {
 void forget_attempt(const std::filesystem::path& folder) {
   std::error_code missing;
   for (const char* name : {kProgressFile, kFailureFile}) {
-    if (own_file_obstacle(folder / name).empty()) std::filesystem::remove(folder / name, missing);
+    const std::filesystem::path file = folder / name;
+    if (std::filesystem::is_regular_file(std::filesystem::symlink_status(file, missing))) {
+      std::filesystem::remove(file, missing);
+    }
   }
 }
 

@@ -192,7 +192,8 @@ void StateCheck::after_step(int64_t step, bool saves) {
   const AddedTime timed(time_);
   end_check(step);
   const int64_t period = run_.config.debug.replica_check_steps;
-  const bool is_due = is_on() && step % period == 0;
+  if (!is_on()) return;
+  const bool is_due = step % period == 0;
   if ((is_due || saves) && !(written_ && step_ == step)) begin_check(step, saves);
 }
 
@@ -208,9 +209,8 @@ void StateCheck::end_check(int64_t step) {
 
 void StateCheck::begin_check(int64_t step, bool saves) {
   std::vector<TensorState> now = states();
-  if (is_on()) compare(step, now);
+  compare(step, now);
   if (saves) refuse_non_finite(step, now);
-  if (!is_on()) return;
   written_ = std::move(now);
   step_ = step;
 }

@@ -15,10 +15,11 @@
 //   NAN_IN="RANK STEP PARAMETER [TIMES]" the first number of the weight is NaN in the forwards of that step, or in the
 //                                        first of them
 //   NAN_MOMENT="RANK STEP PARAMETER MOMENT"  a number of the moment is NaN after the optimizer of that step
-//   SLOW_DOWN="RANK FACTOR [wall]"       the rank sleeps so that its units take FACTOR times as long. Without "wall"
-//   all
-//                                        ranks measure their computation in tensor operations instead of time, and that
-//                                        sleep: other programs on the machine change nothing
+//   SLOW_DOWN="RANK FACTOR [wall]"       the rank sleeps so that its units take FACTOR times as long. If "wall" is left
+//                                        out, all ranks measure computation in tensor operations instead of time, and
+//                                        that sleep: other programs on the machine change nothing
+//   PERTURB="RANK RELATIVE"              every product with a transposed weight is off by this share of its size
+//   SLOW_PAIR="RANK RANK SECONDS"        messages between the two take so much longer
 //   FAULT_ONCE=FILE                      FLIP_BIT and NAN_IN do nothing if this file exists, and make it
 #include <ATen/record_function.h>
 #include <fcntl.h>
@@ -38,6 +39,7 @@
 #include "titan/app/program.h"
 #include "titan/checkpoint/commit.h"
 #include "titan/cli/program.h"
+#include "titan/distributed/communicator.h"
 #include "titan/job/learning_rate.h"
 #include "titan/optimize/optimizer.h"
 #include "titan/parallel/executor.h"
@@ -107,6 +109,9 @@ std::string_view phase_of(titan::ActionKind kind) {
 
 /// What the functions below know of the run.
 struct Faults {
+  double perturbation = 0;
+  int64_t slow_peer = -1;  // of this rank
+  double slow_seconds = 0;
   bool flips = false, flips_gradient = false, poisons = false, poisons_moment = false;
   int64_t flip_step = 0, gradient_step = 0, nan_step = 0, moment_step = 0;
   std::string when, state;
@@ -155,6 +160,21 @@ void read_faults() {
     std::istringstream words(text);
     faults.poisons_moment = is_for_this_rank(words);
     words >> faults.moment_step >> faults.with_poisoned_moment >> faults.moment;
+  }
+  if (const char* text = std::getenv("PERTURB")) {
+    std::istringstream words(text);
+    double share = 0;
+    const bool mine = is_for_this_rank(words);
+    if (words >> share; mine) faults.perturbation = share;
+  }
+  if (const char* text = std::getenv("SLOW_PAIR")) {
+    std::istringstream words(text);
+    int64_t first = -1, second = -1;
+    words >> first >> second >> faults.slow_seconds;
+    const char* own = std::getenv("RANK");
+    const int64_t rank = own ? std::atoll(own) : 0;
+    if (rank == first) faults.slow_peer = second;
+    if (rank == second) faults.slow_peer = first;
   }
   if (const char* text = std::getenv("SLOW_DOWN")) {
     std::istringstream words(text);
@@ -369,6 +389,25 @@ std::optional<titan::FileRecord> write_data(titan::Storage& storage, const titan
   static std::once_flag once;
   if (death.mine && death.phase == "save" && death.step == place.step) std::call_once(once, [] { die_at(0); });
   return real_write_data(storage, place, rank, values, writes, tensor, file);
+}
+
+using Product = at::Tensor(const at::Tensor&, const at::Tensor&);
+Product real_product asm("__real__ZN5titan23product_with_transposedERKN2at6TensorES3_");
+Product product asm("__wrap__ZN5titan23product_with_transposedERKN2at6TensorES3_");
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight) {
+  at::Tensor result = real_product(x, weight);
+  return faults.perturbation == 0 ? result : result.mul_(1 + faults.perturbation);
+}
+
+using Permute = titan::Pending(titan::Communicator*, std::vector<at::Tensor>, std::vector<at::Tensor>, int64_t,
+                               int64_t);
+Permute real_permute asm("__real__ZN5titan12Communicator7permuteESt6vectorIN2at6TensorESaIS3_EES5_ll");
+Permute permute asm("__wrap__ZN5titan12Communicator7permuteESt6vectorIN2at6TensorESaIS3_EES5_ll");
+titan::Pending permute(titan::Communicator* communicator, std::vector<at::Tensor> outputs,
+                       std::vector<at::Tensor> inputs, int64_t to, int64_t from) {
+  const bool slow = to >= 0 && to == faults.slow_peer && communicator->name() == "world";
+  if (slow) std::this_thread::sleep_for(std::chrono::duration<double>(faults.slow_seconds));
+  return real_permute(communicator, std::move(outputs), std::move(inputs), to, from);
 }
 // NOLINTEND
 

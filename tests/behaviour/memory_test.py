@@ -105,7 +105,7 @@ class LimitOfOneRank(RanksTest):
                 self.assertIn("it would fit with: ", said)
 
     def test_that_leaves_not_enough_for_its_threads_ends_all(self):
-        for spare in (46, 54, 62):
+        for spare in (54, 62, 70):
             for limited in (0, 1):
                 with self.subTest(limited=limited, spare=spare):
                     said = self.expect_end_of_all(limited, limits_that_leave(self, spare * MIB))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from unittest import mock
 
 import torch
 from checkpoint_runs import parallel
-from program import BAD_CONFIG, DEBUG_CONFIG, SMALL, BehaviourTest, Run
+from program import BAD_CONFIG, DEBUG_CONFIG, SMALL, Run
+from rank_processes import RanksTest
 from saved_state import state_of
 
 MUON = ["--optimizer.name=Muon", "--optimizer.muon.dtype=float32"]
@@ -15,7 +18,7 @@ SAVES = ["--checkpoint.enable", "--checkpoint.last_save_model_only=false", "--ch
 KINDS = ["w1", "w2", "w3", "wk", "wo", "wq", "wv"]
 
 
-class Muon(BehaviourTest):
+class Muon(RanksTest):
     def launched(self, *words, steps: int, folder=None) -> Run:
         """Two ranks."""
         folder = folder or self.fresh_folder()
@@ -110,6 +113,26 @@ class Muon(BehaviourTest):
                 for name in (*momenta, "layers.0.attention.wq.weight", "layers.1.feed_forward.w2.weight", "norm.weight"):
                     error = (found[name] - alone[name]).norm() / alone[name].norm()
                     self.assertLess(error.item(), 1e-5, name)
+
+    def test_another_layout_resumes_from_the_same_bits(self):
+        words = [*MUON, *SAVES, "--training.global_batch_size=8", "--training.local_batch_size=2"]
+        first = self.launched(*words, *parallel(dp_shard=2), steps=3)
+        saved = state_of(first.folder / "checkpoint/step-3")
+        states = [name for name in saved if name.endswith(("momentum_buffer", "exp_avg", "exp_avg_sq", ".weight"))]
+        self.assertGreater(len(states), 4 * len(KINDS))
+        # A step that is skipped changes nothing, so a run that skips its first saves what it has loaded.
+        self.use_dying_program()
+        words += ["--training.non_finite=skip"]
+        for layout in ({}, {"dp_replicate": 2}, {"tp": 2}, {"pp": 2}, {"cp": 2}):
+            with self.subTest(layout=layout), mock.patch.dict(os.environ, {"NAN_IN": "0 4 layers.0.attention.wq.weight"}):
+                folder = self.fresh_folder()
+                shutil.copytree(first.folder, folder)
+                start = self.launched if layout else self.train
+                run = start(*words, *parallel(**layout), steps=4, folder=folder)
+                self.assertEqual(run.training("skipped_steps")[-1], 1)
+                found = state_of(folder / "checkpoint/step-4")
+                for name in states:
+                    self.assertTrue(torch.equal(found[name], saved[name]), name)
 
     def test_a_resume_from_another_optimizers_state_says_which_moments_begin_from_zero(self):
         adam = self.train(*SAVES, steps=2)

@@ -125,7 +125,7 @@ TEST(StoreBarrier, ARankThatIsLateButLivesIsWaitedForAndALineSaysSoAsOftenAsTheR
   const BarrierOptions options{std::chrono::minutes(5), std::chrono::milliseconds(20), waits, tell};
   std::thread late([&] {
     told.get_future().wait();
-    make_store_barrier(store, "test", 1, 2, {.timeout = std::chrono::minutes(5)})->tell("late");
+    make_store_barrier(store, "test", 1, 2, {.timeout = std::chrono::minutes(5)})->gather("late");
   });
   const auto heard = make_store_barrier(store, "test", 0, 2, options)->gather("early");
   late.join();

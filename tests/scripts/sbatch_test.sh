@@ -2,14 +2,14 @@
 # What scripts/titan.sbatch asks of srun, and what it makes of the exit code; with stand-ins for Slurm.
 . "$(dirname -- "${BASH_SOURCE[0]}")/harness.sh"
 
-# make_job [STATUS [RESTARTS]]: a job's shell, in which srun prints its words and ends with STATUS, and titan_train
-# restart, which prints them too, wants RESTARTS restarts.
+# make_job [STATUS [RESTARTS [END]]]: a job's shell, in which srun prints its words and ends with STATUS, and titan_train
+# restart, which prints them too, wants RESTARTS restarts and then ends with END, else with the code that it is given.
 make_job() {
   program srun <<<"printf '[%s]' \"\$@\"; echo \" \$TITAN_RESTARTED\"; exit ${1:-0}"
   # shellcheck disable=SC2016  # expanded when it runs
   program scontrol <<<'echo " scontrol $*"'
   program titan_train <<<"echo x >>'$PWD/decisions'; printf '(%s)' \"\$@\"; echo
-    [ \$(wc -l <'$PWD/decisions') -gt ${2:-0} ] || exit 75; exit 3"
+    [ \$(wc -l <'$PWD/decisions') -gt ${2:-0} ] || exit 75; exit ${3:-\$3}"
   export PATH=$PWD/bin:$PATH TITAN_TRAIN=$PWD/bin/titan_train SLURM_JOB_ID=7 SLURM_CPUS_PER_TASK=12
 }
 
@@ -48,6 +48,8 @@ restarts() {
   TITAN_RESTARTS=0 expect 74 job configs/a.toml
   expect_equal 1 "$(starts)"
   [ ! -e decisions ]
+  make_job 74 0 73  # the checkpoints are gone
+  expect 73 job configs/a.toml
 }
 
 ordinary_ends() {

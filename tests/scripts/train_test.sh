@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What scripts/train.sh hands to titan_train, seen by a program in its place; nothing is installed or built here.
 . "$(dirname -- "${BASH_SOURCE[0]}")/harness.sh"
+unset TITAN_PARQUET  # of the test command: these builds are made by stand-ins
 
 # A checkout whose build is up to date and whose titan_train prints its working folder and arguments.
 make_checkout() {

@@ -73,6 +73,7 @@ start_script_refuses_an_old_runtime() {
 start_script_uses_the_libtorch_beside_it() {
   mkdir -p bundle/lib
   cp "$checkout/cmake/start.sh" bundle/titan_train
+  # shellcheck disable=SC2016  # expanded when it runs
   printf '#!/bin/sh\necho "started with $1"\n' >bundle/lib/titan_train
   chmod +x bundle/lib/titan_train
   touch bundle/lib/libtorch_cpu.so

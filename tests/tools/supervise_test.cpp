@@ -115,8 +115,11 @@ TEST_F(Supervised, CommittedStepsLetItGoOnUntilAllRestartsAreUsed) {
 }
 
 TEST_F(Supervised, CheckpointsThatVanishEndItBeforeStepOneIsComputedAgain) {
-  const Result result =
-      launch(std::string(kCommit) + "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || rm -r $0/checkpoint; exit 71");
+  // One rank alone makes and removes them: the others wait for their end.
+  const Result result = launch(
+      "[ $RANK = 0 ] || exec sleep 1000; "
+      "mkdir -p $0/checkpoint/step-5; echo '{}' > $0/checkpoint/step-5/manifest.json; "
+      "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || rm -r $0/checkpoint; exit 71");
   EXPECT_EQ(result.code, static_cast<int>(ExitCode::storage));
   EXPECT_EQ(count(result.errors, "titan_train launch: restart "), 1) << result.errors;
 }

@@ -31,10 +31,15 @@ ConfigCheck device_check();
 /// The same for a command that only reads a model.
 std::vector<Problem> reader_device_problems(const JobConfig& config, const Origins& origins);
 
+/// Whether the first word of a command line under `launch` names a command that trains no job of the user's.
+bool trains_nothing(std::span<const std::string> words);
+
 int run_train(const Schema& schema, std::span<const std::string> arguments);
 int run_ranks(const Schema& schema, std::span<const std::string> arguments);
 /// The words for the config among those of `ranks`, as in run_ranks.
 std::vector<std::string> config_words_of_ranks(std::span<const std::string> arguments);
+int run_selftest(const Schema& schema, std::span<const std::string> arguments);
+int run_netcheck(const Schema& schema, std::span<const std::string> arguments);
 int run_launch(const Schema& schema, std::span<const std::string> arguments);
 /// Whether a run that ended is started again, for job scripts: 75 if it is.
 int run_restart(const Schema& schema, std::span<const std::string> arguments);

@@ -74,6 +74,19 @@ struct RanksOptions {
   std::vector<std::string> rest;  // the config and its overrides
 };
 
+struct SelftestWords {
+  bool json = false;
+  std::vector<std::string> rest;  // options of every run
+};
+
+struct NetcheckWords {
+  bool json = false;
+  std::string hardware;  // empty: no promise to compare with
+  int64_t largest_mib = 64;
+  double slow = 1.5;
+  std::vector<std::string> rest;  // the config and its overrides
+};
+
 struct ProfileOptions {
   std::string trace;
   size_t top = 12;  ///< rows of a table
@@ -93,6 +106,8 @@ std::optional<ConvertOptions> parse_convert(std::span<const std::string> argumen
 std::optional<LaunchOptions> parse_launch(std::span<const std::string> arguments, std::ostream& out);
 std::optional<RestartOptions> parse_restart(std::span<const std::string> arguments, std::ostream& out);
 std::optional<RanksOptions> parse_ranks(std::span<const std::string> arguments, std::ostream& out);
+std::optional<SelftestWords> parse_selftest(std::span<const std::string> arguments, std::ostream& out);
+std::optional<NetcheckWords> parse_netcheck(std::span<const std::string> arguments, std::ostream& out);
 std::optional<ProfileOptions> parse_profile(std::span<const std::string> arguments, std::ostream& out);
 std::optional<ReportOptions> parse_report(std::span<const std::string> arguments, std::ostream& out);
 

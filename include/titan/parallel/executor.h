@@ -74,7 +74,7 @@ class Executor {
   /// that this rank computed (fp64), undefined if none.
   at::Tensor run(const Program& program, std::span<const BatchContext> microbatches, StepWork& work,
                  const Observer& observer = {});
-  /// From now on called with what each forward hands on and with the input gradients of each backward, as far as they
+  /// From now on called with what each forward hands on and the input gradients of each backward (any shape), if they
   /// are defined and not computed in a recorded microbatch; empty: off.
   using Inspector = std::function<void(const Action&, std::span<const at::Tensor>)>;
   void inspect_with(Inspector inspector) { inspector_ = std::move(inspector); }

@@ -1,0 +1,71 @@
+// titan_train netcheck: measures the collectives of every mesh axis by size, and exchanges between ranks and between
+// hosts pair by pair, and names what is slower than its equals or than the hardware promises.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "titan/distributed/mesh_communicators.h"
+#include "titan/distributed/world.h"
+
+namespace titan {
+
+/// An exchange of two ranks: each sends `NetcheckOptions::largest_bytes` and receives as many at the same time.
+struct MeasuredPair {
+  int64_t first = 0, second = 0;  // ranks
+  bool same_host = true;
+  double rate = 0;  // bytes per second of each direction
+};
+
+/// A collective over the ranks of one communicator; the slowest rank counts.
+struct MeasuredCollective {
+  std::string communicator;      // "gather", "tensor", …
+  std::vector<int64_t> ranks;    // its members
+  std::string collective;        // "all-gather", …
+  int64_t bytes = 0;             // of the whole tensor
+  double seconds = 0, rate = 0;  // rate: bytes per second that each rank sends, (n - 1) / n of the tensor; twice that
+                                 // for an all-reduce
+};
+
+struct NetcheckOptions {
+  int64_t largest_bytes = int64_t{64} << 20;
+  /// A pair or a communicator is slow below 1 / `slow` of the median rate of its equals.
+  double slow = 1.5;
+  /// What the hardware promises, in bytes per second and direction; none: only equals are compared.
+  std::optional<double> host_rate = {}, network_rate = {};
+};
+
+struct NetcheckResult {
+  std::vector<std::string> hosts;  // of each rank
+  std::vector<MeasuredPair> pairs;
+  std::vector<MeasuredCollective> collectives;
+};
+
+/// Rounds of exchanges in which each of `count` players meets each other one once, and nobody two at a time: the first
+/// stays, the others go round (Kirkman's schedule).
+std::vector<std::vector<std::pair<int64_t, int64_t>>> pair_rounds(int64_t count);
+
+/// Measures. Collective over all ranks; only rank 0 has a result. `device`: where the tensors are.
+std::optional<NetcheckResult> measure_network(const World& world, const DeviceMesh& mesh,
+                                              MeshCommunicators& communicators, const at::Device& device,
+                                              const NetcheckOptions& options);
+
+/// A sentence for each pair and communicator that is slow. Pairs are compared with pairs of the same kind (on one host,
+/// or between hosts), communicators with those of the same name and collective, each if there are at least three.
+std::vector<std::string> netcheck_problems(const NetcheckResult& result, const NetcheckOptions& options);
+
+/// Whether netcheck_problems had anything to compare with.
+bool netcheck_compares(const NetcheckResult& result, const NetcheckOptions& options);
+
+/// The table of the collectives and the slowest pairs.
+std::vector<std::string> netcheck_table(const NetcheckResult& result);
+nlohmann::ordered_json netcheck_json(const NetcheckResult& result, const std::vector<std::string>& problems,
+                                     bool compared);
+
+}  // namespace titan

@@ -1,0 +1,115 @@
+"""titan_train selftest and netcheck: one process, ranks under launchers, faults that they must find."""
+
+from __future__ import annotations
+
+import json
+import os
+import unittest
+from unittest import mock
+
+from program import BAD_CONFIG, Run
+from rank_processes import RanksTest
+
+WRONG_NUMBERS = 77
+SLOW_NETWORK = 69
+
+
+class Cluster(RanksTest):
+    def launched(self, ranks: int, *words) -> Run:
+        return self.titan("launch", "-n", ranks, *words)
+
+    def refuses(self, run: Run, part: str):
+        self.expect(run, BAD_CONFIG)
+        self.assertIn(part, run.errors)
+
+
+class Selftest(Cluster):
+    def test_one_process_and_ranks_pass_every_layout(self):
+        expected = {1: ["one rank"], 2: ["FSDP over 2", "tensor parallel 2"], 4: ["HSDP", "context parallel 2"]}
+        for ranks, layouts in expected.items():
+            with self.subTest(ranks=ranks):
+                run = self.titan("selftest") if ranks == 1 else self.launched(ranks, "selftest")
+                self.expect(run, 0)
+                lines = run.output.splitlines()
+                self.assertTrue(lines[-1].startswith("selftest passed: "), run.output)
+                self.assertTrue(all(line.startswith("ok") for line in lines[:-1]), run.output)
+                for layout in layouts:
+                    self.assertIn(layout, run.output)
+
+    def test_json_has_every_row_with_its_limits(self):
+        run = self.titan("selftest", "--json")
+        self.expect(run, 0)
+        result = json.loads(run.output)
+        self.assertTrue(result["passed"])
+        for row in result["rows"]:
+            self.assertLessEqual(row["gradients"], row["gradients_limit"])
+        exact = [row for row in result["rows"] if row["gradients_limit"] <= 1e-5]
+        self.assertGreaterEqual(len(exact), 2)
+
+    def test_a_product_that_is_off_by_a_thousandth_fails_and_all_ranks_end_with_the_same_code(self):
+        self.use_dying_program()
+        with mock.patch.dict(os.environ, {"PERTURB": "1 1e-3"}):  # the reference is computed by rank 0
+            run = self.launched(2, "selftest", "--training.device=cpu")
+        self.expect(run, WRONG_NUMBERS)
+        self.assertIn("selftest failed: ", run.output)
+        self.assertIn("the worst is that of ", run.output)
+
+    def test_nothing_is_left_behind(self):
+        folder = self.folder / "temporary"
+        folder.mkdir()
+        with mock.patch.dict(os.environ, {"TMPDIR": str(folder)}):
+            self.expect(self.titan("selftest"), 0)
+        self.assertEqual(list(folder.iterdir()), [])
+
+    def test_options_that_are_wrong_are_refused(self):
+        self.refuses(self.titan("selftest", "--jsn"), "--json")
+        self.refuses(self.titan("selftest", "--training.devise=cpu"), "training.device")
+
+
+class Netcheck(Cluster):
+    # On a machine that other programs use, any pair may be slow once.
+    EASY = "--slow=1000"
+
+    def test_every_axis_and_every_pair_is_measured(self):
+        words = ("--json", "--largest-mib=1", self.EASY, "--parallelism.tensor_parallel_degree=2")
+        run = self.launched(4, "netcheck", *words)
+        self.expect(run, 0)
+        result = json.loads(run.output)
+        pairs = sorted(tuple(pair["ranks"]) for pair in result["pairs"])
+        self.assertEqual(pairs, [(a, b) for a in range(4) for b in range(a + 1, 4)])
+        seen = {(one["communicator"], one["collective"]) for one in result["collectives"]}
+        for axis in ("fsdp_gather", "tp"):
+            for collective in ("all-gather", "reduce-scatter", "all-reduce", "send to the next"):
+                self.assertIn((axis, collective), seen)
+        tensor = {tuple(one["ranks"]) for one in result["collectives"] if one["communicator"] == "tp"}
+        self.assertEqual(tensor, {(0, 1), (2, 3)})
+        self.assertTrue(all(one["gb_per_second"] > 0 for one in result["collectives"]))
+
+    def test_a_table_and_a_verdict_are_printed(self):
+        run = self.launched(2, "netcheck", "--largest-mib=1", self.EASY)
+        self.expect(run, 0)
+        lines = run.output.splitlines()
+        self.assertIn("fsdp_gather", run.output)
+        self.assertIn("nothing was compared", lines[-1])
+        self.assertTrue(lines[-1].startswith("netcheck passed: 2 ranks, 1 pair, 0 slow"), run.output)
+
+    def test_a_slow_pair_is_named_and_nobody_else(self):
+        self.use_dying_program()
+        with mock.patch.dict(os.environ, {"SLOW_PAIR": "1 3 0.5"}):
+            run = self.launched(4, "netcheck", "--json", "--largest-mib=1", "--slow=20")
+        self.expect(run, SLOW_NETWORK)
+        problems = json.loads(run.output)["problems"]
+        self.assertEqual(len(problems), 1, problems)
+        self.assertIn("ranks 1 and 3 on ", problems[0])
+
+    def test_what_cannot_be_measured_is_said(self):
+        self.refuses(self.titan("netcheck"), "nobody to exchange with")
+        self.refuses(self.launched(2, "netcheck", "--hardware=h101"), "h100-sxm")
+        missing = self.write("gpu.toml", "[mine]\nmemory_gib = 80\n")
+        self.refuses(self.launched(2, "netcheck", f"--hardware={missing}"), "product_tflops")
+        self.refuses(self.launched(2, "netcheck", "--largest-mib=0"), "--largest-mib")
+        self.refuses(self.launched(3, "netcheck", "--parallelism.tensor_parallel_degree=2"), "Invalid parallel dims")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,98 @@
+#include "titan/tools/netcheck.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace titan {
+namespace {
+
+TEST(PairRounds, EachMeetsEachOnceAndNobodyTwoAtATime) {
+  for (const int64_t count : {0, 1, 2, 3, 4, 7, 8, 33}) {
+    std::set<std::pair<int64_t, int64_t>> met;
+    for (const auto& round : pair_rounds(count)) {
+      std::set<int64_t> busy;
+      for (const auto& [a, b] : round) {
+        EXPECT_LT(a, b);
+        EXPECT_TRUE(busy.insert(a).second && busy.insert(b).second) << count;
+        EXPECT_TRUE(met.emplace(a, b).second) << count;
+      }
+    }
+    EXPECT_EQ(std::ssize(met), count * (count - 1) / 2) << count;
+    const int64_t rounds = count < 2 ? 0 : count - 1 + count % 2;
+    EXPECT_EQ(std::ssize(pair_rounds(count)), rounds) << "with as many pairs at a time as there can be";
+  }
+}
+
+/// All pairs of `hosts` hosts of two ranks: within a host at 10 GB/s, between the first ranks of hosts at 1 GB/s.
+NetcheckResult even(int64_t hosts) {
+  NetcheckResult result;
+  for (int64_t host = 0; host < hosts; ++host) {
+    result.hosts.insert(result.hosts.end(), 2, "node" + std::to_string(host));
+    result.pairs.push_back({2 * host, 2 * host + 1, true, 10e9});
+    for (int64_t other = 0; other < host; ++other) result.pairs.push_back({2 * other, 2 * host, false, 1e9});
+    result.collectives.push_back({"tp", {2 * host, 2 * host + 1}, "all-reduce", 1 << 20, 1e-3, 5e9});
+  }
+  return result;
+}
+
+TEST(NetcheckProblems, EqualsHaveNone) { EXPECT_TRUE(netcheck_problems(even(4), {}).empty()); }
+
+TEST(NetcheckProblems, ASlowPairOfHostsIsNamedWithItsHostsAndNobodyElseIs) {
+  NetcheckResult result = even(4);
+  for (MeasuredPair& pair : result.pairs) {
+    if (pair.first == 2 && pair.second == 6) pair.rate = 0.3e9;
+  }
+  const std::vector<std::string> problems = netcheck_problems(result, {});
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0],
+            "hosts node1 and node3 (ranks 2 and 6): 0.3 GB/s, where the median of pairs of hosts is 1 GB/s");
+}
+
+TEST(NetcheckProblems, ASlowPairOfRanksIsComparedWithPairsOnOneHost) {
+  NetcheckResult result = even(4);
+  result.pairs[0].rate = 6e9;  // 1.67 times slower than its equals, six times faster than pairs of hosts
+  const std::vector<std::string> problems = netcheck_problems(result, {});
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_TRUE(problems[0].starts_with("ranks 0 and 1 on node0: 6 GB/s")) << problems[0];
+  EXPECT_TRUE(netcheck_problems(result, {.slow = 2}).empty());
+}
+
+TEST(NetcheckProblems, ASlowCommunicatorOfSeveralIsNamedWithItsRanks) {
+  NetcheckResult result = even(4);
+  result.collectives[2].rate = 1e9;
+  const std::vector<std::string> problems = netcheck_problems(result, {});
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0],
+            "all-reduce of tp over ranks 4 and 5, 1.00 MiB: 1 GB/s, where the median of its equals is 5 GB/s");
+}
+
+TEST(NetcheckProblems, FewerThanThreeEqualsAreComparedWithTheHardwareAlone) {
+  NetcheckResult result = even(2);
+  result.pairs[0].rate = 1e9;
+  EXPECT_TRUE(netcheck_problems(result, {}).empty());
+  EXPECT_FALSE(netcheck_compares(result, {}));
+  EXPECT_TRUE(netcheck_compares(even(3), {}));
+  EXPECT_TRUE(netcheck_compares(result, {.host_rate = 10e9}));
+  const std::vector<std::string> problems = netcheck_problems(result, {.host_rate = 10e9, .network_rate = 1.5e9});
+  ASSERT_EQ(problems.size(), 1u) << "half of the promise is enough";
+  EXPECT_EQ(problems[0], "ranks 0 and 1 on node0: 1 GB/s, where the hardware promises 10 GB/s");
+}
+
+TEST(NetcheckReport, TheTableHasTheSlowestOfEachNameAndTheJsonHasAll) {
+  NetcheckResult result = even(2);
+  result.collectives[1].rate = 4e9;
+  const std::vector<std::string> table = netcheck_table(result);
+  EXPECT_EQ(
+      std::count_if(table.begin(), table.end(), [](const auto& line) { return line.find("all-reduce") != line.npos; }),
+      1);
+  const nlohmann::ordered_json json = netcheck_json(result, {"a sentence"}, true);
+  EXPECT_EQ(json["collectives"].size(), 2u);
+  EXPECT_EQ(json["pairs"].size(), 3u);
+  EXPECT_FALSE(json["passed"]);
+}
+
+}  // namespace
+}  // namespace titan
