@@ -4,8 +4,8 @@
 #   lib/titan_train    the program, with run path $ORIGIN: its own folder, no path of the machine that built it
 #   lib/libtitan.so    what it opens for commands that need LibTorch, training above all
 #   lib/libtitan_cuda.so   what it opens where a GPU may be used, in a CUDA build
-#   lib/libtitan_parquet.so   what it opens for Parquet files, and Arrow: only cmake --install --component parquet, since
-#                             they double the size, in a build with TITAN_PARQUET
+#   lib/libtitan_parquet.so   what it opens for Parquet files, in a build with TITAN_PARQUET, and Arrow: a component of its
+#                             own (cmake --install … --component parquet), since Arrow doubles the size
 #   lib/*.so*          the small shared libraries it needs; LibTorch, NVIDIA's and the C and C++ run-time ones stay out
 #   configs/           the shipped configs
 if(NOT TARGET titan)
@@ -21,8 +21,6 @@ if(TARGET titan_parquet)
   set_target_properties(titan_parquet PROPERTIES INSTALL_RPATH "$ORIGIN")
   install(TARGETS titan_parquet LIBRARY DESTINATION lib COMPONENT parquet EXCLUDE_FROM_ALL)
   install(FILES ${TITAN_ARROW_LIBRARIES} DESTINATION lib COMPONENT parquet EXCLUDE_FROM_ALL)
-  install(DIRECTORY ${TITAN_ARROW_FOUND}/licenses/ DESTINATION licenses/arrow COMPONENT parquet EXCLUDE_FROM_ALL
-    OPTIONAL)
 endif()
 install(PROGRAMS cmake/start.sh DESTINATION . RENAME titan_train)
 install(DIRECTORY configs DESTINATION .)

@@ -9,13 +9,15 @@ readonly version_needed=26.0.1
 # Arrow 26.0.1 is ABI version 2600.
 readonly libraries='pyarrow/libarrow.so.2600 pyarrow/libparquet.so.2600'
 readonly header=pyarrow/include/parquet/arrow/reader.h
+# Its list of files and its licences, as in every site-packages folder: scripts/licences.py reads them.
+readonly record=pyarrow-$version_needed.dist-info
 folder=$TITAN_CACHE/arrow-$version_needed-$(uname -m)
 readonly folder
 
 # is_complete FOLDER
 is_complete() {
   local file
-  for file in $libraries $header; do
+  for file in $libraries $header "$record/RECORD"; do
     [ -e "$1/$file" ] || return 1
   done
   grep -qs "ARROW_VERSION_STRING \"$version_needed\"" "$1/pyarrow/include/arrow/util/config.h"
@@ -30,10 +32,9 @@ keep_needed() {
   local kept=$1.kept file
   rm -rf "$kept"
   mkdir -p "$kept/pyarrow"
-  for file in $libraries pyarrow/include; do
+  for file in $libraries pyarrow/include "$record"; do
     mv "$1/$file" "$kept/$file" || return 1
   done
-  mv "$1"/pyarrow-*.dist-info/licenses "$kept/licenses" || return 1
   rm -rf "$1"
   mv -T "$kept" "$1"
 }

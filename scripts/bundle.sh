@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes build/bundle/titan-VERSION: a folder that runs on another Linux machine (Debian 12, Ubuntu 24.04 or newer) given
-# only a Python torch 2.11.0, and checks that it will. Its last line is the path.
+# only a Python torch 2.11.0, and checks that it will. Its last line is the path. It reads Parquet if the build does
+# (scripts/setup.sh --parquet).
 #   scripts/bundle.sh                    checks, and fails when the program needs a newer system than Debian 12
 #   scripts/bundle.sh --allow-newer      the same, but on a newer build machine only says what the bundle will need
 #   scripts/bundle.sh --self-contained   with LibTorch inside, as one .tar.zst: needs no Python; computes on CPUs
@@ -54,12 +55,29 @@ check_run() {
   cp -r "$1" "$folder/moved"
   mkdir "$folder/empty"
   cd "$folder/empty"
-  local torch=$site
+  local torch=$site said
   [ "$self_contained" = no ] || torch=nowhere
-  env -i PATH=/usr/bin:/bin HOME="$folder/empty" TITAN_LIBTORCH="$torch" ../moved/titan_train \
-    ../moved/configs/debug_model.toml --training.steps=2 --job.dump_folder=outputs >&2 ||
+  local program=(env -i PATH=/usr/bin:/bin HOME="$folder/empty" TITAN_LIBTORCH="$torch" ../moved/titan_train)
+  "${program[@]}" ../moved/configs/debug_model.toml --training.steps=2 --job.dump_folder=outputs >&2 ||
     fail 70 "the bundle does not train in an empty folder; its message is above"
+  if [ "$parquet" = ON ]; then
+    # No more than what every Parquet file begins and ends with: that it lacks a footer is said by Arrow.
+    printf 'PAR1\0\0\0\0PAR1' >empty.parquet
+    said=$("${program[@]}" data peek --dataset-path empty.parquet 2>&1 || true)
+    [[ $said = *'its footer is damaged'* ]] || fail 70 "the bundle does not read Parquet: $said"
+  fi
   cd "$TITAN_ROOT"
+}
+
+# cached VARIABLE: its value in the build's CMakeCache.txt.
+cached() {
+  sed -n "s/^$1:[A-Z]*=//p" "$TITAN_BUILD/CMakeCache.txt"
+}
+
+# install_bundle [ARGUMENT...]: of cmake --install.
+install_bundle() {
+  cmake --install "$TITAN_BUILD" --prefix "$bundle" --strip "$@" >/dev/null ||
+    fail 70 "cmake --install failed; its message is above"
 }
 
 # needed_libraries FILE...: the names of the shared libraries that the files name.
@@ -97,19 +115,24 @@ done
 [ "$cuda" = no ] || [ "$self_contained" = yes ] || fail 64 "--cuda is for --self-contained: other bundles find the torch of a Python"
 "$TITAN_ROOT/scripts/setup.sh"
 build_targets titan_program
-version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$TITAN_BUILD/CMakeCache.txt")
-site=$(sed -n 's/^TITAN_LIBTORCH_FOUND:INTERNAL=//p' "$TITAN_BUILD/CMakeCache.txt")
+parquet=$(cached TITAN_PARQUET)
+version=$(cached CMAKE_PROJECT_VERSION)
+site=$(cached TITAN_LIBTORCH_FOUND)
 bundle=$TITAN_ROOT/build/bundle/titan-$version
 rm -rf "$bundle"
-cmake --install "$TITAN_BUILD" --prefix "$bundle" --strip >/dev/null ||
-  fail 70 "cmake --install failed; its message is above"
+install_bundle
 say "Checking $bundle"
 check_size "$bundle"
+sites=("$site")
+if [ "$parquet" = ON ]; then # after the check of the size, to which Arrow adds 62 MB
+  install_bundle --component parquet
+  sites+=("$(cached TITAN_ARROW_FOUND)")
+fi
 if [ "$self_contained" = yes ]; then
   [ "$cuda" = yes ] || rm -f "$bundle/lib/libtitan_cuda.so"  # what it needs is several GB
   add_libtorch "$bundle/lib"
 fi
-python3 "$TITAN_ROOT/scripts/licences.py" "$bundle/lib" "$bundle/licences" "$site" ||
+python3 "$TITAN_ROOT/scripts/licences.py" "$bundle/lib" "$bundle/licences" "${sites[@]}" ||
   fail 69 "a library would travel without its licence; the message is above"
 check_run_path "$bundle"
 check_symbol_version GLIBC "$newest_glibc" "$bundle"/lib/*

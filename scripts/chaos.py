@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-from fault_runs import COMMITTED, MET, MORE_STEPS, ROOT, Broken, DisturbedRun, Launched
+from fault_runs import COMMITTED, MET, MORE_STEPS, Broken, DisturbedRun, Launched, parse
 
 RANKS = 2
 KILLED = 128 + signal.SIGKILL
@@ -67,8 +67,7 @@ class Chaos(DisturbedRun):
         time.sleep(self.dice.choice([0.0, 0.001, 0.003, 0.01]) * self.dice.random())
 
     def wait_for_any_moment(self, run: Launched) -> None:
-        """From when the ranks have met until a second after loading. Who dies before that, and who is then told, is
-        for tests of the launcher."""
+        """From when the ranks have met until a second after loading. Tests of the launcher kill ranks before that."""
         run.wait_for(MET)
         moment = run.seconds() + (self.load_seconds + 1.0) * self.dice.random()
         while run.seconds() < moment and not run.ended():
@@ -107,7 +106,7 @@ class Chaos(DisturbedRun):
         self.kills.append(kill)
 
     def finish(self) -> int:
-        """The rest of the run, undisturbed, compared with one that was never disturbed: its steps."""
+        """Completes the run and compares it with an undisturbed one. Returns its steps."""
         steps = max(self.kills[-1].committed, self.newest()) + MORE_STEPS
         self.loaded(self.complete(steps, self.run, "--checkpoint.interval=2", "--checkpoint.keep_latest_k=2"))
         self.compare(steps)
@@ -117,14 +116,8 @@ class Chaos(DisturbedRun):
 def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos.sh", description="Kills a training run N times; see the script's head.")
     parser.add_argument("kills", type=int, metavar="N", help="kills in the record at the end, earlier ones included")
-    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "outputs" / "chaos")
-    parser.add_argument("--seed", type=int, help="of the choice of ranks and moments; none: another one each time")
-    parser.add_argument("--option", action="append", default=[], metavar="--KEY=VALUE", help="another option of the run")
-    parser.add_argument("--binary", help="the titan_train to run")
-    parser.add_argument("--default-binary", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    binary = os.path.abspath(arguments.binary or arguments.default_binary or "titan_train")
-    chaos = Chaos(binary, arguments.folder.absolute(), arguments.seed, arguments.option)
+    arguments = parse(parser, "chaos", "ranks and moments")
+    chaos = Chaos(arguments.binary, arguments.folder, arguments.seed, arguments.option)
     if chaos.kills:
         print(f"resuming after {len(chaos.kills)} kills")
     try:

@@ -3,6 +3,7 @@ nothing but Python."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pathlib
@@ -23,8 +24,21 @@ class Broken(Exception):
     """The run did not do what it promises."""
 
 
+def parse(parser: argparse.ArgumentParser, name: str, chosen: str) -> argparse.Namespace:
+    """Adds the options that both scripts have, and parses. `chosen`: what the seed decides."""
+    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "outputs" / name)
+    parser.add_argument("--seed", type=int, help=f"of the choice of {chosen}; none: another one each time")
+    parser.add_argument("--option", action="append", default=[], metavar="--KEY=VALUE", help="another option of the run")
+    parser.add_argument("--binary", help="the titan_train to run")
+    parser.add_argument("--default-binary", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    arguments.binary = os.path.abspath(arguments.binary or arguments.default_binary or "titan_train")
+    arguments.folder = arguments.folder.absolute()
+    return arguments
+
+
 def training(ranks: int, replicas: int) -> list[str]:
-    """Options of a run in which saving is a good part of the time, and a step is short."""
+    """Options of a run with short steps, which spends much of its time in saves."""
     return [
         "--model.override.dim=64",
         "--model.override.n_layers=2",
@@ -77,7 +91,7 @@ class Launched:
                 words = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 found |= {int(word[5:]): int(pid) for word in words if word.startswith(b"RANK=")}
         except OSError:
-            pass  # one that has just ended
+            pass  # a process that has just ended
         return found
 
     def process_of(self, rank: int) -> int:

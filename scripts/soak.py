@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from fault_runs import MORE_STEPS, ROOT, Broken, DisturbedRun, Launched
+from fault_runs import MORE_STEPS, Broken, DisturbedRun, Launched, parse
 
 RESTARTS = 1_000_000  # as many as there are faults
 KILLED, NON_FINITE, REQUEUE, HANG, CORRUPTION, INTERRUPTED = 128 + signal.SIGKILL, 72, 75, 76, 77, 130
@@ -23,8 +23,8 @@ LAYERS = 2
 # In a soak of an hour other programs may take the processors for seconds: a rank that is slow must not count as hung.
 TIMEOUT_SECONDS = 6
 SAVING = ["--checkpoint.interval=4", "--checkpoint.keep_latest_k=2", "--checkpoint.async_mode=async"]
-RECOVERY_SECONDS = 120.0  # from a fault until a later step is saved: after this the run does not recover
-# A process that only trains, or only supervises, needs no more memory in the end than in the beginning.
+RECOVERY_SECONDS = 120.0  # from a fault until a later step is saved; a run that takes longer counts as lost
+# Largest growth of peak memory from the first to the last third of the soak; the rest is noise of the allocator.
 RANK_GROWTH, SUPERVISOR_GROWTH_BYTES = 1.05, 2 << 20
 
 
@@ -55,7 +55,7 @@ class Soak(DisturbedRun):
         self.kinds: dict[str, Callable[[], Fault]] = {"kill": self.kill, "stop": self.stop, "SIGTERM": self.terminate}
         self.launched = None
         if pathlib.Path(binary).name.startswith("dying_"):
-            # As titan_train sets it before it loads LibTorch, which this program links.
+            # titan_train sets this before it opens LibTorch; dying_titan_train links LibTorch, so it must be set here.
             os.environ["GOMP_SPINCOUNT"] = "3000"
             # Checked after every step: a weight with a flipped bit of its exponent would end the next one as not finite.
             self.options = [*self.options, "--debug.replica_check_steps=1"]
@@ -140,13 +140,13 @@ class Soak(DisturbedRun):
         return self.restarted("stop", rank, (HANG,), before)
 
     def terminate(self) -> Fault:
-        """Sent to the supervisor, or to one rank: the run saves and ends."""
+        """SIGTERM to the supervisor or to one rank: the run saves and ends."""
         rank = self.dice.choice([None, self.dice.randrange(self.ranks)])
         os.kill(self.launched.process.pid if rank is None else self.launched.process_of(rank), signal.SIGTERM)
         return self.ended("SIGTERM", rank, (REQUEUE,))
 
     def start_with_fault(self, name: str, words: str) -> int:
-        """Ends the run, and starts it so that a rank makes a fault some steps later, once: the attempts before that."""
+        """Ends the run, and starts it with one fault some steps later. Returns the number of earlier attempts."""
         os.kill(self.launched.process.pid, signal.SIGTERM)
         self.ended(name, None, (REQUEUE,))
         once = self.folder / f"fault-{len(self.faults)}"
@@ -157,7 +157,7 @@ class Soak(DisturbedRun):
         return before
 
     def flip(self) -> Fault:
-        """Of a weight or a moment of one replica, after any step."""
+        """Flips a bit of a weight or a moment of one replica, after any step."""
         rank, layer = self.dice.randrange(self.ranks), self.dice.randrange(LAYERS)
         what = self.dice.choice(["weight", "0", "1"])
         number = f"{self.dice.randrange(1_000_000)} {self.dice.randrange(32)}"
@@ -170,7 +170,7 @@ class Soak(DisturbedRun):
         return self.ended("NaN", rank, (NON_FINITE,))
 
     def full_disk(self) -> Fault:
-        """Saves fail until there is room again. The run goes on, or, if it is asked to end meanwhile, ends unsaved."""
+        """Saves fail until there is room again. The run continues; after a SIGTERM meanwhile it ends without a save."""
         ends = self.dice.random() < 0.5
         offset = self.launched.output.stat().st_size
 
@@ -201,7 +201,7 @@ class Soak(DisturbedRun):
             return file.read()
 
     def small_disk(self, folder: pathlib.Path) -> bool:
-        """Checkpoints go to a small file system; False where that takes more rights than there are."""
+        """Mounts a small file system for checkpoints; returns False without the right to mount one."""
         folder.mkdir(parents=True)
         done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "none", folder], capture_output=True, check=False)
         if done.returncode:
@@ -247,7 +247,7 @@ class Soak(DisturbedRun):
                 print(f"{number + 1} faults, step {self.newest()}", flush=True)
 
     def finish(self) -> int:
-        """Ends the run a few steps later, and compares it: its steps."""
+        """Ends the run a few steps later and compares it with an undisturbed one. Returns its steps."""
         os.kill(self.launched.process.pid, signal.SIGTERM)
         self.ended("the last signal", None, (REQUEUE,))
         steps = self.newest() + MORE_STEPS
@@ -277,7 +277,7 @@ class Soak(DisturbedRun):
         return [event for event in map(json.loads, lines) if event.get("event") == "restart"]
 
 
-def middle(values: list[float]) -> float:
+def median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2] if values else 0.0
 
 
@@ -286,7 +286,7 @@ def summary(soak: Soak, steps: int, memory: str) -> list[str]:
     by_end = Counter(fault.end for fault in soak.faults)
     events = soak.downtimes()
     down = [event["down_seconds"] for event in events]
-    parts = {part: middle([event["parts"][part] for event in events]) for part in (events[0]["parts"] if events else ())}
+    parts = {part: median([event["parts"][part] for event in events]) for part in (events[0]["parts"] if events else ())}
     lines = [
         f"{len(soak.faults)} faults in {(time.monotonic() - soak.begin) / 60:.1f} minutes on {soak.ranks} ranks: "
         f"{by_end['restarted']} restarted by the supervisor, {by_end['ended']} ended it by design and the same command was "
@@ -296,7 +296,7 @@ def summary(soak: Soak, steps: int, memory: str) -> list[str]:
         lines.append(f"  {count} × {kind}: {end}" + (f" ({code})" if code is not None else ""))
     if events:
         lines.append(
-            f"from the end of a process to the next first step: {middle(down):.2f} s in the middle, {max(down):.2f} s at most "
+            f"from the end of a process to the next first step: median {median(down):.2f} s, at most {max(down):.2f} s "
             f"({', '.join(f'{part} {seconds:.2f}' for part, seconds in parts.items())}); "
             f"{sum(event['lost_steps'] for event in events)} steps and {sum(event['lost_seconds'] for event in events):.0f} s "
             f"of training were lost in {len(events)} restarts"
@@ -313,17 +313,11 @@ def main() -> int:
     parser.add_argument("--faults", type=int, help="how many; default: as many as fit into the minutes")
     parser.add_argument("--kinds", help="a comma list of them; default: all")
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "outputs" / "soak")
-    parser.add_argument("--seed", type=int, help="of the choice of faults and ranks; none: another one each time")
-    parser.add_argument("--option", action="append", default=[], metavar="--KEY=VALUE", help="another option of the run")
-    parser.add_argument("--binary", help="the titan_train to run")
-    parser.add_argument("--default-binary", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    binary = os.path.abspath(arguments.binary or arguments.default_binary or "titan_train")
+    arguments = parse(parser, "soak", "faults and ranks")
     count = arguments.faults or max(1, int(60 * arguments.minutes / max(1.0, arguments.every)))
     soak = None
     try:
-        soak = Soak(binary, arguments.ranks, arguments.folder.absolute(), arguments.seed, arguments.option)
+        soak = Soak(arguments.binary, arguments.ranks, arguments.folder, arguments.seed, arguments.option)
         if not soak.small_disk(soak.checkpoints):
             print("without a full disk: there is no right to mount a small file system", flush=True)
         if arguments.kinds:

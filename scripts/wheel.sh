@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes build/wheel/titan_train-VERSION-py3-none-PLATFORM.whl: the program, its small libraries and the configs for
-# `pip install` beside torch 2.11.0, which it names as its only dependency. The last line is the wheel's path.
+# Makes build/wheel/titan_train-VERSION-py3-none-PLATFORM.whl: what scripts/bundle.sh makes, for `pip install` beside torch
+# 2.11.0, which it names as its only dependency. The last line is the wheel's path.
 #   scripts/wheel.sh [--allow-newer]     as scripts/bundle.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 

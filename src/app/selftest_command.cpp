@@ -53,13 +53,14 @@ class Selftest {
   Selftest(const Schema& schema, std::vector<std::string> words, const World& world, const Log& log)
       : schema_(schema), words_(std::move(words)), world_(world), log_(log) {}
 
-  /// Rank 0 reports, and returns false if a row failed.
-  bool run(const DeviceInfo& device, bool json) {
+  /// Rank 0 reports, and returns silent_corruption if a row failed. A signal ends it on all ranks without a report.
+  ExitCode run(const DeviceInfo& device, bool json) {
     const std::filesystem::path ids = folder_.path() / "ids.bin";
     write_selftest_corpus(ids, world_.size);
     const std::vector<std::string> common = selftest_words(world_.size, ids);
     words_.insert(words_.end(), common.begin(), common.end());
     const std::filesystem::path reference = folder_.path() / "reference";
+    // If a signal ends it, the vote at the start of the first row ends all ranks.
     if (world_.rank == 0) train_row({"--training.device=cpu", "--training.local_batch_size=2"}, World(), reference);
     std::vector<SelftestResult> results;
     const bool has_float8 = device.device.is_cpu() || device_facts(device).capability >= kFirstWithFloat8;
@@ -69,7 +70,7 @@ class Selftest {
       // The same names again for every row.
       if (own.store) own.store = c10::make_intrusive<c10d::PrefixStore>("selftest/" + number, world_.store);
       try {
-        train_row(row.words, own, folder_.path() / number);
+        if (!train_row(row.words, own, folder_.path() / number)) return ExitCode::interrupted;
       } catch (const Error& error) {
         throw Error(error.code(), fmt::format("selftest, {}: {}", row.name, error.what()));
       }
@@ -77,7 +78,7 @@ class Selftest {
       results.push_back(compare_selftest(row, folder_.path() / number, reference));
       if (!json) std::cout << selftest_line(results.back()) << std::endl;
     }
-    if (world_.rank != 0) return true;
+    if (world_.rank != 0) return ExitCode::success;
     const auto passed = std::count_if(results.begin(), results.end(), [](const auto& one) { return one.passed(); });
     const bool all = passed == std::ssize(results);
     if (json) {
@@ -87,11 +88,12 @@ class Selftest {
                                results.size(), world_.size, world_.size == 1 ? "" : "s", device.name)
                 << std::endl;
     }
-    return all;
+    return all ? ExitCode::success : ExitCode::silent_corruption;
   }
 
  private:
-  void train_row(const std::vector<std::string>& row, const World& world, const std::filesystem::path& folder) {
+  /// False if a signal ended it.
+  bool train_row(const std::vector<std::string>& row, const World& world, const std::filesystem::path& folder) {
     std::vector<std::string> words = words_;
     words.insert(words.end(), row.begin(), row.end());
     words.push_back("--job.dump_folder=" + folder.string());
@@ -99,8 +101,7 @@ class Selftest {
     if (!loaded.problems.empty()) throw Error(ExitCode::bad_config, loaded.problems.front().what);
     const Log quiet({.console = false, .file = folder / "log.txt"});
     const std::unique_ptr<Run> run = build_run(loaded.config, world, quiet);
-    const ExitCode code = train(*run);
-    if (code != ExitCode::success) throw Error(code, "stopped by a signal");
+    return train(*run) == ExitCode::success;
   }
 
   nlohmann::ordered_json json_of(const std::vector<SelftestResult>& results) const {
@@ -127,8 +128,8 @@ class Selftest {
   int64_t rows_ = 0;
 };
 
-/// Measures. Rank 0 reports, and returns false if something is slow.
-bool check_network(const JobConfig& config, const World& world, const NetcheckOptions& options, bool json) {
+/// Measures. Rank 0 reports, and returns `launcher` if something is slow.
+ExitCode check_network(const JobConfig& config, const World& world, const NetcheckOptions& options, bool json) {
   const DeviceInfo device = choose_device(config.training.device, world.local_rank);
   const DeviceMesh mesh = make_mesh(config, world.size);
   TransportOptions transport{.shared_memory = config.comm.shared_memory, .refused = {}};
@@ -155,7 +156,7 @@ bool check_network(const JobConfig& config, const World& world, const NetcheckOp
     passed = problems.empty();
   }
   communicators.shut_down();
-  return passed;
+  return passed ? ExitCode::success : ExitCode::launcher;
 }
 
 NetcheckOptions netcheck_options(const NetcheckWords& words) {
@@ -173,18 +174,17 @@ NetcheckOptions netcheck_options(const NetcheckWords& words) {
   return options;
 }
 
-/// Loads the config, joins the other ranks and calls `check`, whose result is the exit code: `failed` where it is
-/// false.
-int check_cluster(const Schema& schema, const std::vector<std::string>& words, ExitCode failed,
-                  const std::function<bool(const JobConfig&, const World&, const Log&)>& check) {
+/// Loads the config, joins the other ranks and calls `check`, whose result is the exit code.
+int check_cluster(const Schema& schema, const std::vector<std::string>& words,
+                  const std::function<ExitCode(const JobConfig&, const World&, const Log&)>& check) {
   if (!words.empty()) refuse_mistyped_command(words[0]);
   const LoadedConfig loaded = load_config(schema, words, job_checks());
   if (const int code = report_config_problems(loaded)) return code;
   const StopSignals signals;
   RankSession session(schema, loaded.config, detect_launch(loaded.config), nullptr, /*output_is_result=*/true);
-  ExitCode code = failed;
+  ExitCode code = ExitCode::success;
   try {
-    if (check(loaded.config, session.join(), session.log())) code = ExitCode::success;
+    code = check(loaded.config, session.join(), session.log());
   } catch (...) {
     session.fail();
   }
@@ -196,26 +196,25 @@ int check_cluster(const Schema& schema, const std::vector<std::string>& words, E
 int run_selftest(const Schema& schema, std::span<const std::string> arguments) {
   const std::optional<SelftestWords> options = parse_selftest(arguments, std::cout);
   if (!options) return 0;
-  return check_cluster(schema, options->rest, ExitCode::silent_corruption,
-                       [&](const JobConfig& config, const World& world, const Log& log) {
-                         const DeviceInfo device = choose_device(config.training.device, world.local_rank);
-                         return Selftest(schema, options->rest, world, log).run(device, options->json);
-                       });
+  return check_cluster(schema, options->rest, [&](const JobConfig& config, const World& world, const Log& log) {
+    const DeviceInfo device = choose_device(config.training.device, world.local_rank);
+    return Selftest(schema, options->rest, world, log).run(device, options->json);
+  });
 }
 
 int run_netcheck(const Schema& schema, std::span<const std::string> arguments) {
   const std::optional<NetcheckWords> words = parse_netcheck(arguments, std::cout);
   if (!words) return 0;
   const NetcheckOptions options = netcheck_options(*words);
-  return check_cluster(
-      schema, words->rest, ExitCode::launcher, [&](const JobConfig& config, const World& world, const Log&) {
-        if (world.size == 1) {
-          throw Error(ExitCode::bad_config,
-                      "netcheck: a single process has nobody to exchange with; start it with a launcher, such as "
-                      "titan_train launch -n 4 netcheck");
-        }
-        return check_network(config, world, options, words->json);
-      });
+  return check_cluster(schema, words->rest, [&](const JobConfig& config, const World& world, const Log&) {
+    if (world.size == 1) {
+      throw Error(
+          ExitCode::bad_config,
+          "netcheck measures the links between ranks, and this is a single process; start it with a launcher, such as "
+          "titan_train launch -n 4 netcheck");
+    }
+    return check_network(config, world, options, words->json);
+  });
 }
 
 }  // namespace titan

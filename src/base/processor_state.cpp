@@ -1,5 +1,3 @@
-#include "titan/base/processor_state.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>

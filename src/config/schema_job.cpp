@@ -136,14 +136,14 @@ void describe_metrics(Schema& schema) {
       .help("sampling temperature; 0: greedy");
   metrics.add("straggler_ratio", &S::straggler_ratio, 1.15)
       .own()
-      .among_several("one process has nobody to be compared with")
+      .among_several("a single process has no other rank to compare with")
       .rule("0, or above 1",
             [](const Value& value) -> std::optional<std::string> {
               const double ratio = std::get<double>(value);
               if (ratio == 0 || ratio > 1) return std::nullopt;
               return "metrics.straggler_ratio is a ratio to the median rank: above 1, or 0 to compare no ranks";
             })
-      .help("a rank whose compute time is so much above the median for 20 steps is named; 0: none is");
+      .help("a rank is reported as slow if its compute time is this many times the median for 20 steps; 0: never");
   metrics.add("quiet", &S::quiet, false).own().help("only warnings and errors on the console; --quiet says the same");
 }
 

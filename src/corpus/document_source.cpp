@@ -48,8 +48,7 @@ std::unique_ptr<DocumentSource> open_files(const DatasetOptions& options, TextFi
   } else if (text_form(files.files.front()) == TextForm::ids) {
     return std::make_unique<TokenFileSource>(options.path, files.files);
   }
-  return open_file_source(options.path, std::move(files),
-                          RecordRules{options.text_field, options.chat, options.ignore_fields}, options.bad_record);
+  return open_file_source(options, std::move(files));
 }
 
 /// As in torchtitan, c4_test is an in-memory dataset; all others are streamed.

@@ -97,7 +97,7 @@ class Pipeline {
       document.first_token = std::ssize(result.ids);
       if (tokenizer_ && !tokenizer_->reads_text()) {
         read_given_ids(raw, document, result.ids);
-      } else if (document.read = read_text(std::move(raw), source_.rules()); document.read.text) {
+      } else if (document.read = read_text(std::move(raw), source_.options()); document.read.text) {
         std::string text = std::move(*document.read.text);
         document.text_bytes = std::ssize(text);
         if (tokenizer_) tokenizer_->encode_framed(text, true, true, result.ids);
@@ -113,9 +113,9 @@ class Pipeline {
     document.text_bytes = std::ssize(raw.bytes);
     RecordText& read = document.read;
     if (raw.too_long || !raw.problem.empty()) {
-      read = read_text(std::move(raw), source_.rules());
+      read = read_text(std::move(raw), source_.options());
     } else if (raw.form == TextForm::records) {
-      read.problem = read_ids(raw.bytes, source_.rules().text_field, *tokenizer_, ids);
+      read.problem = read_ids(raw.bytes, source_.options().text_field, *tokenizer_, ids);
     } else {
       read.problem = "ids are read from the records of .jsonl files and columns of .parquet files alone";
     }

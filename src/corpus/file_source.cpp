@@ -15,31 +15,30 @@
 
 namespace titan {
 
-FileSource::FileSource(std::string path, TextFiles found, RecordRules rules, BadRecord bad_record)
-    : path_(std::move(path)), rules_(std::move(rules)), bad_record_(bad_record) {
-  files_ = std::move(found.files);
+FileSource::FileSource(DatasetOptions options, TextFiles found)
+    : options_(std::move(options)), files_(std::move(found.files)) {
   for (std::string& text : found.notices) notice(std::move(text));
   if (found.left_out > 0) {
     notice(fmt::format(
-        "corpus {}: {} left out, such as {}", path_,
+        "corpus {}: {} left out, such as {}", options_.path,
         found.left_out == 1 ? "1 file of another kind is" : fmt::format("{} files of other kinds are", found.left_out),
         found.left_out_example));
   }
   for (const auto& file : files_) {
     if (text_form(file) != TextForm::ids) continue;
     throw Error(ExitCode::bad_data, fmt::format("corpus {}: {} holds ids already. Name the text that it was made from.",
-                                                path_, file.filename().string()));
+                                                options_.path, file.filename().string()));
   }
   for (const auto& file : files_) sizes_.push_back(static_cast<int64_t>(std::filesystem::file_size(file)));
 }
 
-RecordText read_text(RawDocument&& raw, const RecordRules& rules) {
+RecordText read_text(RawDocument&& raw, const DatasetOptions& options) {
   if (raw.too_long) {
     return {{}, fmt::format("this line is longer than {}", human_bytes(kLongestLine)), 0};
   }
   if (!raw.problem.empty()) return {{}, std::move(raw.problem), 0};
-  if (rules.chat) return read_conversation(raw.bytes, *rules.chat, rules.ignored);
-  if (raw.form == TextForm::records) return read_record(raw.bytes, rules.text_field);
+  if (options.chat) return read_conversation(raw.bytes, *options.chat, options.ignore_fields);
+  if (raw.form == TextForm::records) return read_record(raw.bytes, options.text_field);
   RecordText read{std::move(raw.bytes), {}, 0};
   read.invalid_utf8 = repair_utf8(*read.text);
   return read;
@@ -55,7 +54,7 @@ bool FileSource::next(Document& document) {
 bool FileSource::take(RawDocument&& raw, Document& document) {
   document.start = raw.start;
   document.tokens.reset();
-  RecordText read = read_text(std::move(raw), rules_);
+  RecordText read = read_text(std::move(raw), options_);
   if (!accept(document.start, read)) return false;
   document.text = std::move(*read.text);
   document.chat = std::move(read.chat);
@@ -82,7 +81,7 @@ bool FileSource::accept(const SourcePosition& start, const RecordText& read) {
   }
   const std::string place = place_of(start);
   const std::string what = read.problem + hint(static_cast<size_t>(start.file), read.problem);
-  if (bad_record_ == BadRecord::error) {
+  if (options_.bad_record == BadRecord::error) {
     throw Error(ExitCode::bad_data,
                 fmt::format("{}: {}. {}, or leave such records out with data.bad_record = \"skip\".", place, what,
                             remedy_for_record()));
@@ -108,8 +107,8 @@ void FileSource::note_unused(const SourcePosition& start, const std::vector<std:
 
 void FileSource::seek(const SourcePosition& start) {
   if (start.file < 0 || start.file > static_cast<int64_t>(files_.size()) || start.byte < 0) {
-    throw Error(ExitCode::bad_data, fmt::format("corpus {}: the saved position (file {}, byte {}) is not in it", path_,
-                                                start.file, start.byte));
+    throw Error(ExitCode::bad_data, fmt::format("corpus {}: the saved position (file {}, byte {}) is not in it",
+                                                options_.path, start.file, start.byte));
   }
   position_ = start;
   close();
@@ -119,7 +118,7 @@ std::string FileSource::reading() const { return files_[static_cast<size_t>(read
 
 std::string FileSource::description() const {
   if (files_.size() == 1) return files_[0].string();
-  return fmt::format("{} ({} files, {})", path_, files_.size(), human_bytes(static_cast<double>(file_bytes())));
+  return fmt::format("{} ({} files, {})", options_.path, files_.size(), human_bytes(static_cast<double>(file_bytes())));
 }
 
 CorpusFiles FileSource::file_sizes() const {
@@ -138,12 +137,11 @@ std::string FileSource::facts(const std::string& fields) const {
 
 std::string FileSource::hint(size_t, const std::string&) const { return {}; }
 
-std::unique_ptr<FileSource> open_file_source(std::string path, TextFiles files, RecordRules rules,
-                                             BadRecord bad_record) {
+std::unique_ptr<FileSource> open_file_source(const DatasetOptions& options, TextFiles files) {
   if (text_form(files.files.front()) == TextForm::parquet) {
-    return std::make_unique<ParquetSource>(std::move(path), std::move(files), std::move(rules), bad_record);
+    return std::make_unique<ParquetSource>(options, std::move(files));
   }
-  return std::make_unique<TextFileSource>(std::move(path), std::move(files), std::move(rules), bad_record);
+  return std::make_unique<TextFileSource>(options, std::move(files));
 }
 
 }  // namespace titan

@@ -82,16 +82,8 @@ struct RawDocument {
   SourcePosition start;
 };
 
-/// How records become documents.
-struct RecordRules {
-  std::string text_field;                         ///< of records that are not conversations
-  std::shared_ptr<const ChatTemplate> chat = {};  ///< the records are conversations
-  std::vector<std::string> ignored = {};          ///< fields of conversations: see read_conversation
-  bool holds_ids = false;                         ///< `text_field` is a list of ids (read_ids)
-};
-
 /// The text of a document, or its encoded conversation; no text for a bad record. Thread-safe.
-RecordText read_text(RawDocument&& raw, const RecordRules& rules);
+RecordText read_text(RawDocument&& raw, const DatasetOptions& options);
 
 /// A longer record is a bad one: it is not human text and would exhaust the memory.
 inline constexpr size_t kLongestLine = size_t{64} << 20;
@@ -99,8 +91,8 @@ inline constexpr size_t kLongestLine = size_t{64} << 20;
 /// Documents of several files, in order. A position has the index of the file; the rest of it is the subclass's.
 class FileSource : public DocumentSource {
  public:
-  /// `path`: the user's name for the files, for messages.
-  FileSource(std::string path, TextFiles files, RecordRules rules, BadRecord bad_record);
+  /// Of the options, the order and the split are the caller's; `path` is the user's name for the files, for messages.
+  FileSource(DatasetOptions options, TextFiles files);
 
   bool next(Document& document) override;
   void seek(const SourcePosition& start) override;
@@ -108,7 +100,7 @@ class FileSource : public DocumentSource {
   std::string description() const override;
   CorpusFiles file_sizes() const override;
 
-  const RecordRules& rules() const { return rules_; }
+  const DatasetOptions& options() const { return options_; }
 
   /// `next` in two halves, for callers that parse on several threads: next_raw returns the next raw document (false at
   /// the end of a pass); accept then takes the results in the same order.
@@ -136,8 +128,7 @@ class FileSource : public DocumentSource {
   /// "FIELDS\nNAME SIZE\n…", to be hashed for a fingerprint.
   std::string facts(const std::string& fields) const;
 
-  std::string path_;
-  RecordRules rules_;
+  DatasetOptions options_;
   std::vector<std::filesystem::path> files_;
   std::vector<int64_t> sizes_;
   SourcePosition position_;  // of the next document
@@ -146,12 +137,10 @@ class FileSource : public DocumentSource {
  private:
   void note_unused(const SourcePosition& start, const std::vector<std::string>& fields);
 
-  BadRecord bad_record_;
   std::set<std::string> unused_;  // fields that were reported
 };
 
 /// Opens files that are to be parsed, all of text or all Parquet. Throws Error(bad_data) for files of ids.
-std::unique_ptr<FileSource> open_file_source(std::string path, TextFiles files, RecordRules rules,
-                                             BadRecord bad_record);
+std::unique_ptr<FileSource> open_file_source(const DatasetOptions& options, TextFiles files);
 
 }  // namespace titan

@@ -3,12 +3,12 @@
 #include <glob.h>
 #include <algorithm>
 
-#include "file_reader.h"
 #include "file_source.h"
 #include "hub_folder.h"
 #include "titan/base/error.h"
 #include "titan/base/file_kind.h"
 #include "titan/base/text.h"
+#include "titan/corpus/parquet_file.h"
 
 namespace titan {
 namespace {
@@ -17,8 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kWhatWorks =
     "Give a .txt, .jsonl or .json (one record per line) file, packed as .gz or .zst or not, a .parquet file, a .bin "
-    "file "
-    "of titan_train data tokenize, a folder of them, or a glob";
+    "file of titan_train data tokenize, a folder of them, or a glob";
 
 constexpr std::string_view kNoFile = "is a pipe or a device, and text is read more than once";
 constexpr std::string_view kOnlyFiles = "Put its content into a file";
@@ -104,19 +103,10 @@ class FolderWalk {
   fail(path, fmt::format("{} files are not read here ({})", file.extension().string(), name));
 }
 
-void refuse_other_than_parquet(const fs::path& file) {
-  refuse_kind(file_kind_at(file), file, ExitCode::bad_data, {FileKind::parquet});
-  std::string begin(4, '\0');
-  begin.resize(FileReader(file).read(begin.data(), begin.size()));
-  if (begin.empty() || begin == "PAR1" || begin == "PARE") return;  // opening it says what an empty or encrypted one is
-  fail(file.string(), "this is no Parquet file, although its name says so (it does not begin with PAR1)",
-       "If it is text, give it the name of a text file");
-}
-
 /// Refuses a file whose bytes are of another kind than its name says. Of ids, TokenFile knows more.
 void refuse_other_kind(const fs::path& file) {
   if (text_form(file) == TextForm::ids) return;
-  if (text_form(file) == TextForm::parquet) return refuse_other_than_parquet(file);
+  if (text_form(file) == TextForm::parquet) return check_parquet_ends(file);
   const FileKind kind = file_kind_at(file);
   const Packing packing = packing_of(file);
   if (packing == Packing::gzip) return refuse_kind(kind, file, ExitCode::bad_data, {FileKind::gzip});

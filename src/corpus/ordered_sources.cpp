@@ -40,7 +40,6 @@ ShuffledSource::ShuffledSource(std::unique_ptr<DocumentSource> inner, uint64_t s
     : SourceAround(std::move(inner)),
       seed_(seed),
       documents_(count(*inner_, "data.shuffle")),
-      has_blocks_(!inner_->blocks().empty()),
       order_(seed, documents_, inner_->blocks()) {
   take_over();
   seek({});
@@ -78,7 +77,8 @@ std::string ShuffledSource::description() const {
 }
 
 std::string ShuffledSource::order() const {
-  return fmt::format("{}, shuffled {}with seed {}", inner_->order(), has_blocks_ ? "by row groups " : "", seed_);
+  return fmt::format("{}, shuffled {}with seed {}", inner_->order(), order_.has_blocks() ? "by row groups " : "",
+                     seed_);
 }
 
 uint64_t ShuffledSource::fingerprint() const {
@@ -148,7 +148,7 @@ PassOrder::PassOrder(uint64_t seed, int64_t documents, const std::vector<int64_t
 
 void PassOrder::begin(int64_t pass) {
   const auto epoch = static_cast<uint64_t>(pass);
-  if (begins_.empty()) {
+  if (!has_blocks()) {
     order_ = Permutation(seed_, epoch, order_.size());
     return;
   }
@@ -166,7 +166,7 @@ void PassOrder::begin(int64_t pass) {
 }
 
 int64_t PassOrder::operator()(int64_t place) const {
-  if (begins_.empty()) return static_cast<int64_t>(order_(static_cast<uint64_t>(place)));
+  if (!has_blocks()) return static_cast<int64_t>(order_(static_cast<uint64_t>(place)));
   const auto after = std::upper_bound(windows_.begin(), windows_.end(), place,
                                       [](int64_t wanted, const Window& window) { return wanted < window.begin; });
   const Window& window = *std::prev(after);

@@ -45,6 +45,7 @@ class PassOrder {
  public:
   PassOrder(uint64_t seed, int64_t documents, const std::vector<int64_t>& blocks);
 
+  bool has_blocks() const { return !begins_.empty(); }
   void begin(int64_t pass);
   /// Index of the document at `place` of the pass.
   int64_t operator()(int64_t place) const;
@@ -100,7 +101,6 @@ class ShuffledSource : public SourceAround {
  private:
   uint64_t seed_;
   int64_t documents_;
-  bool has_blocks_;
   int64_t next_ = 0, pass_end_ = 0;
   PassOrder order_;  // of the pass of next_
 };

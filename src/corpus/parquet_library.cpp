@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstring>
-#include <mutex>
 #include <string_view>
 
 #include "file_reader.h"
@@ -40,17 +39,9 @@ OpenParquetFile open_parquet_library() {
   return reinterpret_cast<OpenParquetFile>(open);
 }
 
-OpenParquetFile parquet_library() {
-  static std::mutex mutex;
-  static OpenParquetFile opened = nullptr;
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (!opened) opened = open_parquet_library();
-  return opened;
-}
+}  // namespace
 
-/// Finds what Arrow would report in the words of its own code: another kind of file, one that ends early or is
-/// encrypted.
-void check_ends(const std::filesystem::path& path) {
+void check_parquet_ends(const std::filesystem::path& path) {
   FileReader file(path);
   std::array<char, kKindBytes> head;
   const std::string_view begin(head.data(), file.read(head.data(), head.size()));
@@ -58,7 +49,9 @@ void check_ends(const std::filesystem::path& path) {
   const bool is_encrypted = begin.starts_with(kEncryptedMark);
   if (!begin.starts_with(kMark) && !is_encrypted) {
     refuse_kind(kind_of(begin), path, ExitCode::bad_data);
-    fail_reading(path, "this is no Parquet file, although its name says so: it does not begin with PAR1.");
+    fail_reading(path,
+                 "this is no Parquet file, although its name says so: it does not begin with PAR1. "
+                 "If it is text, give it the name of a text file.");
   }
   const auto size = static_cast<int64_t>(std::filesystem::file_size(path));
   std::array<char, kEndBytes> tail{};
@@ -85,13 +78,12 @@ void check_ends(const std::filesystem::path& path) {
   }
 }
 
-}  // namespace
-
 std::filesystem::path parquet_library_path() { return beside_program("libtitan_parquet.so"); }
 
 std::unique_ptr<ParquetFile> open_parquet_file(const std::filesystem::path& path) {
-  check_ends(path);
-  const OpenParquetFile open = parquet_library();
+  check_parquet_ends(path);
+  // Of the process, as what dlopen loads is. If it throws, the next call tries again.
+  static const OpenParquetFile open = open_parquet_library();
   try {
     return std::unique_ptr<ParquetFile>(open(path.string()));
   } catch (const std::runtime_error& problem) {

@@ -14,21 +14,19 @@
 namespace titan {
 namespace {
 
-/// Calls `act` on an open file, and puts the file's name before what it throws about the file.
+/// Calls `act`, which only reads an open ParquetFile, and puts the file's name before what that throws.
 template <class Act>
 auto with_name(const std::filesystem::path& file, const Act& act) {
   try {
     return act();
-  } catch (const Error&) {
-    throw;
   } catch (const std::runtime_error& problem) {
     fail_reading(file, problem.what());
   }
 }
 
-/// The names of `columns` on one line, at most some.
+/// The names of `columns` on one line.
 std::string list_columns(const std::vector<ParquetColumn>& columns, bool only_text) {
-  constexpr size_t kMost = 12;
+  constexpr size_t kMost = 12;  // tables of texts have fewer; tables of features have hundreds, which nobody would read
   std::vector<std::string> names;
   for (const ParquetColumn& column : columns) {
     if (column.is_text || (!only_text && !column.is_inner)) names.push_back(column.name);
@@ -86,7 +84,7 @@ void ParquetSource::open_current() {
   const bool is_end = group == std::ssize(rows) && row == 0;  // of a file without row groups
   if (!is_end && (group >= std::ssize(rows) || row < 0 || row > rows[static_cast<size_t>(group)])) {
     throw Error(ExitCode::bad_data,
-                fmt::format("corpus {}: the saved position ({}) is not in it", path_, place_of(position_)));
+                fmt::format("corpus {}: the saved position ({}) is not in it", options_.path, place_of(position_)));
   }
   if (!is_end) with_name(files_[file], [&] { current_->seek(group, row); });
 }
@@ -96,30 +94,30 @@ std::unique_ptr<ParquetFile> ParquetSource::open(size_t file) const {
   std::unique_ptr<ParquetFile> opened = open_parquet_file(files_[file]);
   check_columns(files_[file], opened->columns());
   ParquetRequest request;
-  if (reads_text()) request.text = rules_.text_field;
-  if (rules_.holds_ids) request.columns = {rules_.text_field};
-  request.left_out = rules_.ignored;
+  if (reads_text()) request.text = options_.text_field;
+  if (options_.holds_ids) request.columns = {options_.text_field};
+  request.left_out = options_.ignore_fields;
   with_name(files_[file], [&] { opened->select(request); });
   return opened;
 }
 
 void ParquetSource::check_columns(const std::filesystem::path& file, const std::vector<ParquetColumn>& columns) const {
-  if (rules_.chat) return;  // which of the forms a conversation has, is said by each record
+  if (options_.chat) return;  // which of the forms a conversation has, is said by each record
   const auto found = std::find_if(columns.begin(), columns.end(),
-                                  [&](const ParquetColumn& column) { return column.name == rules_.text_field; });
+                                  [&](const ParquetColumn& column) { return column.name == options_.text_field; });
   if (found == columns.end()) {
     std::vector<std::string> names;
     for (const ParquetColumn& column : columns) names.push_back(column.name);
-    const std::vector<std::string> close = nearest(rules_.text_field, names, 3);
+    const std::vector<std::string> close = nearest(options_.text_field, names, 3);
     const char* hint = is_conversation(columns) ? " and holds conversations (training.dataset = \"chat\")" : "";
     fail_reading(file, fmt::format("it has no column \"{}\"{}; its columns are {}.{} Name one with data.text_field.",
-                                   rules_.text_field, hint, list_columns(columns, /*only_text=*/false),
+                                   options_.text_field, hint, list_columns(columns, /*only_text=*/false),
                                    close.empty() ? "" : fmt::format(" Did you mean {}?", join(close, " or "))));
   }
-  if (found->is_text || rules_.holds_ids) return;
+  if (found->is_text || options_.holds_ids) return;
   fail_reading(file, fmt::format("its column \"{}\" is not text but of type {}; columns of text: {}. Name one with "
                                  "data.text_field.",
-                                 rules_.text_field, found->type, list_columns(columns, /*only_text=*/true)));
+                                 options_.text_field, found->type, list_columns(columns, /*only_text=*/true)));
 }
 
 void ParquetSource::fill(RawDocument& raw, ParquetRow&& row) const {
@@ -127,7 +125,7 @@ void ParquetSource::fill(RawDocument& raw, ParquetRow&& row) const {
   raw.too_long = false;
   raw.problem.clear();
   raw.bytes = std::move(row.bytes);
-  if (row.is_null) raw.problem = fmt::format("the column \"{}\" is null in this row", rules_.text_field);
+  if (row.is_null) raw.problem = fmt::format("the column \"{}\" is null in this row", options_.text_field);
   if (raw.bytes.size() <= kLongestLine) return;
   raw.problem = fmt::format("this row is longer than {}", human_bytes(kLongestLine));
   raw.bytes.clear();
@@ -139,7 +137,7 @@ std::string ParquetSource::place_of(const SourcePosition& start) const {
 }
 
 std::string ParquetSource::remedy_for_record() const {
-  return rules_.chat ? "Mend or remove the row" : "Mend or remove the row, name another column with data.text_field";
+  return options_.chat ? "Mend or remove the row" : "Mend or remove the row, name another column with data.text_field";
 }
 
 std::string ParquetSource::format() const {
@@ -153,7 +151,7 @@ std::string ParquetSource::format() const {
 }
 
 std::string ParquetSource::order() const {
-  return rules_.chat ? "conversations of Parquet rows" : fmt::format("Parquet rows (column {})", rules_.text_field);
+  return options_.chat ? "conversations of Parquet rows" : fmt::format("Parquet rows (column {})", options_.text_field);
 }
 
 uint64_t ParquetSource::fingerprint() const { return name_key(facts(order() + "\n")); }

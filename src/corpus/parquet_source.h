@@ -46,7 +46,7 @@ class ParquetSource : public FileSource {
   void close() override { current_.reset(); }
   std::string remedy_for_record() const override;
 
-  bool reads_text() const { return !rules_.chat && !rules_.holds_ids; }
+  bool reads_text() const { return !options_.chat && !options_.holds_ids; }
   std::unique_ptr<ParquetFile> open(size_t file) const;
   void open_current();
   void check_columns(const std::filesystem::path& file, const std::vector<ParquetColumn>& columns) const;

@@ -71,12 +71,11 @@ int64_t line_at(const std::filesystem::path& path, int64_t byte) {
 
 TextFileSource::TextFileSource(const std::string& path, std::string text_field, BadRecord bad_record,
                                size_t largest_document)
-    : TextFileSource(path, find_text_files(path), RecordRules{std::move(text_field)}, bad_record, largest_document) {}
+    : TextFileSource({.path = path, .text_field = std::move(text_field), .bad_record = bad_record},
+                     find_text_files(path), largest_document) {}
 
-TextFileSource::TextFileSource(std::string path, TextFiles files, RecordRules rules, BadRecord bad_record,
-                               size_t largest_document)
-    : FileSource(std::move(path), std::move(files), std::move(rules), bad_record),
-      largest_document_(largest_document) {}
+TextFileSource::TextFileSource(DatasetOptions options, TextFiles files, size_t largest_document)
+    : FileSource(std::move(options), std::move(files)), largest_document_(largest_document) {}
 
 TextFileSource::~TextFileSource() = default;
 
@@ -253,7 +252,7 @@ std::string TextFileSource::format() const {
 }
 
 std::string TextFileSource::remedy_for_record() const {
-  return rules_.chat ? "Mend or remove the line" : "Mend or remove the line, name another field with data.text_field";
+  return options_.chat ? "Mend or remove the line" : "Mend or remove the line, name another field with data.text_field";
 }
 
 std::string TextFileSource::hint(size_t file, const std::string& problem) const {
@@ -263,12 +262,13 @@ std::string TextFileSource::hint(size_t file, const std::string& problem) const 
 }
 
 std::string TextFileSource::order() const {
-  if (rules_.chat) return "conversations";
-  return fmt::format("text (field {}, documents of up to {} bytes)", rules_.text_field, largest_document_);
+  if (options_.chat) return "conversations";
+  return fmt::format("text (field {}, documents of up to {} bytes)", options_.text_field, largest_document_);
 }
 
 uint64_t TextFileSource::fingerprint() const {
-  return name_key(facts(fmt::format("{}\n{}\n", rules_.chat ? "conversations" : rules_.text_field, largest_document_)));
+  return name_key(
+      facts(fmt::format("{}\n{}\n", options_.chat ? "conversations" : options_.text_field, largest_document_)));
 }
 
 }  // namespace titan

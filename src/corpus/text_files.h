@@ -23,10 +23,8 @@ class TextFileSource : public FileSource {
 
   TextFileSource(const std::string& path, std::string text_field, BadRecord bad_record,
                  size_t largest_document = kLargestDocument);
-  /// Reads the files that `path` names, or some of them.
-  TextFileSource(std::string path, TextFiles files, RecordRules rules, BadRecord bad_record,
-                 size_t largest_document = kLargestDocument);
-
+  /// Reads the files that `options.path` names, or some of them.
+  TextFileSource(DatasetOptions options, TextFiles files, size_t largest_document = kLargestDocument);
   ~TextFileSource() override;
 
   bool next_raw(RawDocument& raw) override;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <ostream>
 
+#include "file_source.h"
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/base/text.h"
@@ -40,9 +41,13 @@ TokenFileFacts TokenFileSource::facts() const {
 
 bool TokenFileSource::next(Document& document) { return next_ < documents_ && read(next_++, document); }
 
+size_t TokenFileSource::file_of(int64_t document) const {
+  return static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), document) - first_.begin()) - 1;
+}
+
 bool TokenFileSource::read(int64_t index, Document& document) {
   TITAN_CHECK(index >= 0 && index < documents_, index, documents_);
-  const auto file = static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), index) - first_.begin()) - 1;
+  const size_t file = file_of(index);
   reading_ = file;
   document.start = {};
   document.start.document = index;
@@ -61,6 +66,10 @@ void TokenFileSource::seek(const SourcePosition& start) {
 }
 
 std::string TokenFileSource::reading() const { return files_[reading_.load()]->path().string(); }
+
+std::string TokenFileSource::place_of(const SourcePosition& start) const {
+  return files_[file_of(start.document)]->path().string();
+}
 
 std::string TokenFileSource::description() const {
   const TokenFileFacts all = facts();

@@ -22,6 +22,7 @@ class TokenFileSource : public DocumentSource {
   void seek(const SourcePosition& start) override;
   std::string reading() const override;
   std::string description() const override;
+  std::string place_of(const SourcePosition& start) const override;
   uint64_t fingerprint() const override;
   CorpusFiles file_sizes() const override;
   std::string format() const override { return "ids of titan_train data tokenize"; }
@@ -34,6 +35,8 @@ class TokenFileSource : public DocumentSource {
   TokenFileFacts facts() const;
 
  private:
+  size_t file_of(int64_t document) const;
+
   std::string path_;
   std::vector<std::unique_ptr<TokenFile>> files_;
   std::vector<int64_t> first_;  // first document of each file

@@ -38,11 +38,10 @@ void narrow(std::span<const int32_t> ids, int64_t token_bytes, std::string& byte
 }
 
 std::unique_ptr<FileSource> open_text(const Tokenization& wanted) {
-  const DatasetOptions& dataset = wanted.dataset;
+  DatasetOptions dataset = wanted.dataset;
   if (dataset.path.empty()) throw Error(ExitCode::bad_config, "name the text with --dataset-path");
-  RecordRules rules{dataset.text_field};
-  rules.holds_ids = wanted.ids.has_value();
-  return open_file_source(dataset.path, find_text_files(dataset.path), std::move(rules), dataset.bad_record);
+  dataset.holds_ids = wanted.ids.has_value();
+  return open_file_source(dataset, find_text_files(dataset.path));
 }
 
 std::shared_ptr<const Tokenizer> vocabulary_of(const Tokenization& wanted) {

@@ -7,7 +7,6 @@
 
 #include "titan/base/error.h"
 #include "titan/distributed/collective_trace.h"
-#include "titan/distributed/compute_time.h"
 
 namespace titan {
 

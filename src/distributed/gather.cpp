@@ -192,7 +192,12 @@ void Gathering::hear_members() {
 }
 
 void Gathering::add_member(int64_t rank, Channel channel) {
-  member_poller_.add(channel.descriptor(), static_cast<uint64_t>(rank));
+  // A rank that ends after its report may have closed the connection before the report was read.
+  if (channel.is_open()) {
+    member_poller_.add(channel.descriptor(), static_cast<uint64_t>(rank));
+  } else {
+    closed_.push_back(rank);
+  }
   members_.emplace(rank, std::move(channel));
   came_.insert(rank);
 }

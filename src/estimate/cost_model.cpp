@@ -23,21 +23,29 @@ constexpr double kLaunch = 6e-6;
 
 std::string waiting_for(std::string_view track) { return "waiting for " + std::string(track); }
 
-double CostModel::collective_seconds(std::string_view communicator, Collective kind, const Traffic& traffic) {
+double CostModel::collective_seconds(std::string_view communicator, Collective kind, const Traffic& traffic,
+                                     int64_t received) {
   const Link& ring = link(communicator);
   if (ring.ranks == 1 || traffic.calls == 0) return 0;
-  const double hops = kind == Collective::permute
-                          ? (ring.hosts > 1 ? kHostHop : kHop)
-                          : kHostHop * std::log2(static_cast<double>(ring.hosts)) +
-                                kHop * static_cast<double>(std::min<int64_t>(ring.ranks, 8) - 1);
-  return sent_bytes(kind, traffic, ring.ranks) / ring.rate + static_cast<double>(traffic.calls) * (kLaunch + hops);
+  const auto calls = static_cast<double>(traffic.calls);
+  if (kind == Collective::permute) {
+    return calls * message_seconds(ring, static_cast<double>(std::max(traffic.bytes, received)) / calls);
+  }
+  const double hops = kHostHop * std::log2(static_cast<double>(ring.hosts)) +
+                      kHop * static_cast<double>(std::min<int64_t>(ring.ranks, 8) - 1);
+  return sent_bytes(kind, traffic, ring.ranks) / ring.rate + calls * (kLaunch + hops);
+}
+
+// Messages go straight from rank to rank, through the card of each. Where some go to another host, all wait for those.
+double CostModel::message_seconds(const Link& link, double bytes) const {
+  const bool leaves_host = link.hosts > 1;
+  const double rate = leaves_host ? hardware_.network_rate : hardware_.nvlink_rate;
+  return bytes / rate + kLaunch + (leaves_host ? kHostHop : kHop);
 }
 
 double CostModel::stage_message_seconds(const Action& send) {
   const auto bytes = static_cast<double>(plan_.message_bytes(plan_.message_of(send.stage, carried_by(send).backward)));
-  const Link& pipeline = link(communicator_names::kPipeline);
-  const double rate = pipeline.hosts > 1 ? hardware_.network_rate : hardware_.nvlink_rate;
-  return bytes / rate + kLaunch + (pipeline.hosts > 1 ? kHostHop : kHop);
+  return message_seconds(link(communicator_names::kPipeline), bytes);
 }
 
 double CostModel::host_copy_seconds(double bytes) const { return kLaunch + bytes / hardware_.host_link_rate; }

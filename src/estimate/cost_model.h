@@ -23,7 +23,9 @@ class CostModel {
   /// Both arguments must outlive it.
   CostModel(const Plan& plan, const Hardware& hardware) : plan_(plan), hardware_(hardware) {}
 
-  double collective_seconds(std::string_view communicator, Collective kind, const Traffic& traffic);
+  /// `received`: bytes, where a permute's ranks receive more than they send.
+  double collective_seconds(std::string_view communicator, Collective kind, const Traffic& traffic,
+                            int64_t received = 0);
   /// This SEND of hidden states or their gradients.
   double stage_message_seconds(const Action& send);
   /// Copying between host and device memory, in either direction.
@@ -48,6 +50,8 @@ class CostModel {
     double rate = 0;  // bytes per second that one rank sends in a ring
   };
   const Link& link(std::string_view communicator);
+  /// One message of each rank to another.
+  double message_seconds(const Link& link, double bytes) const;
 
   const Plan& plan_;
   const Hardware& hardware_;

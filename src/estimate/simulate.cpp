@@ -256,7 +256,8 @@ class RankClock {
     }
     for (const Exchange& exchange : exchanges_of(plan_, action)) {
       const std::string communicator(exchange.communicator);
-      const double seconds = costs_.collective_seconds(communicator, exchange.kind, exchange.traffic);
+      const double seconds =
+          costs_.collective_seconds(communicator, exchange.kind, exchange.traffic, exchange.received);
       if (seconds == 0) continue;
       const double begin = std::max(started.end, busy_[communicator]);
       busy_[communicator] = begin + seconds;
@@ -294,7 +295,8 @@ class RankClock {
   void call(const Action& action) {
     if (rule_of(action_rules(), action.kind).work != Work::none) return;
     for (const Exchange& exchange : exchanges_of(plan_, action)) {
-      const double seconds = costs_.collective_seconds(exchange.communicator, exchange.kind, exchange.traffic);
+      const double seconds =
+          costs_.collective_seconds(exchange.communicator, exchange.kind, exchange.traffic, exchange.received);
       note(action, EventKind::communication, std::string(exchange.communicator), clock_, clock_ + seconds);
       spend(seconds, waiting_for(exchange.communicator));
     }

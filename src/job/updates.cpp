@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <regex>
 
@@ -57,6 +58,10 @@ void refuse_combinations(const JobConfig& config, const Origins& origins, std::v
     refuse("optimizer.lr",
            "optimizer.lr = 0 with optimizer.name = \"Muon\": the schedule of both rates is that of this one",
            "give it a rate; lr_multiplier = 0 in a group of optimizer.param_groups freezes parameters");
+  }
+  if (config.optimizer.muon.lr == 0) {
+    refuse("optimizer.muon.lr", "optimizer.muon.lr = 0 with optimizer.name = \"Muon\" steps no matrix",
+           "give it a rate, or choose AdamW");
   }
 }
 
@@ -141,6 +146,7 @@ std::vector<Problem> update_problems(const JobConfig& config, const ModelDescrip
   refuse_combinations(config, origins, problems);
   const auto choice = update_choice(optimizer);
   size_t matrices = 0;
+  std::map<std::string, std::vector<std::string>> wrong;  // by what they are
   for (const UnitDescription& unit : model.units) {
     for (const ParameterSpec& parameter : unit.parameters) {
       if (!parameter.trainable || choice(unit.role, parameter) != kMuonUpdate) continue;
@@ -149,11 +155,17 @@ std::vector<Problem> update_problems(const JobConfig& config, const ModelDescrip
       const char* what = parameter.shape.size() != 2        ? "no matrix"
                          : unit.role == UnitRole::embedding ? "an embedding, whose rows are looked up, not multiplied"
                                                             : "the head, whose rows are one token's each";
-      problems.push_back(
-          origins.problem("optimizer.param_groups",
-                          fmt::format("optimizer.param_groups asks Muon for {}, which is {}", parameter.name, what),
-                          "make the pattern narrower: Muon steps the matrices of blocks"));
+      wrong[what].push_back(parameter.name);
     }
+  }
+  for (const auto& [what, names] : wrong) {
+    const size_t others = names.size() - 1;
+    const std::string more =
+        others > 0 ? fmt::format(", and for {} other{} of the kind", others, others == 1 ? "" : "s") : "";
+    problems.push_back(
+        origins.problem("optimizer.param_groups",
+                        fmt::format("optimizer.param_groups asks Muon for {}, which is {}{}", names[0], what, more),
+                        "make the pattern narrower: Muon steps the matrices of blocks"));
   }
   if (matrices == 0) {
     problems.push_back(origins.problem("optimizer.name", "optimizer.name = \"Muon\" has no matrix to step",

@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "titan/distributed/compute_time.h"
-
 namespace titan {
 
 ComputeClock::ComputeClock(const c10::Device& device, std::shared_ptr<const CollectiveTime> collectives)

@@ -18,6 +18,13 @@ constexpr int64_t kOddFactor = 0x1E3779B97F4A7C15;
 /// Elements that are widened to 64 bits at a time: 8 MiB for each of three intermediate tensors.
 constexpr int64_t kChunk = int64_t{1} << 20;
 
+/// Of other dtypes no function here finds numbers that are not finite.
+void check_hashable(const at::Tensor& tensor) {
+  TITAN_CHECK(tensor.defined() && tensor.is_contiguous(), summary_of(tensor));
+  const at::ScalarType type = tensor.scalar_type();
+  TITAN_CHECK(type == at::kFloat || type == at::kBFloat16 || tensor.element_size() == 1, summary_of(tensor));
+}
+
 at::ScalarType bits_of(const at::Tensor& tensor) {
   switch (tensor.element_size()) {
     case 4:
@@ -25,7 +32,6 @@ at::ScalarType bits_of(const at::Tensor& tensor) {
     case 2:
       return at::kShort;
     default:
-      TITAN_CHECK(tensor.element_size() == 1, summary_of(tensor));
       return at::kByte;
   }
 }
@@ -48,7 +54,7 @@ TensorState state_on_host(const at::Tensor& tensor) {
 }  // namespace
 
 at::Tensor state_by_operations(const at::Tensor& tensor) {
-  TITAN_CHECK(tensor.defined() && tensor.is_contiguous(), summary_of(tensor));
+  check_hashable(tensor);
   const at::TensorOptions numbers = tensor.options().dtype(at::kLong);
   const at::Tensor flat = tensor.view({-1});
   const at::Tensor bits = flat.view(bits_of(tensor));
@@ -69,7 +75,7 @@ std::vector<TensorState> states_of(std::span<const at::Tensor> tensors) {
   std::vector<at::Tensor> numbers;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& tensor = tensors[i];
-    TITAN_CHECK(tensor.defined() && tensor.is_contiguous(), summary_of(tensor));
+    check_hashable(tensor);
     if (tensor.is_cpu()) {
       states[i] = state_on_host(tensor);
     } else {

@@ -25,7 +25,8 @@ using parquet::arrow::SchemaField;
 /// Of decoded rows that are held at once: few enough for little memory, enough that calls are few beside the bytes.
 constexpr int64_t kBatchBytes = int64_t{4} << 20;
 constexpr int64_t kMostBatchRows = 1024;
-/// Compressed bytes that are read at once.
+/// Compressed bytes that are read at once, of each column: many for a network file system, where every read waits, and
+/// few beside a batch.
 constexpr int64_t kReadBytes = int64_t{1} << 20;
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
@@ -40,7 +41,9 @@ std::string words_of(const std::string& message) {
 
 constexpr const char* kRemedy = "Get the file again, or remove it.";
 
-void fail_footer(const std::string& what) { fail(fmt::format("its footer is damaged: {}. {}", what, kRemedy)); }
+[[noreturn]] void fail_footer(const std::string& what) {
+  fail(fmt::format("its footer is damaged: {}. {}", what, kRemedy));
+}
 
 /// What is read of a row: a column, and for a field of a struct the way to it.
 struct Selected {
@@ -85,7 +88,6 @@ class ArrowFile : public ParquetFile {
   }
 
   void select(const ParquetRequest& request) override {
-    std::vector<SchemaField> const& fields = reader_->manifest().schema_fields;
     if (!request.text.empty()) {
       selected_.push_back(find(request.text));
       const SchemaField* leaf = selected_[0].column;
@@ -97,7 +99,7 @@ class ArrowFile : public ParquetFile {
     const auto holds = [](const std::vector<std::string>& names, const std::string& name) {
       return std::find(names.begin(), names.end(), name) != names.end();
     };
-    for (const SchemaField& field : fields) {
+    for (const SchemaField& field : reader_->manifest().schema_fields) {
       const std::string& name = field.field->name();
       if (request.columns.empty() ? holds(request.left_out, name) : !holds(request.columns, name)) continue;
       selected_.push_back({&field, {}});
@@ -109,7 +111,7 @@ class ArrowFile : public ParquetFile {
     group_ = group;
     row_ = in_batch_ = 0;
     batches_.reset();
-    batch_.reset();
+    values_.reset();
     while (row_ < row) {
       if (in_batch_ >= batch_rows() && !read_batch()) return;
       const int64_t skipped = std::min(row - row_, batch_rows() - in_batch_);
@@ -122,8 +124,8 @@ class ArrowFile : public ParquetFile {
     if (in_batch_ >= batch_rows() && !read_batch()) return false;
     row.bytes.clear();
     try {
-      row.is_null = is_text_ && !read_text(*text_, in_batch_, row.bytes);
-      if (!is_text_) append_row(row.bytes);
+      row.is_null = is_text_ && !read_text(*values_, in_batch_, row.bytes);
+      if (!is_text_) append_json(*values_, in_batch_, row.bytes);
     } catch (const std::runtime_error& problem) {
       fail_rows(problem.what());
     }
@@ -197,13 +199,13 @@ class ArrowFile : public ParquetFile {
     return false;
   }
 
-  int64_t batch_rows() const { return batch_ ? batch_->num_rows() : 0; }
+  int64_t batch_rows() const { return values_ ? values_->length() : 0; }
 
   /// Rows that have about kBatchBytes in this row group.
   int64_t rows_of_batch() const {
     const auto footer = reader_->parquet_reader()->metadata();
     const auto part = footer->RowGroup(static_cast<int>(group_));
-    int64_t bytes = 0;
+    int64_t bytes = 0;  // a footer may say any sizes: cut, so that their sum does not overflow
     for (const int leaf : leaves_)
       bytes += std::min(kBatchBytes * kMostBatchRows, part->ColumnChunk(leaf)->total_uncompressed_size());
     const int64_t each = bytes / std::max<int64_t>(1, rows_[static_cast<size_t>(group_)]) + 1;
@@ -213,9 +215,11 @@ class ArrowFile : public ParquetFile {
   /// Reads the next rows of the row group; false at its end.
   bool read_batch() {
     in_batch_ = 0;
-    batch_.reset();
-    if (row_ >= rows_[static_cast<size_t>(group_)]) return false;
+    values_.reset();
+    const int64_t rows = rows_[static_cast<size_t>(group_)];
+    if (row_ >= rows) return false;
     if (leaves_.empty()) fail("it has no column that could be read.");
+    std::shared_ptr<arrow::RecordBatch> batch;
     try {
       if (!batches_) {
         reader_->set_batch_size(rows_of_batch());
@@ -223,42 +227,34 @@ class ArrowFile : public ParquetFile {
         if (!opened.ok()) fail_pages(opened.status().message());
         batches_ = std::move(*opened);
       }
-      const arrow::Status status = batches_->ReadNext(&batch_);
+      const arrow::Status status = batches_->ReadNext(&batch);
       if (!status.ok()) fail_pages(status.message());
     } catch (const parquet::ParquetException& problem) {
       fail_pages(problem.what());
     }
-    if (batch_rows() == 0) {
-      fail_rows(fmt::format("they end before the {} rows that the footer says", rows_[static_cast<size_t>(group_)]));
-    }
-    if (row_ + batch_rows() > rows_[static_cast<size_t>(group_)]) {
-      fail_rows(fmt::format("they are more than the {} that the footer says", rows_[static_cast<size_t>(group_)]));
-    }
-    if (const arrow::Status valid = batch_->Validate(); !valid.ok()) fail_rows(words_of(valid.message()));
-    if (is_text_) text_ = column_of(selected_[0]);
+    const int64_t found = batch ? batch->num_rows() : 0;
+    if (found == 0) fail_rows(fmt::format("they end before the {} rows that the footer says", rows));
+    if (row_ + found > rows) fail_rows(fmt::format("they are more than the {} that the footer says", rows));
+    if (const arrow::Status valid = batch->Validate(); !valid.ok()) fail_rows(words_of(valid.message()));
+    values_ = values_of(*batch);
     return true;
   }
 
-  /// The array of a selected column. Of a struct only the selected field was read: it is the only child.
-  std::shared_ptr<arrow::Array> column_of(const Selected& selected) const {
-    std::shared_ptr<arrow::Array> array = batch_->column(0);
-    for (size_t level = 0; level < selected.path.size(); ++level) {
+  /// What is read of each row: the text, or the row as a struct. Of a struct column only the selected field was read:
+  /// it is the only child.
+  std::shared_ptr<arrow::Array> values_of(const arrow::RecordBatch& batch) const {
+    if (!is_text_) {
+      auto structs = batch.ToStructArray();
+      if (!structs.ok()) fail_rows(words_of(structs.status().message()));
+      return *structs;
+    }
+    std::shared_ptr<arrow::Array> array = batch.column(0);
+    for (size_t level = 0; level < selected_[0].path.size(); ++level) {
       auto inner = static_cast<const arrow::StructArray&>(*array).GetFlattenedField(0, arrow::system_memory_pool());
       if (!inner.ok()) fail_rows(words_of(inner.status().message()));
       array = *inner;
     }
     return array;
-  }
-
-  void append_row(std::string& json) const {
-    json += '{';
-    for (int i = 0; i < batch_->num_columns(); ++i) {
-      if (i > 0) json += ',';
-      append_json_text(batch_->schema()->field(i)->name(), json);
-      json += ':';
-      append_json(*batch_->column(i), in_batch_, json);
-    }
-    json += '}';
   }
 
   [[noreturn]] void fail_rows(const std::string& what) const {
@@ -308,10 +304,9 @@ class ArrowFile : public ParquetFile {
   bool is_text_ = false;
 
   int64_t group_ = 0, row_ = 0;  // of the next row
-  int64_t in_batch_ = 0;         // the same row
+  int64_t in_batch_ = 0;         // the same row, in values_
   std::unique_ptr<arrow::RecordBatchReader> batches_;
-  std::shared_ptr<arrow::RecordBatch> batch_;
-  std::shared_ptr<arrow::Array> text_;
+  std::shared_ptr<arrow::Array> values_;  // of the batch that was read last
 };
 
 }  // namespace

@@ -59,6 +59,22 @@ std::string_view bytes_at(const Place& place) {
   }
 }
 
+/// Appends `text` in quotes.
+void append_json_text(std::string_view text, std::string& json) {
+  json += '"';
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      json += '\\';
+      json += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      json += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      json += c;
+    }
+  }
+  json += '"';
+}
+
 void append_number(double number, std::string& json) {
   // NaN and infinities as Python's json writes them, which the reader of records knows.
   json += std::isnan(number)   ? "NaN"
@@ -108,7 +124,11 @@ void append_simple(const arrow::Array& array, int64_t row, std::string& json) {
   const arrow::Result<std::shared_ptr<arrow::Scalar>> scalar = array.GetScalar(row);
   if (!scalar.ok()) throw std::runtime_error(scalar.status().message());
   const std::string text = (*scalar)->ToString();
-  arrow::is_integer(array.type_id()) ? void(json += text) : append_json_text(text, json);
+  if (arrow::is_integer(array.type_id())) {
+    json += text;
+  } else {
+    append_json_text(text, json);
+  }
 }
 
 }  // namespace
@@ -129,21 +149,6 @@ bool read_text(const arrow::Array& array, int64_t row, std::string& text) {
   if (place.is_null()) return false;
   text = bytes_at(place);
   return true;
-}
-
-void append_json_text(std::string_view text, std::string& json) {
-  json += '"';
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      json += '\\';
-      json += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      json += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      json += c;
-    }
-  }
-  json += '"';
 }
 
 void append_json(const arrow::Array& array, int64_t row, std::string& json) {

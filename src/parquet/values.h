@@ -18,7 +18,4 @@ bool read_text(const arrow::Array& array, int64_t row, std::string& text);
 /// decimals as text, bytes as an object with their number, since nothing reads them. Throws std::runtime_error.
 void append_json(const arrow::Array& array, int64_t row, std::string& json);
 
-/// Appends `text` in quotes.
-void append_json_text(std::string_view text, std::string& json);
-
 }  // namespace titan

@@ -70,12 +70,17 @@ std::vector<Exchange> group_exchanges(const Plan& plan, const Action& action) {
     case ActionKind::reduce_partial:
       all.push_back({communicator_names::kTensor, Collective::all_reduce, {1, group.partial_numel() * kFloat32}});
       break;
-    case ActionKind::collect:
-      all.push_back({group.matrix_communicator, permute, {1, matrix_bytes(plan, group).collected}});
+    case ActionKind::collect: {
+      const MatrixBytes bytes = matrix_bytes(plan, group);
+      const int64_t own_parts_of_owned = bytes.parts - bytes.shards;
+      all.push_back({group.matrix_communicator, permute, {1, bytes.collected}, bytes.owned - own_parts_of_owned});
       break;
-    case ActionKind::transform:
-      all.push_back({group.matrix_communicator, permute, {1, matrix_bytes(plan, group).returned}});
+    }
+    case ActionKind::transform: {
+      const MatrixBytes bytes = matrix_bytes(plan, group);
+      all.push_back({group.matrix_communicator, permute, {1, bytes.returned}, bytes.shards});
       break;
+    }
     case ActionKind::add_tied:
       all.push_back({communicator_names::kTied, Collective::all_reduce, {1, group.trained_shard_numel() * kFloat32}});
       break;

@@ -109,6 +109,8 @@ std::optional<StepBatch> BatchStream::next(const std::function<bool()>& stops) {
   return batch;
 }
 
+std::string BatchStream::place_of(const StreamState& state) const { return worker_->chunks->place_of(state); }
+
 void BatchStream::restore(const StreamState& state) {
   worker_->thread.reset();
   worker_->chunks->restore(state);

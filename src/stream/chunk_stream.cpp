@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "titan/base/error.h"
@@ -11,6 +10,8 @@
 #include "titan/base/text.h"
 
 namespace titan {
+
+std::string ChunkSource::place_of(const StreamState& state) const { return fmt::format("chunk {}", state.chunk); }
 
 ChunkStream::ChunkStream(std::unique_ptr<DocumentSource> source, std::shared_ptr<const Tokenizer> tokenizer,
                          ChunkOptions options)
@@ -213,6 +214,14 @@ StreamState ChunkStream::state() const {
   return state;
 }
 
+std::string ChunkStream::place_of(const StreamState& state) const {
+  const bool is_beginning = state.token_offset == 0 && state.document == SourcePosition();
+  if (is_beginning) return "the beginning of " + source_->description();
+  const std::string document =
+      fmt::format("document {} ({})", state.document.document, source_->place_of(state.document));
+  return packs_conversations() ? document : fmt::format("token {} of {}", state.token_offset, document);
+}
+
 void ChunkStream::restore(const StreamState& state) {
   if (!state.sources.empty()) {
     throw Error(ExitCode::bad_data,
@@ -304,53 +313,6 @@ std::vector<std::string> ChunkStream::take_notices() {
   std::move(notices_.begin(), notices_.end(), std::back_inserter(all));
   notices_.clear();
   return all;
-}
-
-nlohmann::json to_json(const StreamState& state) {
-  nlohmann::json json{{"chunk", state.chunk},
-                      {"epoch", state.epoch},
-                      {"document",
-                       {{"ordinal", state.document.document},
-                        {"file", state.document.file},
-                        {"byte", state.document.byte},
-                        {"line", state.document.line}}},
-                      {"token_offset", state.token_offset},
-                      {"fingerprint", fmt::format("{:016x}", state.fingerprint)}};
-  for (const StreamState& source : state.sources) json["sources"].push_back(to_json(source));
-  if (!state.corpus.files.empty()) json["corpus"] = to_json(state.corpus);
-  return json;
-}
-
-StreamState stream_state_from_json(const nlohmann::json& json) {
-  try {
-    StreamState state;
-    auto number = [](const nlohmann::json& object, const char* key) {
-      auto value = object.at(key).get<int64_t>();
-      if (value < 0) throw Error(ExitCode::bad_data, fmt::format("the saved data state has a negative {}", key));
-      return value;
-    };
-    state.chunk = number(json, "chunk");
-    state.epoch = number(json, "epoch");
-    const nlohmann::json& document = json.at("document");
-    state.document = {number(document, "ordinal"), number(document, "file"), number(document, "byte"),
-                      number(document, "line")};
-    state.token_offset = number(json, "token_offset");
-    state.fingerprint = std::stoull(json.at("fingerprint").get<std::string>(), nullptr, 16);
-    if (json.contains("corpus")) state.corpus = corpus_record_from_json(json.at("corpus"));
-    if (json.contains("sources")) {
-      for (const nlohmann::json& source : json.at("sources")) state.sources.push_back(stream_state_from_json(source));
-    }
-    return state;
-  } catch (const nlohmann::json::exception& problem) {
-    throw Error(ExitCode::bad_data,
-                fmt::format("the saved data state cannot be read: {}. The checkpoint may be damaged: "
-                            "load an earlier one.",
-                            problem.what()));
-  } catch (const std::logic_error& problem) {  // std::stoull throws these, which are no nlohmann exceptions
-    throw Error(ExitCode::bad_data,
-                "the saved data state cannot be read: a fingerprint in it is not a hexadecimal number. The "
-                "checkpoint may be damaged: load an earlier one.");
-  }
 }
 
 FoundPosition find_position(DocumentSource& source, const Tokenizer& tokenizer, int64_t documents,

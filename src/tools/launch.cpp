@@ -29,11 +29,13 @@ constexpr std::string_view kWarning = "warning: ";
 constexpr int kPeerFailure = static_cast<int>(ExitCode::peer_failure);
 constexpr int kHang = static_cast<int>(ExitCode::hang);
 constexpr int kRequeue = static_cast<int>(ExitCode::requeue);
-/// After the first failure, ranks have this long to terminate each other and report the cause; then they get SIGTERM,
-/// and later SIGKILL.
+/// After the first failure, ranks have this long to terminate each other and report the cause: kFirstToEndLimit and
+/// kOwnEndLimit of distributed/ending.h. Then they get SIGTERM, and after the time that closing files may take,
+/// SIGKILL.
 constexpr std::chrono::seconds kOwnEnd{5};
 constexpr std::chrono::seconds kAskedEnd{3};
-/// The same after a rank exited because of a hang: the others have already waited, and a hung rank ignores SIGTERM.
+/// The same after a rank exited because of a hang: the others have already waited, so that kOwnEndLimit is enough, and
+/// a hung rank ignores SIGTERM.
 constexpr std::chrono::seconds kOwnEndOfHang{3};
 constexpr std::chrono::seconds kAskedEndOfHang{1};
 
@@ -202,6 +204,13 @@ void Launcher::end_the_rest() {
   }
 }
 
+/// Whether a line of standard error may be the cause of a failure: no warning, and of the log, which is there where
+/// standard output is a result (LaunchRequest::output_is_result), only errors.
+bool may_explain(std::string_view line) {
+  const bool is_log_line = line.starts_with("[titan] ");
+  return !line.empty() && !line.starts_with(kWarning) && !(is_log_line && line.find("ERROR - ") == line.npos);
+}
+
 std::string marked(const RankProcess& rank, std::string_view line) {
   return fmt::format("[rank{}] {}\n", rank.rank(), line);
 }
@@ -247,7 +256,7 @@ void Launcher::pass_on_rest() {
 
 void Launcher::pass_on_errors(RankProcess& rank) {
   rank.errors.read([&](std::string_view line) {
-    if (!line.empty() && !line.starts_with(kWarning)) {
+    if (may_explain(line)) {
       rank.last_error_line = line;
       if (!asked_) last_error_line_ = line;
     }

@@ -171,13 +171,13 @@ std::string rate_words(double rate) { return fmt::format("{:.3g} GB/s", rate / 1
 
 std::vector<std::vector<std::pair<int64_t, int64_t>>> pair_rounds(int64_t count) {
   if (count < 2) return {};
-  const int64_t players = count + count % 2;  // who meets the one too many has a rest
+  const int64_t places = count + count % 2;  // of an odd count one is empty: its partner has no exchange in that round
   std::vector<std::vector<std::pair<int64_t, int64_t>>> rounds;
-  for (int64_t round = 0; round < players - 1; ++round) {
-    const auto seat = [&](int64_t place) { return place == 0 ? 0 : 1 + (place - 1 + round) % (players - 1); };
+  for (int64_t round = 0; round < places - 1; ++round) {
+    const auto seat = [&](int64_t place) { return place == 0 ? 0 : 1 + (place - 1 + round) % (places - 1); };
     std::vector<std::pair<int64_t, int64_t>>& pairs = rounds.emplace_back();
-    for (int64_t place = 0; place < players / 2; ++place) {
-      const int64_t a = seat(place), b = seat(players - 1 - place);
+    for (int64_t place = 0; place < places / 2; ++place) {
+      const int64_t a = seat(place), b = seat(places - 1 - place);
       if (a < count && b < count) pairs.emplace_back(std::min(a, b), std::max(a, b));
     }
   }

@@ -27,7 +27,7 @@ bool ended_on_request(const EndedAttempt& last) {
 std::string unmendable(const EndedAttempt& last) {
   if (has_code(last, ExitCode::bad_config)) return "the same config would be refused again";
   if (has_code(last, ExitCode::bad_data)) return "the same data would be refused again";
-  if (has_code(last, ExitCode::non_finite)) return "the same steps would give the same numbers again";
+  if (has_code(last, ExitCode::non_finite)) return "the same steps usually give the same numbers again";
   if (has_code(last, ExitCode::storage) && last.disk_is_full) return "the disk is full: make room";
   if (has_code(last, ExitCode::not_started)) return "the program cannot be started";
   return {};

@@ -40,7 +40,7 @@ std::optional<int64_t> newest_committed(const std::filesystem::path& root, int64
 /// checkpoints over when it is started again. No limit if it has not written one.
 int64_t last_agreeing_step(const std::filesystem::path& folder) {
   constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-  const std::filesystem::path path = folder / "disagreement.json";
+  const std::filesystem::path path = folder / kDisagreementFile;
   std::error_code unknown;
   if (!std::filesystem::is_regular_file(path, unknown)) return kNoLimit;
   try {

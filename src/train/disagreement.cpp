@@ -14,7 +14,7 @@
 namespace titan {
 namespace {
 
-/// A message names no more tensors than this.
+/// A message names no more tensors than this: on a host that fails they may all be wrong, and the first few show that.
 constexpr size_t kMostShown = 3;
 
 using Hosts = std::map<int64_t, std::string>;

@@ -19,6 +19,9 @@ class FindingExchange {
 
   /// Collective: what rank 0 makes of the words of all ranks.
   std::string decide(const std::string& words, const RankBarrier::Decision& decision);
+  /// Collective: the first name that each rank gives, if any: "layers.0.attention.wq.weight and 3 more on rank 2
+  /// (node7)".
+  std::string names_by_rank(const std::vector<std::string>& names);
 
  private:
   const Run& run_;

@@ -35,13 +35,6 @@ std::optional<NonFinitePlace> place_from_json(const nlohmann::json& json) {
                         json.at("unit").get<int64_t>(), json.at("name").get<std::string>()};
 }
 
-/// "token 5 of document 12 (file 0, line 13)".
-std::string stream_words(const StreamState& state) {
-  if (!state.sources.empty()) return fmt::format("chunk {} of the mixture", state.chunk);
-  return fmt::format("token {} of document {} (line {} of file {})", state.token_offset, state.document.document,
-                     state.document.line, state.document.file);
-}
-
 }  // namespace
 
 bool is_earlier(const NonFinitePlace& a, const NonFinitePlace& b) {
@@ -94,8 +87,9 @@ std::optional<NonFinitePlace> NonFiniteSearch::search(const RecentStep& recent) 
 
 std::string NonFiniteSearch::batch_words(const RecentStep& recent) const {
   const StreamState begin = recent.begin.value_or(StreamState());
+  const BatchStream& stream = *run_.data.stream;
   return fmt::format("the batch of the step has sequences {} to {}, from {} to {}", begin.chunk, recent.end.chunk - 1,
-                     stream_words(begin), stream_words(recent.end));
+                     stream.place_of(begin), stream.place_of(recent.end));
 }
 
 std::string NonFiniteSearch::sequence_words(const RecentStep& recent, int64_t rank, int64_t microbatch) const {

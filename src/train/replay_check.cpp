@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "finding_exchange.h"
 #include "titan/base/error.h"
-#include "titan/base/json.h"
-#include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/distributed/rank_check.h"
 #include "titan/parallel/state_hash.h"
@@ -70,6 +69,35 @@ int64_t combined(const ReplayHashes& hashes) {
   return hash_of_bytes(numbers.data(), static_cast<int64_t>(numbers.size() * sizeof(int64_t)));
 }
 
+std::vector<std::vector<int64_t>> ranks_alike(const ModelDescription& model, const DeviceMesh& mesh) {
+  std::set<MeshAxis> axes{MeshAxis::pp, MeshAxis::cp, MeshAxis::tp};
+  for (const UnitDescription& unit : model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      for (const AxisSplit& split : parameter.splits) axes.insert(split.axis);
+    }
+  }
+  std::map<std::vector<int64_t>, std::vector<int64_t>> by_place;
+  for (int64_t rank = 0; rank < mesh.world(); ++rank) {
+    std::vector<int64_t> place;
+    for (const MeshAxis axis : axes) place.push_back(mesh.coordinate(rank, axis));
+    by_place[place].push_back(rank);
+  }
+  std::vector<std::vector<int64_t>> sets;
+  for (const auto& [place, ranks] : by_place) sets.push_back(ranks);
+  return sets;
+}
+
+ReplayCheck::ReplayCheck(const Run& run) : run_(run) {
+  const DebugSection& debug = run.config.debug;
+  if (debug.replay_steps == 0 || !debug.replay_on_neighbours || run.place.mesh.world() == 1) return;
+  alike_ = ranks_alike(run.model.description, run.place.mesh);
+  if (std::any_of(alike_.begin(), alike_.end(), [](const auto& ranks) { return ranks.size() > 1; })) return;
+  throw Error(
+      ExitCode::bad_config,
+      "debug.replay_on_neighbours = true, but no two ranks hold the same parts of all weights in this layout; set "
+      "it to false: debug.replay_steps alone compares each rank with itself");
+}
+
 bool ReplayCheck::is_due(int64_t step) const {
   const int64_t period = run_.config.debug.replay_steps;
   return period > 0 && step % period == 0 && !run_.world.fake;
@@ -77,7 +105,7 @@ bool ReplayCheck::is_due(int64_t step) const {
 
 void ReplayCheck::check(int64_t step, const BatchContext& microbatch) const {
   check_own(step, microbatch);
-  if (run_.config.debug.replay_on_neighbours) check_neighbours(step, microbatch);
+  if (!alike_.empty()) check_neighbours(step, microbatch);
 }
 
 ReplayHashes ReplayCheck::replay(const BatchContext& microbatch) const {
@@ -95,21 +123,7 @@ void ReplayCheck::check_own(int64_t step, const BatchContext& microbatch) const 
   const ReplayHashes first = replay(microbatch);
   const std::vector<std::string> unequal = unequal_results(first, replay(microbatch));
   if (!run_.state_check->is_on_any_rank(!unequal.empty())) return;
-  const auto ranks_with_others = [](const std::vector<std::string>& said) {
-    std::vector<std::string> found;
-    for (size_t rank = 0; rank < said.size(); ++rank) {
-      read_words(said[rank], rank, [&](const nlohmann::json& words) {
-        const auto of_rank = words.at("unequal").get<std::vector<std::string>>();
-        if (of_rank.empty()) return;
-        found.push_back(fmt::format("rank {} ({}) in {}{}", rank, words.at("host").get<std::string>(), of_rank[0],
-                                    of_rank.size() > 1 ? fmt::format(" and {} more", of_rank.size() - 1) : ""));
-      });
-    }
-    return join(found, ", ");
-  };
-  const nlohmann::json mine{{"host", host_name()}, {"unequal", unequal}};
-  fail(step,
-       "one microbatch computed twice has other bits: " + run_.findings->decide(json_text(mine), ranks_with_others));
+  fail(step, "one microbatch computed twice has other bits in " + run_.findings->names_by_rank(unequal));
 }
 
 BatchContext ReplayCheck::shared_microbatch(const BatchContext& own) const {
@@ -128,7 +142,6 @@ BatchContext ReplayCheck::shared_microbatch(const BatchContext& own) const {
   return shared;
 }
 
-// Ranks that differ only in which samples they read hold the same weights when these are gathered.
 void ReplayCheck::check_neighbours(int64_t step, const BatchContext& microbatch) const {
   const ReplayHashes hashes = replay(shared_microbatch(microbatch));
   at::Tensor own = at::empty({1}, at::kLong);
@@ -137,19 +150,13 @@ void ReplayCheck::check_neighbours(int64_t step, const BatchContext& microbatch)
   at::Tensor all = at::empty({run_.world.size}, own.options());
   run_.communicators.world->all_gather({all}, {own})->wait();
   all = all.cpu();
-  // By stage, part of the sequence and part of the matrices.
-  std::map<std::vector<int64_t>, std::map<int64_t, std::vector<int64_t>>> alike;
-  for (int64_t rank = 0; rank < run_.world.size; ++rank) {
-    const DeviceMesh& mesh = run_.place.mesh;
-    alike[{mesh.coordinate(rank, MeshAxis::pp), mesh.coordinate(rank, MeshAxis::cp),
-           mesh.coordinate(rank, MeshAxis::tp)}][all.const_data_ptr<int64_t>()[rank]]
-        .push_back(rank);
-  }
   std::vector<std::string> found;
-  for (const auto& [place, by_bits] : alike) {
+  for (const std::vector<int64_t>& ranks : alike_) {
+    std::map<int64_t, std::vector<int64_t>> by_bits;
+    for (const int64_t rank : ranks) by_bits[all.const_data_ptr<int64_t>()[rank]].push_back(rank);
     if (by_bits.size() == 1) continue;
     std::vector<std::string> sides;
-    for (const auto& [bits, ranks] : by_bits) sides.push_back(number_list(ranks));
+    for (const auto& [bits, side] : by_bits) sides.push_back(number_list(side));
     found.push_back("ranks " + join(sides, " against "));
   }
   if (!found.empty()) fail(step, "one microbatch has other bits on other ranks: " + join(found, ", "));

@@ -1,7 +1,7 @@
 // Computes one microbatch twice and compares every bit of its loss and of its gradients: a processor that computes
-// wrong numbers now and then gives other bits. Between neighbours, every data-parallel rank computes the same
-// microbatch: a processor that computes the same wrong numbers each time is found too. On a CPU equal bits need equal
-// processors and numbers of threads, on a GPU debug.deterministic.
+// wrong numbers now and then gives other bits. With debug.replay_on_neighbours all data-parallel ranks compute the same
+// microbatch: this also finds a processor that computes the same wrong numbers each time. On a CPU equal bits need
+// equal processors and numbers of threads, on a GPU debug.deterministic.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,28 @@
 #include <vector>
 
 #include "titan/model/model.h"
+#include "titan/plan/device_mesh.h"
 
 namespace titan {
 
+struct ModelDescription;
 struct Run;
 
 /// Hashes of what a rank computed of a microbatch: of each gradient before any sum over ranks, and of the loss.
 using ReplayHashes = std::vector<std::pair<std::string, int64_t>>;
 /// Names of what differs, in the order in which it is computed; both have the same names.
 std::vector<std::string> unequal_results(const ReplayHashes& first, const ReplayHashes& second);
-/// What is one number of all of them, to be compared among ranks.
+/// One hash of all of them, to be compared among ranks.
 int64_t combined(const ReplayHashes& hashes);
+/// Sets of ranks that compute the same results if they are given the same microbatch: those with the same stage, parts
+/// of the sequence and of matrices, and the same parts of weights that are split for good over data axes.
+std::vector<std::vector<int64_t>> ranks_alike(const ModelDescription& model, const DeviceMesh& mesh);
 
 class ReplayCheck {
  public:
-  /// `run` must outlive it.
-  explicit ReplayCheck(const Run& run) : run_(run) {}
+  /// `run`: its model is built, and it outlives this object. Throws Error(bad_config) if debug.replay_on_neighbours is
+  /// set and no two ranks are alike.
+  explicit ReplayCheck(const Run& run);
 
   bool is_due(int64_t step) const;
   /// Between two steps, with the first microbatch of the next one. Collective. Throws Error(silent_corruption) on all
@@ -42,6 +48,7 @@ class ReplayCheck {
   [[noreturn]] void fail(int64_t step, const std::string& what) const;
 
   const Run& run_;
+  std::vector<std::vector<int64_t>> alike_;  // empty: neighbours are not compared
 };
 
 }  // namespace titan

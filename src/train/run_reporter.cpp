@@ -322,8 +322,8 @@ void RunReporter::judge(const EnqueuedStep& read, const StepValues& values, cons
                     shown(values.grad_norm), changed, cause.empty() ? "" : "; ", cause);
     if (aborts_run(values)) {
       throw Error(ExitCode::non_finite, what +
-                                            "; try a lower optimizer.lr, a longer lr_scheduler.warmup_steps, or "
-                                            "training.non_finite = \"skip\"");
+                                            "; if it happens again, try a lower optimizer.lr, a longer "
+                                            "lr_scheduler.warmup_steps, or training.non_finite = \"skip\"");
     }
     run_.log.shared_warning("{}; the step is skipped", what);
     count_non_finite(read, what);

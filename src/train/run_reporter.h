@@ -110,7 +110,7 @@ class RunReporter {
   StatusDisplay status_;
   int64_t allocation_retries_ = 0;  // reported so far
   int64_t non_finite_in_a_row_ = 0;
-  std::function<std::string(int64_t, const StepValues&)> explain_;  // empty: nobody knows
+  std::function<std::string(int64_t, const StepValues&)> explain_;  // empty: no explanation
   std::deque<EnqueuedStep> enqueued_;
   std::deque<PendingReport> pending_;
   std::optional<EnqueuedStep> unreported_;  // the last one read, when it was not due

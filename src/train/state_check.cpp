@@ -14,6 +14,7 @@
 #include "titan/base/json.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
+#include "titan/report/attempt_record.h"
 #include "titan/train/run.h"
 
 namespace titan {
@@ -251,26 +252,11 @@ void StateCheck::refuse_non_finite(int64_t step, const std::vector<TensorState>&
     if (!states[i].is_finite) names.push_back(StateName{parts_[i].parameter->name(), parts_[i].state}.words());
   }
   if (!is_on_any_rank(!names.empty())) return;
-  const auto where = [](const std::vector<std::string>& said) {
-    std::vector<std::string> found;
-    for (size_t rank = 0; rank < said.size(); ++rank) {
-      read_words(said[rank], rank, [&](const nlohmann::json& words) {
-        const auto of_rank = words.at("names").get<std::vector<std::string>>();
-        if (of_rank.empty()) return;
-        found.push_back(fmt::format("{}{} on rank {} ({})", of_rank[0],
-                                    of_rank.size() > 1 ? fmt::format(" and {} more", of_rank.size() - 1) : "", rank,
-                                    words.at("host").get<std::string>()));
-      });
-    }
-    return join(found, ", ");
-  };
-  const nlohmann::json mine{{"host", host_name()}, {"names", names}};
-  const std::string found = run_.findings->decide(json_text(mine), where);
   throw Error(
       ExitCode::non_finite,
       fmt::format("step {} is not saved: not every number is finite in {}; start again from the last checkpoint "
                   "with a lower optimizer.lr",
-                  step, found));
+                  step, run_.findings->names_by_rank(names)));
 }
 
 void StateCheck::fail(int64_t step, RankFindings own) {

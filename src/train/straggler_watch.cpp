@@ -8,7 +8,6 @@
 #include "run_reporter.h"
 #include "titan/base/json.h"
 #include "titan/base/process.h"
-#include "titan/base/processor_state.h"
 #include "titan/checkpoint/store_barrier.h"
 #include "titan/train/run.h"
 
@@ -18,7 +17,7 @@ namespace {
 /// Ranks exchange their times once in so many steps: a message every step would cost more on a thousand ranks, and the
 /// sum over several steps hides single late ones.
 constexpr int64_t kWindowSteps = 5;
-/// A rank is named after 20 slow steps.
+/// A rank is named after so many slow windows in a row: one alone may be slow because another program ran.
 constexpr int64_t kSlowWindows = 4;
 /// Fewer ranks with the same work have no median that one slow rank does not move.
 constexpr size_t kFewestRanks = 3;

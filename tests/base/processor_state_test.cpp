@@ -1,5 +1,3 @@
-#include "titan/base/processor_state.h"
-
 #include <gtest/gtest.h>
 
 #include "support/files.h"

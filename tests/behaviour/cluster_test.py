@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import unittest
 from unittest import mock
 
-from program import BAD_CONFIG, Run
+from program import BAD_CONFIG, INTERRUPTED, TIME_LIMIT_SECONDS, Run
 from rank_processes import RanksTest
 
 WRONG_NUMBERS = 77
@@ -52,7 +54,7 @@ class Selftest(Cluster):
             run = self.launched(2, "selftest", "--training.device=cpu")
         self.expect(run, WRONG_NUMBERS)
         self.assertIn("selftest failed: ", run.output)
-        self.assertIn("the worst is that of ", run.output)
+        self.assertIn("the worst gradient is that of ", run.output)
 
     def test_nothing_is_left_behind(self):
         folder = self.folder / "temporary"
@@ -60,6 +62,21 @@ class Selftest(Cluster):
         with mock.patch.dict(os.environ, {"TMPDIR": str(folder)}):
             self.expect(self.titan("selftest"), 0)
         self.assertEqual(list(folder.iterdir()), [])
+
+    def test_a_signal_ends_it_without_a_verdict_and_leaves_nothing_behind(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                folder = self.folder / f"temporary-{ranks}"
+                folder.mkdir()
+                words = ["selftest"] if ranks == 1 else ["launch", "-n", str(ranks), "selftest"]
+                pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+                process = self.open_program([self.program, *words], env=os.environ | {"TMPDIR": str(folder)}, **pipes)
+                self.wait_until(lambda: len(list(folder.iterdir())) == ranks, "the folders of all ranks")
+                process.send_signal(signal.SIGTERM)
+                output, errors = process.communicate(timeout=TIME_LIMIT_SECONDS)
+                self.assertEqual(process.returncode, INTERRUPTED, output + errors)
+                self.assertNotRegex(output + errors, "FAIL|ERROR|selftest (passed|failed)|stopped by a signal")
+                self.assertEqual(list(folder.iterdir()), [])
 
     def test_options_that_are_wrong_are_refused(self):
         self.refuses(self.titan("selftest", "--jsn"), "--json")
@@ -93,7 +110,7 @@ class Netcheck(Cluster):
         self.assertIn("nothing was compared", lines[-1])
         self.assertTrue(lines[-1].startswith("netcheck passed: 2 ranks, 1 pair, 0 slow"), run.output)
 
-    def test_a_slow_pair_is_named_and_nobody_else(self):
+    def test_a_slow_pair_is_named_and_no_other(self):
         self.use_dying_program()
         with mock.patch.dict(os.environ, {"SLOW_PAIR": "1 3 0.5"}):
             run = self.launched(4, "netcheck", "--json", "--largest-mib=1", "--slow=20")
@@ -103,7 +120,7 @@ class Netcheck(Cluster):
         self.assertIn("ranks 1 and 3 on ", problems[0])
 
     def test_what_cannot_be_measured_is_said(self):
-        self.refuses(self.titan("netcheck"), "nobody to exchange with")
+        self.refuses(self.titan("netcheck"), "this is a single process")
         self.refuses(self.launched(2, "netcheck", "--hardware=h101"), "h100-sxm")
         missing = self.write("gpu.toml", "[mine]\nmemory_gib = 80\n")
         self.refuses(self.launched(2, "netcheck", f"--hardware={missing}"), "product_tflops")

@@ -121,7 +121,7 @@ class FlippedBits(CorruptionTest):
         self.assertEqual(self.saved_steps(), [3], "step 6 is checked before it is saved")
         self.assertEqual((self.disagreement()["step"], self.disagreement()["last_agreeing_step"]), (6, 3))
         self.assertIn("last agreed after step 3", text)
-        # The same command goes on from there, without the fault.
+        # Without the fault the same command resumes from there.
         words = ["--checkpoint.enable", "--checkpoint.interval=3", *REPLICATED, "--training.steps=6"]
         run = self.launch_training(3, *words, f"--job.dump_folder={self.run_folder}")
         self.assertEqual(run.end(), OK, run.text())
@@ -173,7 +173,7 @@ class NothingWrong(CorruptionTest):
 class Replays(CorruptionTest):
     def test_a_microbatch_that_gives_other_bits_names_the_rank(self):
         text = self.run_with(2, *SHARDED, "--debug.replay_steps=3", FLIP_GRADIENT="1 3 layers.1.attention.wo.weight")
-        self.assertRegex(text, r"step 3: one microbatch computed twice has other bits: rank 1 \(\S+\) in the gradient of layers\.1\.attention\.wo\.weight")
+        self.assertRegex(text, r"step 3: one microbatch computed twice has other bits in the gradient of layers\.1\.attention\.wo\.weight.* on rank 1 \(")
 
     def test_neighbours_compute_the_same_microbatch(self):
         words = [*REPLICATED, "--debug.replay_steps=2", "--debug.replay_on_neighbours"]
@@ -190,7 +190,7 @@ class NonFiniteNumbers(CorruptionTest):
                     ranks, *words, "--checkpoint.enable", "--checkpoint.interval=2", code=NON_FINITE, NAN_IN=f"{rank} 5 layers.1.attention.wq.weight"
                 )
                 self.assertRegex(text, rf"it appears first in the forward of layers\.1 on rank {rank} \(\S+\), with sequences? \d+")
-                self.assertRegex(text, r"the batch of the step has sequences \d+ to \d+, from token \d+ of document \d+ \(line \d+ of file 0\) to token")
+                self.assertRegex(text, r"the batch of the step has sequences \d+ to \d+, from token \d+ of document \d+ \(\S+:\d+\) to token")
                 self.assertEqual(self.saved_steps(), [2, 4])
 
     def test_what_does_not_happen_again_is_called_a_failure_of_the_machine(self):

@@ -88,12 +88,18 @@ class Muon(RanksTest):
         muon.load_state_dict({"state": buffers, "param_groups": [{"params": list(range(len(names))), **settings}]})
         for parameter, name in zip(parameters, names):
             self.assertTrue(torch.equal(muon.state[parameter]["momentum_buffer"], state[f"optimizer.state.{name}.momentum_buffer"]))
-        others = ["tok_embeddings.weight", "norm.weight", "output.weight"]
+        others = [key.removeprefix("optimizer.state.").removesuffix(".exp_avg") for key in state if key.endswith(".exp_avg")]
+        self.assertGreater(len(others), 5)
         adam = torch.optim.AdamW([torch.nn.Parameter(state[name].clone()) for name in others])
+        settings = {key: state[f"optimizer.param_groups.{others[0]}.{key}"] for key in adam.param_groups[0] if key != "params"}
         moments = {i: {key: state[f"optimizer.state.{name}.{key}"] for key in ("step", "exp_avg", "exp_avg_sq")}
                    for i, name in enumerate(others)}  # fmt: skip
-        adam.load_state_dict({"state": moments, "param_groups": adam.state_dict()["param_groups"]})
-        self.assertEqual({entry["step"].item() for entry in adam.state.values()}, {3.0})
+        adam.load_state_dict({"state": moments, "param_groups": [{"params": list(range(len(others))), **settings}]})
+        self.assertEqual(adam.param_groups[0]["lr"], settings["lr"])
+        for i, parameter in enumerate(adam.param_groups[0]["params"]):
+            self.assertEqual(adam.state[parameter]["step"].item(), 3.0)
+            for moment in ("exp_avg", "exp_avg_sq"):
+                self.assertTrue(torch.equal(adam.state[parameter][moment], moments[i][moment]), others[i])
 
     def test_a_checkpoint_goes_on_in_another_layout(self):
         words = [*MUON, *SAVES, "--training.global_batch_size=8", "--training.local_batch_size=2"]

@@ -306,5 +306,29 @@ TEST(Simulation, UpdatesOfWholeMatricesTakeTimeAndMemory) {
                without.contains("memory of matrices being updated"));
 }
 
+TEST(Simulation, PartsOfMatricesTakeAsLongAsOneCardNeedsForWhatItSendsOrReceives) {
+  const Hardware hardware = find_hardware("h100-sxm");
+  for (const int64_t ranks : {8, 16}) {  // one host and two
+    LayoutRow row;
+    row.shard = ranks;
+    row.whole_matrices = true;
+    const std::vector<Plan> plans{plan_of(row, 0)};
+    double seconds = 0, least = 0;
+    for (const TimedEvent& event : simulate_step(plans, hardware, true).ranks[0].events) {
+      if (event.track.starts_with(communicator_names::kMatrix)) seconds += event.end - event.begin;
+    }
+    for (const WeightGroupPlan& group : plans[0].groups) {
+      const MatrixBytes bytes = matrix_bytes(plans[0], group);
+      if (group.matrices.empty()) continue;
+      const int64_t received = bytes.owned - (bytes.parts - bytes.shards);
+      least += static_cast<double>(std::max(bytes.collected, received) + std::max(bytes.returned, bytes.shards));
+    }
+    least /= ranks > hardware.gpus_per_host ? hardware.network_rate : hardware.nvlink_rate;
+    EXPECT_GT(least, 0) << ranks;
+    EXPECT_GT(seconds, least) << ranks << ": latencies come on top";
+    EXPECT_LT(seconds, least + 1e-3) << ranks;
+  }
+}
+
 }  // namespace
 }  // namespace titan

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "support/config_text.h"
 #include "titan/job/checks.h"
 #include "titan/job/job.h"
@@ -75,7 +77,10 @@ TEST(Updates, WhatMuonDoesNotStepIsRefusedByName) {
       "job.toml:6:1: optimizer.param_groups asks Muon for tok_embeddings.weight, which is an embedding, whose rows "
       "are looked up, not multiplied; make the pattern narrower: Muon steps the matrices of blocks\n");
   EXPECT_NE(said("^output").find("output.weight, which is the head"), std::string::npos) << said("^output");
-  EXPECT_NE(said("^norm").find("norm.weight, which is no matrix"), std::string::npos) << said("^norm");
+  EXPECT_NE(said("^norm").find("norm.weight, which is no matrix;"), std::string::npos) << said("^norm");
+  const std::string norms = said("norm");
+  EXPECT_EQ(std::count(norms.begin(), norms.end(), '\n'), 1) << "one problem for all: " << norms;
+  EXPECT_NE(norms.find("which is no matrix, and for "), std::string::npos) << norms;
   EXPECT_EQ(problems_of(kMuon), "");
   EXPECT_NE(problems_of(kMuon + group("layers", "adamw")).find("has no matrix to step"), std::string::npos);
   const std::string frozen = "[[optimizer.param_groups]]\nmatch = 'layers'\nlr_multiplier = 0\n";
@@ -91,14 +96,20 @@ TEST(Updates, WhatMuonDoesNotComposeWithIsRefusedByName) {
   EXPECT_NE(said("[training]\nenable_cpu_offload = true\n").find("training.enable_cpu_offload keeps gradients"),
             std::string::npos);
   EXPECT_NE(said("lr = 0\n").find("optimizer.lr = 0 with"), std::string::npos);
+  EXPECT_NE(said("[optimizer.muon]\nlr = 0\n").find("optimizer.muon.lr = 0 with"), std::string::npos);
   EXPECT_EQ(said("offload = true\nstate_dtype = \"bfloat16\"\n"), "");
 }
 
-TEST(Updates, CoefficientsAreThree) {
+TEST(Updates, CoefficientsAreThreeThatOrthogonalise) {
   const std::string text = std::string(kMuon) + "[optimizer.muon]\nns_coefficients = ";
   EXPECT_EQ(problems_of(text + "[2, -1.5, 0.5]"), "");
   EXPECT_NE(problems_of(text + "[2, -1.5]").find("has 2 numbers; it has three"), std::string::npos)
       << problems_of(text + "[2, -1.5]");
+  for (const char* nothing : {"[0, 0, 0]", "[-1, 2, 2]", "[2, -1e30, 2]"}) {
+    EXPECT_NE(problems_of(text + nothing).find("others do not orthogonalise"), std::string::npos) << nothing;
+  }
+  EXPECT_NE(problems_of(std::string(kMuon) + "[optimizer.muon]\neps = 1e30\n").find("optimizer.muon.eps"),
+            std::string::npos);
 }
 
 }  // namespace

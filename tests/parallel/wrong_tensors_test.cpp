@@ -125,6 +125,20 @@ std::vector<WrongCall> calls_of_copies() {
          states_of(std::span(&tensor, 1));
        },
        {"Float [3, 2]"}},
+      {"states_of",
+       "numbers of fp16",
+       [](F&) {
+         const at::Tensor tensor = fp32({3}).to(at::kHalf);
+         states_of(std::span(&tensor, 1));
+       },
+       {"Half [3]"}},
+      {"states_of",
+       "numbers of eight bytes",
+       [](F&) {
+         const at::Tensor tensor = int64({3});
+         states_of(std::span(&tensor, 1));
+       },
+       {"Long [3]"}},
       {"state_by_operations", "nothing", [](F&) { state_by_operations({}); }, {"undefined"}},
       {"state_by_operations", "numbers of eight bytes", [](F&) { state_by_operations(int64({3})); }, {"Long [3]"}},
       {"gather_logical",

@@ -1,5 +1,6 @@
 // A stream of Parquet files resumed at random places gives the batches of the undisturbed one, in every order, in a
 // mixture and on another number of ranks; its batches are those of the same texts as JSON lines.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -99,6 +100,30 @@ TEST_P(ParquetResume, AtTwentyRandomPlacesIsExactOnOneRankAndOnTwo) {
       }
     }
   }
+}
+
+/// A position as messages say it: where the document is stored, if the order is that of the files.
+TEST_P(ParquetResume, SaysAPositionInWords) {
+  const auto stream = open("parquet");
+  const std::string path = (corpora_->folder / "parquet").string();
+  const std::string first = stream->place_of({});
+  for (int i = 0; i < 3; ++i) tokens_of(*stream);
+  const StreamState state = stream->state();
+  const std::string place = stream->place_of(state);
+  if (GetParam() == "mixture") {
+    EXPECT_EQ(first, "chunk 0");
+    EXPECT_EQ(place, "chunk 12");
+    return;
+  }
+  EXPECT_TRUE(first.starts_with("the beginning of " + path)) << first;
+  const SourcePosition& document = state.document;
+  EXPECT_TRUE(
+      place.starts_with(fmt::format("token {} of document {} ({}", state.token_offset, document.document, path)))
+      << place;
+  const std::string end = GetParam() == "sequential"
+                              ? fmt::format("/a.parquet, row group {}, row {})", document.byte, document.line - 1)
+                              : "300 documents shuffled with seed 11)";
+  EXPECT_TRUE(place.ends_with(end)) << place;
 }
 
 /// Without shuffling, for which row groups have an order of their own.

@@ -127,6 +127,11 @@ TEST_F(ParquetFiles, ThatAreDamagedOrOfAnotherKindAreRefusedInOneSentence) {
   const std::string bytes((std::istreambuf_iterator<char>(in)), {});
   folder_.write("cut.parquet", bytes.substr(0, bytes.size() / 2));
   EXPECT_PRED_FORMAT2(contains, refusal("cut.parquet"), "the file is cut off: a Parquet file ends with PAR1");
+  folder_.write("late/a.parquet", bytes);
+  folder_.write("late/b.parquet", bytes.substr(0, bytes.size() / 2));
+  EXPECT_PRED_FORMAT2(contains, message_of(ExitCode::bad_data, [&] { open_dataset(text(path("late"))); }),
+                      "b.parquet: the file is cut off")
+      << "before the first document is read";
   folder_.write("small.parquet", "PAR1");
   EXPECT_PRED_FORMAT2(contains, refusal("small.parquet"), "the file is cut off");
   folder_.write("encrypted.parquet", bytes.substr(0, bytes.size() - 4) + "PARE");

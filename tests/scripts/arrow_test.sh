@@ -6,8 +6,8 @@ library=pyarrow/libarrow.so.2600
 
 # make_arrow FOLDER VERSION: the files by which Arrow is recognised.
 make_arrow() {
-  mkdir -p "$1"/pyarrow/include/{arrow/util,parquet/arrow}
-  touch "$1/$library" "$1/pyarrow/libparquet.so.2600" "$1/pyarrow/include/parquet/arrow/reader.h"
+  mkdir -p "$1"/pyarrow/include/{arrow/util,parquet/arrow} "$1/pyarrow-26.0.1.dist-info/licenses"
+  touch "$1/pyarrow-26.0.1.dist-info/RECORD" "$1/$library" "$1/pyarrow/libparquet.so.2600" "$1/pyarrow/include/parquet/arrow/reader.h"
   echo "#define ARROW_VERSION_STRING \"$2\"" >"$1/pyarrow/include/arrow/util/config.h"
 }
 
@@ -39,7 +39,7 @@ fetched_once() {
   folder=$("$arrow" 2>said)
   expect_equal "" "$(cat said)"
   [ -e "$folder/$library" ]
-  expect_equal "a licence" "$(cat "$folder/licenses/LICENSE.txt")"
+  expect_equal "a licence" "$(cat "$folder/pyarrow-26.0.1.dist-info/licenses/LICENSE.txt")"
   [ ! -e "$folder/pyarrow/lib.py" ]
 }
 

@@ -16,6 +16,8 @@ make_wheel() {
   esac
   python3 -m zipfile -e "$wheel" unpacked
   grep -x 'Requires-Dist: torch==2.11.0' unpacked/*.dist-info/METADATA
+  grep -q '^TITAN_PARQUET:BOOL=ON' "$checkout/build/release/CMakeCache.txt" ||
+    expect_equal "" "$(find unpacked -name '*parquet*' -o -name '*arrow*')"
   expect_equal "" "$(find unpacked -name '*torch*.so*' -o -name 'libc10*' -o -name 'libcu*')"
 }
 
@@ -53,6 +55,11 @@ installed_program_trains() {
   expect 0 ../environment/bin/titan_train "${words[@]}"
   expect 0 "$checkout/build/release/titan_train" "${words[@]}" --job.dump_folder=others
   expect_equal "$(grep -o '"loss":[^,]*' others/metrics.jsonl)" "$(grep -o '"loss":[^,]*' outputs/metrics.jsonl)"
+  if [ -e "$package/lib/libtitan_parquet.so" ]; then
+    printf 'PAR1\0\0\0\0PAR1' >empty.parquet
+    expect 65 ../environment/bin/titan_train data peek --dataset-path empty.parquet
+    expect_text "its footer is damaged"  # so the libraries were found and loaded
+  fi
   rm ../environment/lib/python3*/site-packages/torch.pth
   expect 64 ../environment/bin/titan_train --version
   expect_text "pip install torch==2.11.0"

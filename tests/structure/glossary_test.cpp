@@ -101,8 +101,10 @@ TEST(Glossary, ItsTypesExist) {
   for (const Word& word : glossary()) {
     for (std::sregex_iterator at(word.meaning.begin(), word.meaning.end(), name), end; at != end; ++at) {
       const std::string type = (*at)[1].str();
-      const bool exists =
-          all.find(fmt::format("struct {} ", type)) != all.npos || all.find(fmt::format("class {} ", type)) != all.npos;
+      const auto is_declared = [&](const char* keyword) {
+        return all.find(fmt::format("{} {} ", keyword, type)) != all.npos;
+      };
+      const bool exists = is_declared("struct") || is_declared("class") || is_declared("using");
       EXPECT_TRUE(exists) << type << ", of " << word.word;
     }
   }

@@ -81,6 +81,16 @@ TEST_F(LaunchTest, TheExitCodeIsTheFailingRanksAndItsFinalMessageComesLast) {
   EXPECT_TRUE(result.errors.ends_with("titan_train launch: rank 1 ended with exit code 71: broken\n")) << result.errors;
 }
 
+TEST_F(LaunchTest, AResultsLogIsQuotedOnlyWhereItIsAnError) {
+  const std::string log = "echo '[titan] 2026-01-02 03:04:05,678 - root - ",
+                    end = "titan_train launch: rank 0 ended with ";
+  const Result table = launch(1, log + "INFO - rank 0 on node1' >&2; exit 77", {}, true);
+  EXPECT_TRUE(table.errors.ends_with(end + "exit code 77\n")) << table.errors;
+  const Result error = launch(1, log + "ERROR - broken' >&2; exit 71", {}, true);
+  EXPECT_NE(error.errors.find(end + "exit code 71: "), std::string::npos) << error.errors;
+  EXPECT_TRUE(error.errors.ends_with("broken\n")) << error.errors;
+}
+
 TEST_F(LaunchTest, ARankThatOnlyLostAPeerIsNotTheCause) {
   const Result result =
       launch(2, "[ $RANK = 1 ] || { : > $0/done; exit 74; }; until [ -e $0/done ]; do :; done; exit 65");

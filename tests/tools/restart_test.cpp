@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(
                         ended(72, 40),
                         false,
                         72,
-                        "not started again, since the same steps would give the same numbers again; rank 1 failed"},
+                        "not started again, since the same steps usually give the same numbers again; rank 1 failed"},
                     Row{"a full disk",
                         {},
                         full_disk(ended(73, 40)),

@@ -65,8 +65,10 @@ TEST_F(SelftestComparison, ErrorsAreRelativeAndTheParameterIsNamed) {
   EXPECT_NEAR(result.gradients, 1e-3, 1e-6);
   EXPECT_EQ(result.worst_parameter, "norm.weight");
   EXPECT_NE(selftest_line(result).find("FAIL row"), std::string::npos);
+  EXPECT_NE(selftest_line(result).find("the worst gradient is that of norm.weight"), std::string::npos);
   write("row", 4.004, 1);
   EXPECT_NEAR(compared().loss, 1e-3, 1e-9);
+  EXPECT_EQ(selftest_line(compared()).find("gradient is that of"), std::string::npos);
   EXPECT_FALSE(compared().passed());
 }
 

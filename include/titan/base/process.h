@@ -71,4 +71,13 @@ std::vector<int> better_cores(const std::vector<int>& allowed, const std::vector
 /// Binds this thread, and threads that it starts later, to `cores` (ascending); false if the system refuses one.
 bool bind_to(const std::vector<int>& cores);
 
+/// Clock and temperature of the processors, where the system reports them: they may explain a slow rank.
+struct ProcessorState {
+  std::optional<double> megahertz;  // the lowest of the cores that this process may use
+  std::optional<double> celsius;    // the hottest sensor
+};
+
+/// From /sys/devices/system/cpu, else /proc/cpuinfo; and from /sys/class/thermal. Values that cannot be read are none.
+ProcessorState processor_state(const std::filesystem::path& sys = "/sys", const std::filesystem::path& proc = "/proc");
+
 }  // namespace titan

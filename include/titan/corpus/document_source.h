@@ -24,7 +24,7 @@ struct SourcePosition {
   int64_t document = 0;  ///< ordinal within one pass over the source
   int64_t file = 0;      ///< index in the sorted list of files
   int64_t byte = 0;      ///< offset in that file; of Parquet: the row group
-  int64_t line = 1;      ///< line number at that offset, for messages; of Parquet: the row's number in its group
+  int64_t line = 1;      ///< line number at that offset, for messages; of Parquet: the row in its group, from 1
 
   bool operator==(const SourcePosition&) const = default;
 };
@@ -82,10 +82,11 @@ class DocumentSource {
   /// For messages: "corpus.jsonl", "text/ (12 files, 3.1 MiB)".
   virtual std::string description() const = 0;
 
-  /// Where a document begins, for messages: "corpus.jsonl:12". `start` is that of a document of this source.
+  /// Where a document begins, for messages: "corpus.jsonl:12"; the description where a position does not say the file.
+  /// `start` is that of a document of this source. May be called while another thread is inside `next`.
   virtual std::string place_of(const SourcePosition& start) const {
     static_cast<void>(start);
-    return reading();
+    return description();
   }
 
   /// What kind of files these are, in words: "JSON records", "Parquet, 3 row groups: text (string)". May open a file.
@@ -131,6 +132,7 @@ struct DatasetOptions {
   std::shared_ptr<const ChatTemplate> chat = {};
   /// For "chat": fields of records and of messages that are read as if they were not there.
   std::vector<std::string> ignore_fields = {};
+  bool holds_ids = false;  ///< `text_field` holds lists of ids, for `data tokenize --ids`
 };
 
 /// Valid values of `DatasetOptions::dataset` for text; case-insensitive.

@@ -56,8 +56,12 @@ using OpenParquetFile = ParquetFile* (*)(const std::string& path);
 
 std::filesystem::path parquet_library_path();
 
+/// Throws Error(bad_data) for what Arrow would report in the words of its own code: a file of another kind, one that
+/// ends early or is encrypted. Does not need the library.
+void check_parquet_ends(const std::filesystem::path& path);
+
 /// Opens the library at the first call, then the file. Throws Error(not_started) if the library is missing, and
-/// Error(bad_data) for a file that is no Parquet file, is encrypted, ends early or has a damaged footer.
+/// Error(bad_data) as check_parquet_ends does, or for a damaged footer.
 std::unique_ptr<ParquetFile> open_parquet_file(const std::filesystem::path& path);
 
 }  // namespace titan

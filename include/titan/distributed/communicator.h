@@ -42,6 +42,10 @@ struct Message {
 
 class CollectiveTrace;
 
+/// Seconds of a steady clock, by which computation and the waits within it are measured. Tests put a clock in its place
+/// that other programs on the machine do not disturb.
+double compute_time();
+
 /// Host seconds that a rank has spent in collectives: starting them and waiting for them.
 struct CollectiveTime {
   double seconds = 0;

@@ -17,8 +17,8 @@ struct TensorState {
   bool operator==(const TensorState&) const = default;
 };
 
-/// Of each tensor: any shape, contiguous, fp32, bf16 or of one byte an element, where all are finite; on a host or a
-/// GPU, but those that are compared with each other on the same kind of device. Waits for the device, once.
+/// Of each tensor: any shape, contiguous, fp32, bf16, or of one byte per element (then taken as finite). Hashes of a
+/// host and of a GPU cannot be compared with each other. Waits for the device, once.
 std::vector<TensorState> states_of(std::span<const at::Tensor> tensors);
 
 /// Of `tensor` on any device, by tensor operations alone: int64 [hash, 0 if finite], on its device.

@@ -63,6 +63,7 @@ struct Exchange {
   std::string_view communicator;  // of communicator_names
   Collective kind;
   Traffic traffic;
+  int64_t received = 0;  // bytes, of a permute whose ranks do not receive as much as they send
 };
 
 /// The communicator calls of an instruction, in order. Excludes communication within units (tensor and context

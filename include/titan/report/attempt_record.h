@@ -1,6 +1,7 @@
 // An attempt is one start of all ranks of a run, until all have ended. What it leaves in the run's folder:
 //   progress.json   rank 0 rewrites it after every step: how far the attempt got
 //   failure.json    by the first rank that fails, or that sees another one fail: which rank it was
+//   disagreement.json  by rank 0 before exit code 77: the last step on which ranks agreed (train/state_check.h)
 //   attempts.jsonl  a line for each attempt that was supervised (tools/restart.h), and what followed it
 // The first two are removed when the next attempt starts. Knows nothing of why a run is started again.
 #pragma once
@@ -16,6 +17,8 @@
 #include <vector>
 
 namespace titan {
+
+inline constexpr const char* kDisagreementFile = "disagreement.json";
 
 /// Times are seconds since 1970.
 struct AttemptProgress {

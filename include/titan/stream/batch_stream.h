@@ -91,6 +91,9 @@ class BatchStream {
   /// has its own stream.
   const StreamState& state() const { return state_; }
 
+  /// A position of this stream in words (ChunkSource::place_of).
+  std::string place_of(const StreamState& state) const;
+
   /// Resumes exactly at `state`; `{}` is the beginning. Throws Error(bad_data) if it is from another corpus.
   void restore(const StreamState& state);
 

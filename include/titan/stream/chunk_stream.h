@@ -76,6 +76,10 @@ class ChunkSource {
 
   /// See DocumentSource::reading.
   virtual std::string reading() const = 0;
+
+  /// A position of this source in words, for messages: "token 5 of document 12 (corpus.jsonl:13)". May be called while
+  /// another thread is inside `next`.
+  virtual std::string place_of(const StreamState& state) const;
 };
 
 // The global sequence of packed chunks that every layout shares: documents → tokens → chunks of T+1 tokens. Packing
@@ -111,6 +115,7 @@ class ChunkStream : public ChunkSource {
   const DataCounters& counters() const override { return used_counters_; }
   std::vector<std::string> take_notices() override;
   std::string reading() const override { return source_->reading(); }
+  std::string place_of(const StreamState& state) const override;
 
  private:
   struct Origin {  // a document in the buffer; the front one holds the last used token

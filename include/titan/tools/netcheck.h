@@ -34,8 +34,10 @@ struct MeasuredCollective {
 };
 
 struct NetcheckOptions {
+  /// So large that the rate shows the link and not the latency, which the smallest messages show.
   int64_t largest_bytes = int64_t{64} << 20;
-  /// A pair or a communicator is slow below 1 / `slow` of the median rate of its equals.
+  /// A pair or a communicator is slow below 1 / `slow` of the median rate of its equals. A link that has lost half of
+  /// its lanes is at 2; equal links differ by less than 1.5 unless other programs use them.
   double slow = 1.5;
   /// What the hardware promises, in bytes per second and direction; none: only equals are compared.
   std::optional<double> host_rate = {}, network_rate = {};
@@ -47,8 +49,8 @@ struct NetcheckResult {
   std::vector<MeasuredCollective> collectives;
 };
 
-/// Rounds of exchanges in which each of `count` players meets each other one once, and nobody two at a time: the first
-/// stays, the others go round (Kirkman's schedule).
+/// Rounds of exchanges among `count` members: each pair is in one round, and each member in at most one pair of a
+/// round. The first member keeps its place and the others rotate (Kirkman's round-robin schedule).
 std::vector<std::vector<std::pair<int64_t, int64_t>>> pair_rounds(int64_t count);
 
 /// Measures. Collective over all ranks; only rank 0 has a result. `device`: where the tensors are.

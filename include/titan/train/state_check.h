@@ -24,9 +24,6 @@ struct Disagreement;
 struct RankFindings;
 struct Run;
 
-/// Written to job.dump_folder before a run ends with exit code 77.
-inline constexpr const char* kDisagreementFile = "disagreement.json";
-
 class StateCheck {
  public:
   /// `run`: its model and optimizer are built, and it outlives this object.
