@@ -206,8 +206,13 @@ add_executable(render_templates tests/reference/jinja_main.cpp)
 target_link_libraries(render_templates PRIVATE titan_text)
 target_include_directories(render_templates PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/tests)
 
+# Writes samples in Megatron-LM's order for the comparison with its datasets (tests/reference/megatron_order_test.py).
+add_executable(megatron_samples tests/reference/megatron_main.cpp)
+target_link_libraries(megatron_samples PRIVATE titan_stream)
+target_include_directories(megatron_samples PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+
 # What the Python tests start.
-add_custom_target(python_tests DEPENDS config_mutants render_templates)
+add_custom_target(python_tests DEPENDS config_mutants render_templates megatron_samples)
 if(TITAN_TORCH)
   add_dependencies(python_tests titan_program dying_titan_train checkpoint_files bench_device_ceiling bench_kernel_rates
     bench_control_plane)

@@ -77,7 +77,9 @@ OTHER_NAMES = {
 }
 # Fields that share their name with an option and hold something else.
 OTHER_MEANING = {"name", "rank", "size", "split", "report", "seed", "section", "times", "rest", "mode", "steps"}
-OTHER_MEANING |= {"tensor_parallel", "context_parallel", "activation_offload"}  # objects
+OTHER_MEANING |= {"tensor_parallel", "context_parallel", "activation_offload", "device"}  # objects
+# The same of single fields.
+OTHER_MEANING_IN = {"MegatronOrderRequest.samples"}  # how many a run reads
 # ... except in these structs.
 HOLDS_AFTER_ALL = {
     "ModelRequest.name",
@@ -138,7 +140,7 @@ def fields(body):
 def is_copy(struct, field, words, names):
     if f"{struct}.{field}" in HOLDS_AFTER_ALL:
         return True
-    if field in OTHER_MEANING:
+    if field in OTHER_MEANING or f"{struct}.{field}" in OTHER_MEANING_IN:
         return False
     own = set(field.split("_"))
     return field in names or field in OTHER_NAMES or (len(own) > 1 and any(own <= option for option in words))

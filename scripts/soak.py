@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from fault_runs import MORE_STEPS, Broken, DisturbedRun, Launched, parse
+from fault_runs import MORE_STEPS, ROOT, Broken, DisturbedRun, Launched, parse
 
 RESTARTS = 1_000_000  # as many as there are faults
 KILLED, NON_FINITE, REQUEUE, HANG, CORRUPTION, INTERRUPTED = 128 + signal.SIGKILL, 72, 75, 76, 77, 130
@@ -51,6 +52,7 @@ class Soak(DisturbedRun):
         self.dice = random.Random(seed)
         self.faults: list[Fault] = []
         self.begin = time.monotonic()
+        self.minutes = 0.0  # from the first start to the last fault's recovery
         self.filler: pathlib.Path | None = None
         self.kinds: dict[str, Callable[[], Fault]] = {"kill": self.kill, "stop": self.stop, "SIGTERM": self.terminate}
         self.launched = None
@@ -100,10 +102,11 @@ class Soak(DisturbedRun):
     def rank_peak(self) -> int:
         """Of rank 0's process, in the newest line of its metrics."""
         with open(self.run / "metrics.jsonl", "rb") as file:
-            file.seek(max(0, os.path.getsize(file.name) - 8192))
-            lines = file.read().splitlines()
-        whole = [line for line in lines if line.startswith(b"{") and line.endswith(b"}")]
-        peaks = [json.loads(line).get("memory_peak_rss_bytes", 0) for line in whole]
+            begin = max(0, os.path.getsize(file.name) - 8192)
+            file.seek(begin)
+            lines = file.read().split(b"\n")
+        # The first line may lack its beginning, the last its end.
+        peaks = [json.loads(line).get("memory_peak_rss_bytes", 0) for line in lines[1 if begin else 0 : -1]]
         return next((peak for peak in reversed(peaks) if peak), 0)
 
     # ---- faults: each returns what it hit and how it ended; `disturb` fills in the rest
@@ -229,6 +232,12 @@ class Soak(DisturbedRun):
         with open(self.folder / "record.jsonl", "a") as file:
             file.write(json.dumps(dataclasses.asdict(fault)) + "\n")
 
+    def train_until(self, moment: float) -> None:
+        while (left := moment - time.monotonic()) > 0:
+            if self.launched.ended():
+                raise Broken(f"the run ended by itself:\n{self.launched.text()[-4000:]}")
+            time.sleep(min(0.1, left))
+
     def soak(self, count: int, every: float) -> None:
         """`count` faults, one every `every` seconds or, if the run needs longer to recover, at once."""
         self.start()
@@ -238,13 +247,12 @@ class Soak(DisturbedRun):
             if not deck:  # all kinds come equally often, in any order
                 deck = list(self.kinds)
                 self.dice.shuffle(deck)
-            while time.monotonic() < self.begin + number * every:
-                if self.launched.ended():
-                    raise Broken(f"the run ended by itself:\n{self.launched.text()[-4000:]}")
-                time.sleep(min(0.1, max(0.0, self.begin + number * every - time.monotonic())))
+            self.train_until(self.begin + number * every)
             self.disturb(deck.pop())
             if (number + 1) % 10 == 0:
                 print(f"{number + 1} faults, step {self.newest()}", flush=True)
+        self.train_until(self.begin + count * every)
+        self.minutes = (time.monotonic() - self.begin) / 60
 
     def finish(self) -> int:
         """Ends the run a few steps later and compares it with an undisturbed one. Returns its steps."""
@@ -255,15 +263,15 @@ class Soak(DisturbedRun):
         self.compare(steps)
         return steps
 
-    def check_memory(self) -> str:
+    def check_memory(self) -> tuple[str, str]:
+        """Of rank 0 and of the supervisor, in the first and in the last third."""
         third = max(1, len(self.faults) // 3)
         first, last = self.faults[:third], self.faults[-third:]
         ranks = [max(fault.rank_bytes for fault in part) for part in (first, last)]
         supervisors = [max(fault.supervisor_bytes for fault in part) for part in (first, last)]
-        words = (f"peak memory of rank 0 {ranks[0] / 2**20:.1f} MiB in the first third and {ranks[1] / 2**20:.1f} MiB in the last, "
-                 f"of the supervisor {supervisors[0] / 2**20:.1f} and {supervisors[1] / 2**20:.1f} MiB")
+        words = tuple(f"{part[0] / 2**20:.1f} and {part[1] / 2**20:.1f} MiB" for part in (ranks, supervisors))
         if ranks[1] > RANK_GROWTH * ranks[0] or supervisors[1] > supervisors[0] + SUPERVISOR_GROWTH_BYTES:
-            raise Broken(f"memory grows: {words}")
+            raise Broken(f"memory grows: of rank 0 {words[0]}, of the supervisor {words[1]}")
         return words
 
     def close(self) -> None:
@@ -281,29 +289,51 @@ def median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2] if values else 0.0
 
 
-def summary(soak: Soak, steps: int, memory: str) -> list[str]:
+def counted(ends: Counter, wanted: str) -> str:
+    """"30: 10 × kill (137), …" of the faults that ended as `wanted`."""
+    rows = sorted((kind, code, count) for (kind, end, code), count in ends.items() if end == wanted)
+    words = [f"{count} × {kind}" + (f" ({code})" if code is not None else "") for kind, code, count in rows]
+    return f"{sum(count for _, _, count in rows)}: {', '.join(words)}" if rows else "0"
+
+
+def table(soak: Soak, steps: int, memory: tuple[str, str]) -> list[str]:
+    """For docs/benchmarks/reliability.md. Exit codes are in brackets."""
+    kinds = Counter(fault.kind for fault in soak.faults)
     ends = Counter((fault.kind, fault.end, fault.exit_code) for fault in soak.faults)
-    by_end = Counter(fault.end for fault in soak.faults)
-    events = soak.downtimes()
-    down = [event["down_seconds"] for event in events]
-    parts = {part: median([event["parts"][part] for event in events]) for part in (events[0]["parts"] if events else ())}
-    lines = [
-        f"{len(soak.faults)} faults in {(time.monotonic() - soak.begin) / 60:.1f} minutes on {soak.ranks} ranks: "
-        f"{by_end['restarted']} restarted by the supervisor, {by_end['ended']} ended it by design and the same command was "
-        f"given again, {by_end['survived']} did not end the run"
+    recovery = [fault.seconds for fault in soak.faults]
+    rows = [
+        ("faults", f"{len(soak.faults)} in {soak.minutes:.1f} minutes: {', '.join(f'{n} × {kind}' for kind, n in sorted(kinds.items()))}"),
+        ("restarted by the supervisor", counted(ends, "restarted")),
+        ("ended the supervisor by design; the same command was given again", counted(ends, "ended")),
+        ("did not end the run", counted(ends, "survived")),
+        (f"losses, gradient norms and last checkpoint of {steps:,} steps", "those of the undisturbed run, bit for bit"),
+        ("from a fault until a later step was saved", f"median {median(recovery):.1f} s, at most {max(recovery):.1f} s"),
     ]
-    for (kind, end, code), count in sorted(ends.items(), key=str):
-        lines.append(f"  {count} × {kind}: {end}" + (f" ({code})" if code is not None else ""))
-    if events:
-        lines.append(
-            f"from the end of a process to the next first step: median {median(down):.2f} s, at most {max(down):.2f} s "
-            f"({', '.join(f'{part} {seconds:.2f}' for part, seconds in parts.items())}); "
-            f"{sum(event['lost_steps'] for event in events)} steps and {sum(event['lost_seconds'] for event in events):.0f} s "
-            f"of training were lost in {len(events)} restarts"
-        )
-    lines.append(memory)
-    lines.append(f"losses, norms and the last checkpoint of {steps} steps are those of the undisturbed run, bit for bit")
-    return lines
+    if events := soak.downtimes():
+        down = [event["down_seconds"] for event in events]
+        parts = ", ".join(f"{part} {median([event['parts'][part] for event in events]):.2f}" for part in events[0]["parts"])
+        lost = f"{sum(event['lost_steps'] for event in events)} steps, {sum(event['lost_seconds'] for event in events):.0f} s of training"
+        rows += [
+            ("from the end of a process to the next first step", f"median {median(down):.2f} s, at most {max(down):.2f} s ({parts})"),
+            (f"lost in {len(events)} restarts", lost),
+        ]
+    rows += [("peak memory of rank 0, first and last third", memory[0]), ("memory of the supervisor", memory[1])]
+    return ["| | |", "|---|---|", *(f"| {what} | {result} |" for what, result in rows)]
+
+
+def given(words: list[str]) -> list[str]:
+    """Without what soak.sh adds."""
+    return words[2:] if words[:1] == ["--default-binary"] else words
+
+
+def head(words: list[str]) -> str:
+    """When, where and by what command it was recorded."""
+    git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
+    cpus = re.findall(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return (
+        f"Recorded on {time.strftime('%Y-%m-%d')} at commit {git.stdout.strip() or 'unknown'} on {len(cpus)} cores "
+        f"({cpus[0] if cpus else 'unknown'}), load {os.getloadavg()[2]:.1f} at the end, by `{' '.join(['scripts/soak.sh', *words])}`:"
+    )
 
 
 def main() -> int:
@@ -325,7 +355,9 @@ def main() -> int:
         soak.soak(count, arguments.every)
         memory = soak.check_memory()
         steps = soak.finish()
-        print("\n".join(summary(soak, steps, memory)))
+        text = "\n".join((head(given(sys.argv[1:])), "", *table(soak, steps, memory)))
+        (arguments.folder / "table.md").write_text(text + "\n")
+        print(text)
     except Broken as problem:
         print(f"soak.sh: after {len(soak.faults) if soak else 0} faults: {problem}", file=sys.stderr)
         return 1

@@ -7,7 +7,8 @@
 # mount a small one); a bit of a weight or moment of one replica is flipped, or a layer computes a NaN (both made by
 # dying_titan_train, tests/behaviour/dying_main.cpp: titan_train with faults; not with --binary titan_train). Where a
 # fault ends the supervisor by design, its cause is removed and the same command given again. Every fault is a line of
-# record.jsonl in the folder. The undisturbed run at the end takes about as long again.
+# record.jsonl in the folder; table.md is what docs/benchmarks/reliability.md shows. The undisturbed run at the end takes
+# up to as long again.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 case " $* " in

@@ -26,7 +26,7 @@ Each row names the tests that show it (`tests/features.toml`). The page is made 
 `scripts/test.sh --update-support`, and `scripts/test.sh` fails when it is not what the tests show: when one of them
 failed, was left out or is gone.
 
-* **tested**: these tests ran and passed. Those of `page_drawn_test` need Chromium, those of `mock_gpu_test` a CUDA build.
+* **tested**: these tests ran and passed. Those of `page_drawn_test` need Chromium, those of `mock_gpu_memory_test` a CUDA build.
 * **compiles only**: the code is part of the CUDA build, and no test has run it on a GPU.
 * **not built**: refused with a message when it is asked for.
 * —: does not touch the device.

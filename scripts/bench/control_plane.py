@@ -104,6 +104,16 @@ def plan_table(binary: str, sizes: tuple[int, ...]) -> list[str]:
     return rows
 
 
+def index_table(binary: str, sizes: tuple[int, ...]) -> list[str]:
+    """Bytes for each entry of .metadata: by many entries, since some megabytes are needed for any number."""
+    rows = ["| entries of .metadata | file | index in memory | more, to write | more, to read |", "|---:|---:|---:|---:|---:|"]
+    for shards in sizes:
+        (line,) = lines_of([binary, "index", "100", str(shards)])
+        cells = (f"{line[key] / line['entries']:,.0f} B" for key in ("file", "held", "to_write", "to_read"))
+        rows.append(f"| {line['entries']:,} | {' | '.join(cells)} |")
+    return rows
+
+
 def problems_of(runs: list[list[dict]]) -> list[str]:
     """What grows faster than the number of ranks."""
     found = []
@@ -131,7 +141,8 @@ def main() -> int:
     per_process = 4 if arguments.quick else arguments.per_process
     print(f"{driver.machine()}; {per_process} ranks a process, rank 0 in a process of its own\n")
     runs = [phases(binary, ranks, per_process) for ranks in sizes]
-    tables = (phase_table(runs), fit_table(runs), plan_table(binary, (64,) if arguments.quick else PLANS))
+    plans = plan_table(binary, (64,) if arguments.quick else PLANS)
+    tables = (phase_table(runs), fit_table(runs), plans, index_table(binary, sizes))
     print("\n\n".join("\n".join(table) for table in tables))
     found = problems_of(runs)
     for problem in found:

@@ -1,5 +1,6 @@
 """Driver of scripts/bench/muon.sh: a step of Muon against torch.optim.Muon, and losses after equal tokens with AdamW and
-Muon."""
+Muon. Of a step it prints the median of the ratios of interleaved pairs, and the smallest and largest of them. titan's step
+includes the statistics of updates that every run computes; torch's has none."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ BLOCKS = {
     "block of 1B": "2048x2048,512x2048,512x2048,2048x2048,8192x2048,8192x2048,2048x8192",
 }
 BARS = {"float32": 1.2, "bfloat16": 1.0}
+ROWS = {f"{block}/{dtype}": (block, dtype) for block in BLOCKS for dtype in BARS}
 RATES = {"AdamW": (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2), "Muon": (5e-3, 1e-2, 2e-2, 4e-2, 8e-2)}
 ADAMW_BESIDE_MUON = 4e-3  # of embedding, head and norms while Muon's rate is searched
 LAST = 10
@@ -68,9 +70,8 @@ def step_row(arguments: argparse.Namespace, block: str, dtype: str) -> ratios.Ro
     )
     shown = [f"{1e3 * statistics.median(pair[which] for pair in results):.3g} ms" for which in (0, 1)]
     speed = [other / ours for ours, other in results]
-    name = f"Muon's step, {block}, {dtype}"
-    key, against = f"muon/{block.replace(' ', '_')}/{dtype}", "torch.optim.Muon"
-    return ratios.Row(name, shown[0], shown[1], speed, BARS[dtype], True, key=key, against=against)
+    print(f"{block}, {dtype}: {', '.join(f'{ratio:.3g}×' for ratio in speed)}", flush=True)
+    return ratios.Row(f"Muon's step, {block}, {dtype}", shown[0], shown[1], speed, BARS[dtype], True)
 
 
 def last_loss(arguments: argparse.Namespace, name: str, rate: float, seed: int) -> float:
@@ -112,6 +113,7 @@ def main() -> int:
         return 0
     parser = argparse.ArgumentParser(prog="scripts/bench/muon.sh", description=__doc__)
     parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs per row (default 7)")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"comma-separated, of {', '.join(ROWS)}")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of each side (default: all cores)")
     parser.add_argument("--losses", action="store_true", help="compare losses after equal tokens instead of times")
     parser.add_argument("--steps", type=int, default=200, help="steps of each run of --losses (default 200)")
@@ -120,15 +122,20 @@ def main() -> int:
     parser.add_argument("--python", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="one pair, small matrices: does it run at all?")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
-    parser.add_argument("--record", action="store_true", help="add the results to docs/benchmarks/records.jsonl and its tables")
+    parser.set_defaults(record=False)  # its results are in docs/benchmarks/muon.md, not among the records
     arguments = parser.parse_args()
+    rows = arguments.rows.split(",")
+    if unknown := set(rows) - set(ROWS):
+        parser.error(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
+    if arguments.pairs < 1:
+        parser.error("--pairs must be at least 1")
     print(f"{driver.machine()}\n", flush=True)
     if arguments.losses:
         compare_losses(arguments)
         return 0
-    rows = [step_row(arguments, block, dtype) for block in BLOCKS for dtype in BARS]
-    print(ratios.table(rows, "torch.optim.Muon"))
-    return driver.verdict(rows, arguments)
+    measured = [step_row(arguments, *ROWS[row]) for row in rows]
+    print(f"\n{ratios.table(measured, 'torch.optim.Muon')}")
+    return driver.verdict(measured, arguments)
 
 
 if __name__ == "__main__":

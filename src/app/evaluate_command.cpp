@@ -58,7 +58,8 @@ Evaluation texts_of(const EvaluateOptions& options, const DataSection& config, c
       open_dataset({.dataset = "text",
                     .path = options.data,
                     .text_field = options.text_field.empty() ? config.text_field : options.text_field,
-                    .bad_record = config.bad_record == "skip" ? BadRecord::skip : BadRecord::error});
+                    .bad_record = config.bad_record == "skip" ? BadRecord::skip : BadRecord::error,
+                    .tokenizer = &tokenizer});
   source->check_tokenizer(tokenizer);
   Evaluation evaluation;
   std::vector<int64_t> bytes;
@@ -154,8 +155,9 @@ int32_t prefix_of(const Tokenizer& tokenizer) {
   return tokenizer.bos_id() != Tokenizer::kNoId ? tokenizer.bos_id() : tokenizer.eos_id();
 }
 
-/// As the harness encodes a text: with what the tokenizer adds by default, or with the begin-of-text token, or alone;
-/// and alone if the text begins with that token's name.
+/// Encodes a text as EleutherAI's harness does. `options.adds_bos` decides whether the begin-of-text token precedes it;
+/// if the option is not set, the tokenizer adds what it adds by default. Nothing is added to a text that begins with
+/// that token's name.
 std::vector<int32_t> encode_question(const std::string& text, const EvaluateOptions& options,
                                      const Tokenizer& tokenizer) {
   const int32_t prefix = prefix_of(tokenizer);

@@ -78,7 +78,7 @@ int run_launch(const Schema& schema, std::span<const std::string> arguments) {
   if (trains) {
     checks.push_back(world_check(options->ranks));
     if (options->restarts > 0) checks.emplace_back(restart_problems);
-    // With what the config states of the device: the launcher opens no GPU, and each rank checks its own.
+    // Only what the config states of the device is checked here: the launcher opens no GPU. Each rank checks its own.
     checks.push_back([](const JobConfig& config, const Origins& origins) {
       return device_problems(config, origins, stated_facts(config));
     });

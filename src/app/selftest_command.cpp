@@ -142,14 +142,16 @@ ExitCode check_network(const JobConfig& config, const World& world, const Netche
     const std::vector<std::string> problems = netcheck_problems(*result, options);
     const bool compared = netcheck_compares(*result, options);
     if (json) {
-      std::cout << json_text(netcheck_json(*result, problems, compared)) << std::endl;
+      std::cout << json_text(netcheck_json(*result, options, problems)) << std::endl;
     } else {
-      for (const std::string& line : netcheck_table(*result)) std::cout << line << '\n';
+      for (const std::string& line : netcheck_table(*result, options)) std::cout << line << '\n';
       for (const std::string& problem : problems) std::cout << "SLOW " << problem << '\n';
       const size_t pairs = result->pairs.size();
-      std::cout << fmt::format("netcheck {}: {} ranks, {} pair{}, {} slow ({}){}",
+      const std::string collectives = collectives_verdict(*result, options);
+      std::cout << fmt::format("netcheck {}: {} ranks, {} pair{}, {} slow ({}){}{}{}",
                                problems.empty() ? "passed" : "failed", world.size, pairs, pairs == 1 ? "" : "s",
-                               problems.size(), communicators.world->transport(),
+                               problems.size(), communicators.world->transport(), collectives.empty() ? "" : "; ",
+                               collectives,
                                compared ? "" : "; nothing was compared: give --hardware, or use three ranks or hosts")
                 << std::endl;
     }

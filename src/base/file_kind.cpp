@@ -234,12 +234,9 @@ Words words_of(FileKind kind) {
     case FileKind::failed_download:
       return {"a server's error message, as a failed download leaves it", "download the file again"};
     case FileKind::megatron_index:
-      return {
-          "an index of Megatron-LM's .bin files",
-          "write their ids as JSON lines, as docs/data.md shows, and give these to titan_train data tokenize --ids"};
+      return {"an index of Megatron-LM's .bin files", "give the .bin file that it belongs to, beside NAME.idx"};
     case FileKind::llm_c_ids:
-      return {"a file of ids of llm.c",
-              "write its ids as JSON lines, as docs/data.md shows, and give these to titan_train data tokenize --ids"};
+      return {"a file of ids of llm.c", "if it is a corpus, give it a name that ends in .bin"};
     case FileKind::tekken:
       return {"a tekken.json of mistral-common", "give the tokenizer.json of the model's Hugging Face folder"};
     case FileKind::pdf:

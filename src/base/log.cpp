@@ -57,7 +57,7 @@ class FileSink : public spdlog::sinks::base_sink<std::mutex> {
   bool warned_ = false;
 };
 
-/// Without time and level: the same format as errors printed by `main`.
+/// Prints lines without time and level, in the format of the errors that `main` prints.
 class ErrorSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit ErrorSink(std::string prefix) : prefix_(std::move(prefix)) { set_level(spdlog::level::warn); }
@@ -199,8 +199,8 @@ namespace {
 // Width of the status line currently on this process's terminal.
 std::atomic<size_t> shown_columns = 0;
 
-/// Overwrites with blanks, because output without colours must have no escape codes. Two more cover the ^C that a
-/// terminal echoes.
+/// Overwrites the status line with blanks, because output without colours must have no escape codes. Two more blanks
+/// cover the ^C that a terminal echoes.
 std::string wiped(size_t columns) { return columns == 0 ? "" : "\r" + std::string(columns + 2, ' ') + "\r"; }
 
 }  // namespace

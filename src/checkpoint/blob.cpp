@@ -323,9 +323,9 @@ void read_elements(CheckedReader& file, const StoredElements& stored, const Box&
     read_runs(file, first, stored.strides, into);
     return;
   }
-  const at::Tensor staged = at::empty(part.extent, stored.type);
-  read_runs(file, first, stored.strides, staged);
-  into.copy_(staged);
+  const at::Tensor contiguous = at::empty(part.extent, stored.type);
+  read_runs(file, first, stored.strides, contiguous);
+  into.copy_(contiguous);
 }
 
 }  // namespace titan

@@ -83,6 +83,12 @@ std::optional<FileRecord> write_data(Storage& storage, const SavePlace& place, i
   return writer.finish();
 }
 
+FileRecord write_index_file(Storage& storage, const std::filesystem::path& folder, const CheckpointIndex& index) {
+  HashingWriter writer(storage, folder / kIndexFile);
+  write_index(index, [&](std::string_view bytes) { writer.write(bytes); });
+  return writer.finish();
+}
+
 void commit_save(Storage& storage, const SavePlace& place, const CheckpointIndex& index,
                  std::map<std::string, FileRecord> files, nlohmann::ordered_json facts) {
   for (const auto& [name, end] : index.file_ends()) {
@@ -93,9 +99,7 @@ void commit_save(Storage& storage, const SavePlace& place, const CheckpointIndex
         fmt::format("the ranks report other files than they were to write: {} of {} bytes is missing", name, end));
   }
   const std::filesystem::path temporary = place.temporary();
-  const std::string index_bytes = write_index(index);
-  storage.write_all(temporary / kIndexFile, index_bytes);
-  files[kIndexFile] = record_of(index_bytes);
+  files[kIndexFile] = write_index_file(storage, temporary, index);
   const Manifest manifest{place.step, place.run, std::move(facts), std::move(files)};
   storage.write_all(temporary / kManifestFile, write_manifest(manifest));
   storage.sync_folder(temporary);

@@ -371,9 +371,7 @@ void write_parts(Storage& storage, const StreamedState& state, const Parts& part
     const std::optional<FileRecord> record = write_data(storage, place, number, values, writes.size(), written);
     if (record) files[data_file(number)] = *record;
   }
-  const std::string index = write_index(index_of(parts.plan, parts.tensors, state.values));
-  storage.write_all(place.temporary() / kIndexFile, index);
-  files[kIndexFile] = record_of(index);
+  files[kIndexFile] = write_index_file(storage, place.temporary(), index_of(parts.plan, parts.tensors, state.values));
   const Manifest manifest{state.step, place.run, state.facts, std::move(files)};
   storage.write_all(place.temporary() / kManifestFile, write_manifest(manifest));
   storage.sync_folder(place.temporary());

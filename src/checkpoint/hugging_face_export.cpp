@@ -178,7 +178,7 @@ std::map<std::string, FileRecord> records_of(const std::vector<std::string>& rep
   return records;
 }
 
-std::string run_stages(Exporter& exporter, RankBarrier& barrier) {
+std::string run_phases(Exporter& exporter, RankBarrier& barrier) {
   const bool leads = barrier.rank() == 0;
   std::string problem;
   if (leads) problem = problem_of([&] { exporter.begin(); });
@@ -229,7 +229,7 @@ SaveOutcome export_together(Storage& storage, RankBarrier& barrier, const Huggin
   const auto start = std::chrono::steady_clock::now();
   Exporter exporter(storage, wanted, weights);
   SaveOutcome outcome{wanted.step, false, {}, wanted.folder, exporter.bytes(), 0};
-  outcome.problem = run_stages(exporter, barrier);
+  outcome.problem = run_phases(exporter, barrier);
   outcome.committed = outcome.problem.empty();
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;

@@ -175,8 +175,8 @@ Verdict try_folder(RankBarrier& barrier, const std::filesystem::path& folder, co
 
 const char* word_for(bool verified) { return verified ? "verified" : "unverified"; }
 
-/// The first file of a checkpoint that rank 0 found and this rank does not see: another disk, or a network file system
-/// with a delay. Empty: it sees all files.
+/// The first file of a checkpoint that rank 0 found and this rank does not see, because its disk is another one or its
+/// network file system is late; empty if it sees all files.
 std::string unseen_file(Storage& storage, const std::filesystem::path& folder,
                         const std::optional<Manifest>& manifest) {
   std::set<std::string> seen;
@@ -195,7 +195,7 @@ Verdict try_own(Storage& storage, RankBarrier& barrier, const std::filesystem::p
     std::optional<Manifest> manifest;
     const auto see_all = [&] {
       const std::string unseen = barrier.rank() == 0 ? "" : unseen_file(storage, folder, manifest);
-      // Not damage: rank 0 checks that.
+      // This is an error of the storage, not damage: rank 0 checks for damage.
       if (!unseen.empty()) throw StorageError("see what rank 0 sees:", folder / unseen, ENOENT);
     };
     see_all();

@@ -78,99 +78,10 @@ PickleRef make(PickleValue value) { return std::make_shared<const PickleValue>(s
 /// Marks an object that is created without a call; see `pickle::instance`.
 constexpr int64_t kInstance = 1;
 
-class Writer {
- public:
-  std::string take() && { return std::move(bytes_); }
-
-  void header() { bytes_ += "\x80\x02"; }
-  void stop() { bytes_ += '.'; }
-
-  void value(const PickleValue& value) {
-    switch (value.kind) {
-      case Kind::none:
-        bytes_ += 'N';
-        return;
-      case Kind::boolean:
-        bytes_ += value.integer ? '\x88' : '\x89';
-        return;
-      case Kind::integer:
-        return integer(value.integer);
-      case Kind::real:
-        bytes_ += 'G';
-        return number(__builtin_bswap64(std::bit_cast<uint64_t>(value.real)));
-      case Kind::text:
-        return counted('X', value.text);
-      case Kind::bytes:
-        return counted('B', value.text);
-      case Kind::tuple:
-        return tuple(value);
-      case Kind::list:
-        return filled("](", value, 'e');
-      case Kind::dictionary:
-        return filled("}(", value, 'u');
-      case Kind::global:
-        return global(value.text);
-      case Kind::object:
-        return object(value);
-      case Kind::persistent:
-        this->value(*value.items.at(0));
-        bytes_ += 'Q';
-        return;
-    }
-  }
-
- private:
-  template <class Number>
-  void number(Number value) {
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-
-  void integer(int64_t value) {
-    if (value >= std::numeric_limits<int32_t>::min() && value <= std::numeric_limits<int32_t>::max()) {
-      bytes_ += 'J';
-      return number(static_cast<int32_t>(value));
-    }
-    bytes_ += "\x8a\x08";
-    number(value);
-  }
-
-  void counted(char code, const std::string& content) {
-    bytes_ += code;
-    number(static_cast<uint32_t>(content.size()));
-    bytes_ += content;
-  }
-
-  void tuple(const PickleValue& value) {
-    if (value.items.empty()) {
-      bytes_ += ')';
-      return;
-    }
-    filled("(", value, 't');
-  }
-
-  void filled(std::string_view begin, const PickleValue& value, char end) {
-    bytes_ += begin;
-    for (const PickleRef& item : value.items) this->value(*item);
-    bytes_ += end;
-  }
-
-  void global(const std::string& name) {
-    const size_t space = name.find(' ');
-    bytes_ += 'c';
-    bytes_ += name.substr(0, space) + '\n' + name.substr(space + 1) + '\n';
-  }
-
-  void object(const PickleValue& value) {
-    global(value.text);
-    this->value(*value.items.at(0));
-    bytes_ += value.integer == kInstance ? '\x81' : 'R';
-    if (value.items.size() == 1) return;
-    this->value(*value.items[1]);
-    bytes_ += 'b';
-  }
-
-  std::string bytes_;
-};
+/// Readers keep the items of a batch on their stack until it ends; Python writes as many in one.
+constexpr size_t kBatchItems = 1000;
+/// Bytes that are passed on at once.
+constexpr size_t kStreamPiece = size_t{64} << 10;
 
 }  // namespace
 
@@ -217,11 +128,169 @@ PickleRef persistent(PickleRef id) { return make({.kind = Kind::persistent, .tex
 }  // namespace pickle
 
 std::string write_pickle(const PickleRef& value) {
-  Writer writer;
-  writer.header();
-  writer.value(*value);
-  writer.stop();
-  return std::move(writer).take();
+  std::string bytes;
+  PickleStream stream([&](std::string_view part) { bytes += part; });
+  stream.value(*value);
+  stream.finish();
+  return bytes;
+}
+
+PickleStream::PickleStream(Sink sink) : sink_(std::move(sink)), bytes_("\x80\x02") {}
+
+void PickleStream::finish() {
+  bytes_ += '.';
+  pass_on();
+}
+
+void PickleStream::pass_on() {
+  sink_(bytes_);
+  bytes_.clear();
+}
+
+void PickleStream::value(const PickleValue& value) {
+  switch (value.kind) {
+    case Kind::none:
+      bytes_ += 'N';
+      return;
+    case Kind::boolean:
+      bytes_ += value.integer ? '\x88' : '\x89';
+      return;
+    case Kind::integer:
+      return integer(value.integer);
+    case Kind::real:
+      bytes_ += 'G';
+      return number(__builtin_bswap64(std::bit_cast<uint64_t>(value.real)));
+    case Kind::text:
+      return counted('X', value.text);
+    case Kind::bytes:
+      return counted('B', value.text);
+    case Kind::tuple:
+      return tuple(value);
+    case Kind::list:
+      return filled("](", value, 'e');
+    case Kind::dictionary:
+      return filled("}(", value, 'u');
+    case Kind::global:
+      return global(value.text);
+    case Kind::object:
+      return object(value);
+    case Kind::persistent:
+      this->value(*value.items.at(0));
+      bytes_ += 'Q';
+      return;
+  }
+}
+
+void PickleStream::integer(int64_t value) {
+  if (value >= std::numeric_limits<int32_t>::min() && value <= std::numeric_limits<int32_t>::max()) {
+    bytes_ += 'J';
+    return number(static_cast<int32_t>(value));
+  }
+  bytes_ += "\x8a\x08";
+  number(value);
+}
+
+void PickleStream::counted(char code, const std::string& content) {
+  bytes_ += code;
+  number(static_cast<uint32_t>(content.size()));
+  bytes_ += content;
+}
+
+void PickleStream::tuple(const PickleValue& value) {
+  if (value.items.empty()) {
+    bytes_ += ')';
+    return;
+  }
+  filled("(", value, 't');
+}
+
+void PickleStream::filled(std::string_view begin, const PickleValue& value, char end) {
+  bytes_ += begin;
+  for (const PickleRef& item : value.items) this->value(*item);
+  bytes_ += end;
+}
+
+void PickleStream::global(const std::string& name) {
+  const size_t space = name.find(' ');
+  bytes_ += 'c';
+  bytes_ += name.substr(0, space) + '\n' + name.substr(space + 1) + '\n';
+}
+
+void PickleStream::object(const PickleValue& value) {
+  global(value.text);
+  this->value(*value.items.at(0));
+  bytes_ += value.integer == kInstance ? '\x81' : 'R';
+  if (value.items.size() == 1) return;
+  this->value(*value.items[1]);
+  bytes_ += 'b';
+}
+
+bool PickleStream::refer(const std::string& key) {
+  const auto found = known_.find(key);
+  if (found == known_.end()) return false;
+  if (found->second <= std::numeric_limits<uint8_t>::max()) {
+    bytes_ += 'h';
+    number(static_cast<uint8_t>(found->second));
+  } else {
+    bytes_ += 'j';
+    number(found->second);
+  }
+  return true;
+}
+
+void PickleStream::remember(const std::string& key) {
+  const auto place = static_cast<uint32_t>(known_.size());
+  known_.emplace(key, place);
+  bytes_ += 'r';
+  number(place);
+}
+
+void PickleStream::shared_text(const std::string& text) {
+  const std::string key = 'X' + text;
+  if (refer(key)) return;
+  counted('X', text);
+  remember(key);
+}
+
+void PickleStream::shared_global(const std::string& name) {
+  const std::string key = 'c' + name;
+  if (refer(key)) return;
+  global(name);
+  remember(key);
+}
+
+void PickleStream::open_list() {
+  bytes_ += "](";
+  counts_.push_back(0);
+}
+
+void PickleStream::open_dictionary() {
+  bytes_ += "}(";
+  counts_.push_back(0);
+}
+
+void PickleStream::next_item() { next('e'); }
+void PickleStream::next_pair() { next('u'); }
+
+void PickleStream::next(char end) {
+  size_t& count = counts_.back();
+  if (count == kBatchItems) {
+    bytes_ += end;
+    bytes_ += '(';
+    count = 0;
+  }
+  ++count;
+  if (bytes_.size() >= kStreamPiece) pass_on();
+}
+
+void PickleStream::close(char end) {
+  bytes_ += end;
+  counts_.pop_back();
+}
+
+void PickleStream::open_instance(const std::string& name) {
+  shared_global(name);
+  bytes_ += ")\x81";
 }
 
 }  // namespace titan

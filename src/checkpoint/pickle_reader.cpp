@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "titan/checkpoint/pickle.h"
 
@@ -41,9 +42,88 @@ int64_t long_integer(std::string_view digits) {
   return digits.empty() ? 0 : static_cast<int64_t>(value << unused) >> unused;
 }
 
+// Python stores nearly every value in the memo and recalls few of them. A memo of all would keep a large pickle in
+// memory as a whole, so only those that an instruction recalls are kept.
+
+/// Walks over instructions without executing any. It needs to know all of `Machine`; at one that is unknown to both the
+/// machine stops, so whatever is found after it is not used.
+class MemoScan {
+ public:
+  explicit MemoScan(std::string_view bytes) : rest_(bytes) {}
+
+  std::unordered_set<uint64_t> recalled_places() {
+    std::unordered_set<uint64_t> places;
+    while (!rest_.empty()) {
+      const char code = rest_.front();
+      rest_.remove_prefix(1);
+      if (code == '.') break;
+      if (code == 'h') {
+        places.insert(number<uint8_t>());
+      } else if (code == 'j') {
+        places.insert(number<uint32_t>());
+      } else {
+        skip_operand(static_cast<unsigned char>(code));
+      }
+    }
+    return places;
+  }
+
+ private:
+  void skip(uint64_t count) { rest_.remove_prefix(std::min<uint64_t>(count, rest_.size())); }
+
+  template <class Number>
+  Number number() {
+    Number value{};
+    if (rest_.size() < sizeof value) {
+      rest_ = {};
+      return value;
+    }
+    std::memcpy(&value, rest_.data(), sizeof value);
+    rest_.remove_prefix(sizeof value);
+    return value;
+  }
+
+  void skip_line() { skip(std::min(rest_.find('\n'), rest_.size()) + 1); }
+
+  void skip_operand(unsigned char code) {
+    switch (code) {
+      case 'K':
+      case 'q':
+      case 0x80:
+        return skip(1);
+      case 'M':
+        return skip(2);
+      case 'J':
+      case 'r':
+        return skip(4);
+      case 'G':
+      case 0x95:
+        return skip(8);
+      case 0x8a:
+      case 0x8c:
+      case 'C':
+        return skip(number<uint8_t>());
+      case 'X':
+      case 'B':
+        return skip(number<uint32_t>());
+      case 0x8d:
+      case 0x8e:
+        return skip(number<uint64_t>());
+      case 'c':
+        skip_line();
+        return skip_line();
+      default:
+        return;
+    }
+  }
+
+  std::string_view rest_;
+};
+
 class Machine {
  public:
-  explicit Machine(std::string_view bytes) : rest_(bytes) {}
+  Machine(std::string_view bytes, PickleTaker* taker)
+      : rest_(bytes), taker_(taker), recalled_(MemoScan(bytes).recalled_places()) {}
 
   PickleRef run() {
     static const std::array<Instruction, 256> instructions = make_instructions();
@@ -62,7 +142,7 @@ class Machine {
 
  private:
   using Instruction = void (*)(Machine& machine);
-  /// By opcode; null: unknown.
+  /// The instruction of each opcode; null for an unknown one.
   static std::array<Instruction, 256> make_instructions();
 
   // Reading bytes.
@@ -152,15 +232,32 @@ class Machine {
 
   // The instructions.
 
-  void append(std::vector<Node> items) { add(top_of(Kind::list, "list"), std::move(items)); }
+  void append(std::vector<Node> items) {
+    PickleValue& list = top_of(Kind::list, "list");
+    if (taker_ && !list.frozen) {
+      std::erase_if(items, [&](const Node& item) { return taker_->take_item(list, *item); });
+    }
+    add(list, std::move(items));
+  }
   void set_items(std::vector<Node> items) {
     if (items.size() % 2 != 0) throw PickleError("it gives a key without a value");
-    add(top_of(Kind::dictionary, "dictionary"), std::move(items));
+    PickleValue& dictionary = top_of(Kind::dictionary, "dictionary");
+    if (taker_ && !dictionary.frozen) {
+      std::vector<Node> kept;
+      for (size_t i = 0; i < items.size(); i += 2) {
+        if (taker_->take_pair(dictionary, *items[i], *items[i + 1])) continue;
+        kept.push_back(std::move(items[i]));
+        kept.push_back(std::move(items[i + 1]));
+      }
+      items = std::move(kept);
+    }
+    add(dictionary, std::move(items));
   }
 
   void remember(uint64_t place) {
     need(1);
-    memo_[place] = stack_.back();
+    ++remembered_;
+    if (recalled_.contains(place)) memo_[place] = stack_.back();
   }
   void recall(uint64_t place) {
     const auto found = memo_.find(place);
@@ -223,7 +320,10 @@ class Machine {
   std::string_view rest_;
   std::vector<Node> stack_;
   std::vector<size_t> marks_;  // stack heights
+  PickleTaker* taker_;
+  std::unordered_set<uint64_t> recalled_;  // places of the memo from which something is recalled
   std::unordered_map<uint64_t, Node> memo_;
+  uint64_t remembered_ = 0;  // the place that MEMOIZE means: Python numbers what it stores
 };
 
 std::array<Machine::Instruction, 256> Machine::make_instructions() {
@@ -262,7 +362,7 @@ std::array<Machine::Instruction, 256> Machine::make_instructions() {
   table[0x95] = [](Machine& m) { m.take(8); };  // a frame's length, which helps those who read a stream
   table['q'] = [](Machine& m) { m.remember(m.number<uint8_t>()); };
   table['r'] = [](Machine& m) { m.remember(m.number<uint32_t>()); };
-  table[0x94] = [](Machine& m) { m.remember(m.memo_.size()); };
+  table[0x94] = [](Machine& m) { m.remember(m.remembered_); };
   table['h'] = [](Machine& m) { m.recall(m.number<uint8_t>()); };
   table['j'] = [](Machine& m) { m.recall(m.number<uint32_t>()); };
 
@@ -290,6 +390,6 @@ std::array<Machine::Instruction, 256> Machine::make_instructions() {
 
 }  // namespace
 
-PickleRef read_pickle(std::string_view bytes) { return Machine(bytes).run(); }
+PickleRef read_pickle(std::string_view bytes, PickleTaker* taker) { return Machine(bytes, taker).run(); }
 
 }  // namespace titan

@@ -110,7 +110,7 @@ SavePlan plan_save(std::span<const StateTensor> tensors, int64_t ranks, int64_t 
     });
     give(*least, held.write);
   }
-  // In the order of the tensors, so that tensors that are read together are adjacent.
+  // Writes are sorted by tensor, so that tensors that are read together are adjacent.
   for (std::vector<PlannedWrite>& writes : plan) {
     std::stable_sort(writes.begin(), writes.end(),
                      [](const PlannedWrite& a, const PlannedWrite& b) { return a.tensor < b.tensor; });
@@ -210,8 +210,8 @@ int64_t total_bytes(const CheckpointIndex& index) {
   return bytes;
 }
 
-/// Runs the stages; returns the problem, empty if committed. `write`: writes this rank's files.
-std::string run_stages(Storage& storage, RankBarrier& barrier, const SavePlace& place, const CheckpointIndex& index,
+/// Runs the phases; returns the problem, empty if committed. `write`: writes this rank's files.
+std::string run_phases(Storage& storage, RankBarrier& barrier, const SavePlace& place, const CheckpointIndex& index,
                        const nlohmann::ordered_json& facts,
                        const std::function<std::map<std::string, FileRecord>()>& write) {
   const bool leads = barrier.rank() == 0;
@@ -262,7 +262,7 @@ SaveOutcome save_together(Storage& storage, RankBarrier& barrier, const SavePlac
   // Other ranks need no index.
   const CheckpointIndex index = rank == 0 ? index_of(plan, state.tensors, state.values) : CheckpointIndex();
   SaveOutcome outcome{place.step, false, {}, place.final(), total_bytes(index), 0};
-  outcome.problem = run_stages(storage, barrier, place, index, state.facts, [&] {
+  outcome.problem = run_phases(storage, barrier, place, index, state.facts, [&] {
     return write_files(storage, place, rank, state.values, writes, written ? written : own);
   });
   outcome.committed = outcome.problem.empty();

@@ -290,9 +290,9 @@ class Restoration {
                       join(without_moments_, ", ")));
     }
     if (!of_other_optimizer_.empty()) {
-      notes_.push_back(
-          fmt::format("it holds another optimizer's moments of {} parameters, such as {}: they begin from zero",
-                      of_other_optimizer_.size(), of_other_optimizer_.front()));
+      notes_.push_back(fmt::format(
+          "{} parameters, such as {}, had another optimizer when it was saved: their moments begin from zero",
+          of_other_optimizer_.size(), of_other_optimizer_.front()));
     }
     if (without > 0) {
       notes_.emplace_back("it does not say how many steps the optimizer has made: as many as the run");

@@ -28,7 +28,7 @@ std::vector<std::string> options_in_help(const Schema& schema, RunCommand help, 
   return options;
 }
 
-/// Of all families, in the order of their names.
+/// The flavors of all model families, in the order of the families' names.
 std::vector<std::string> all_flavors(const Schema& schema) {
   std::vector<std::string> all;
   for (const std::string& name : schema.find("model.name")->choice_list()) {

@@ -17,11 +17,13 @@
 namespace titan {
 namespace {
 
-constexpr std::array<Rewording, 9> kDataWords{
+constexpr std::array<Rewording, 11> kDataWords{
     {{"data.bad_record = \"skip\"", "--bad-record skip"},
      {"data.text_field", "--text-field"},
      {"Give .bin files alone, for validation too, or name the tokenizer itself", "Name the tokenizer itself"},
      {"model.tokenizer_path", "--tokenizer"},
+     {"Read it with training.dataset = \"text\"", "Leave --nanogpt out"},
+     {"training.dataset = \"nanogpt\"", "--nanogpt"},
      {", and mix them with data.mixture if you want both", ""},
      {"needs dataset_path:", "needs --dataset-path:"},
      {"training.dataset = \"chat\"", "data peek and data stats read it with --chat-template"},
@@ -35,11 +37,13 @@ struct DataOptions {
   std::string bad_record = "error";
   std::string ids_field;
   GivenIds ids;
+  bool nanogpt = false;
 };
 
 void declare_corpus(CLI::App& command, DataOptions& options) {
   command
-      .add_option("--dataset-path", options.dataset.path, "A .txt, .jsonl, .parquet or .bin file, a folder or a glob")
+      .add_option("--dataset-path", options.dataset.path,
+                  "A .txt, .jsonl, .parquet, .bin or .ds file, a folder or a glob")
       ->required();
   command.add_option("--text-field", options.dataset.text_field, "Field of .jsonl records, column of .parquet files")
       ->capture_default_str();
@@ -71,11 +75,12 @@ void declare(CLI::App& app, DataOptions& options) {
       ->capture_default_str();
   tokenize->add_flag("--overwrite", options.tokenization.overwrite, "Replace an existing output");
 
+  auto* info = app.add_subcommand("info", "Say what a corpus is, without reading all of it");
   auto* stats = app.add_subcommand("stats", "Count documents, bytes and tokens");
   auto* peek = app.add_subcommand("peek", "Show the first documents");
   std::vector<std::string> templates = chat_template_names();
   std::erase(templates, "custom");  // options of a config define it, which these commands do not read
-  for (CLI::App* command : {stats, peek}) {
+  for (CLI::App* command : {info, stats, peek}) {
     declare_corpus(*command, options);
     auto* tokenizer = command->add_option("--tokenizer", options.inspection.tokenizer,
                                           "Tokenizer file or folder: count tokens as well");
@@ -83,6 +88,10 @@ void declare(CLI::App& app, DataOptions& options) {
         ->add_option("--chat-template", options.inspection.chat_template,
                      "Read conversations, written with this template; auto: that of the tokenizer's folder")
         ->check(CLI::IsMember(templates))
+        ->needs(tokenizer);
+    command
+        ->add_flag("--nanogpt", options.nanogpt,
+                   "The .bin files are nanoGPT's: uint16 ids without a header, documents ended by the tokenizer")
         ->needs(tokenizer);
     command
         ->add_option("--ignore-fields", options.inspection.dataset.ignore_fields,
@@ -107,7 +116,7 @@ void run_tokenize(DataOptions& options, std::ostream& out) {
 
 }  // namespace
 
-std::vector<std::string> data_command_words() { return {"tokenize", "stats", "peek"}; }
+std::vector<std::string> data_command_words() { return {"tokenize", "info", "stats", "peek"}; }
 
 void run_data_command(const std::vector<std::string>& arguments, std::ostream& out) {
   DataOptions options;
@@ -122,8 +131,10 @@ void run_data_command(const std::vector<std::string>& arguments, std::ostream& o
   options.dataset.bad_record = options.bad_record == "skip" ? BadRecord::skip : BadRecord::error;
   options.dataset.ignore_fields = options.inspection.dataset.ignore_fields;
   options.tokenization.dataset = options.inspection.dataset = options.dataset;
+  if (options.nanogpt) options.inspection.dataset.dataset = "nanogpt";
   in_words_of_command(kDataWords, [&] {
     if (app.got_subcommand("tokenize")) run_tokenize(options, out);
+    if (app.got_subcommand("info")) describe_files(options.inspection, out);
     if (app.got_subcommand("stats")) describe_corpus(options.inspection, out);
     if (app.got_subcommand("peek")) show_documents(options.inspection, out);
   });

@@ -16,6 +16,7 @@
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
+#include "titan/corpus/document_source.h"
 
 namespace titan {
 
@@ -93,7 +94,7 @@ bool matches_a_file(const std::string& pattern) {
 
 bool is_there(const fs::path& path) {
   std::error_code ignored;
-  return fs::exists(path, ignored) || matches_a_file(path.string());
+  return fs::exists(path, ignored) || matches_a_file(path.string()) || find_megatron_file(path.string());
 }
 
 /// The folders in which an option's relative path is searched, in order.

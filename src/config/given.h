@@ -132,7 +132,8 @@ void derive_december_microbatches(Settings& settings);
 /// model.from_hf (from_hf.cpp): sets options of the sections model and checkpoint from the config.json.
 void apply_hugging_face_config(Settings& settings, std::vector<Problem>& problems);
 
-/// All of load_config (load.cpp) but reading the file. Problems of the command line come before those of the document.
+/// Does everything that load_config (load.cpp) does except reading the file. Problems of the command line come before
+/// those of the document.
 LoadedConfig load_read(const Schema& schema, const TomlDocument& document, CommandLine command_line,
                        std::span<const ConfigCheck> checks);
 

@@ -1,4 +1,6 @@
 // Section optimizer.muon.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +21,8 @@ std::optional<std::string> coefficients_problem(const Value& value) {
   const bool are_small =
       std::all_of(numbers.begin(), numbers.end(), [](double number) { return std::abs(number) <= 100; });
   if (numbers[0] > 0 && are_small) return std::nullopt;
-  return "optimizer.muon.ns_coefficients: a is above 0, and none is above 100 in size: others do not orthogonalise";
+  return "optimizer.muon.ns_coefficients: a must be above 0, and no coefficient above 100 in size: others do not "
+         "orthogonalise";
 }
 
 }  // namespace
@@ -48,7 +51,7 @@ void describe_muon(Schema& schema) {
       .only_when(chosen)
       .rule("three numbers", coefficients_problem)
       .help("a, b and c of the Newton–Schulz iteration X ← aX + (bA + cA²)X with A = XXᵀ");
-  // torch.optim.Muon refuses 100 and more too: by then the iteration costs more than the model's own products.
+  // torch.optim.Muon refuses 100 and more, too. So many iterations cost more than the model's own products.
   muon.add("ns_steps", &S::ns_steps, 5)
       .own()
       .only_when(chosen)

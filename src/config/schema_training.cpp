@@ -9,14 +9,16 @@ namespace titan::detail {
 
 namespace {
 
-const std::vector<std::string> kDatasets{"text", "chat", "c4", "c4_test", "c4_validation"};
-const std::vector<std::string> kTrainingDatasets{"text", "chat", "mixture", "c4", "c4_test", "c4_validation"};
+const std::vector<std::string> kDatasets{"text", "chat", "nanogpt", "c4", "c4_test", "c4_validation"};
+const std::vector<std::string> kTrainingDatasets{"text", "chat",    "nanogpt",      "mixture",
+                                                 "c4",   "c4_test", "c4_validation"};
 constexpr const char* kDatasetHelp =
-    "what is read: text (your .txt, .jsonl, .parquet or .bin files), chat (.jsonl or .parquet files of conversations), "
-    "or C4 from local files";
+    "what is read: text (your .txt, .jsonl, .parquet, .bin or .ds files), chat (.jsonl or .parquet files of "
+    "conversations), nanogpt (.bin files of nanoGPT, which have no header), or C4 from local files";
 constexpr const char* kTrainingDatasetHelp =
-    "what is read: text (your .txt, .jsonl, .parquet or .bin files), chat (.jsonl or .parquet files of conversations), "
-    "mixture (the sources in data.mixture), or C4 from local files";
+    "what is read: text (your .txt, .jsonl, .parquet, .bin or .ds files), chat (.jsonl or .parquet files of "
+    "conversations), nanogpt (.bin files of nanoGPT, which have no header), mixture (the sources in data.mixture), or "
+    "C4 from local files";
 
 Condition one_source_used() {
   return {"training.dataset other than mixture",
@@ -236,6 +238,31 @@ void describe_custom_chat(Schema& schema) {
       "suffix of an assistant message; its first special token ends the turn");
 }
 
+/// Which sequences are trained on: the documents', or those that Megatron-LM draws.
+template <class DataFields>
+void describe_order(DataFields& data) {
+  using S = DataSection;
+  const Condition as_megatron{"data.order = \"megatron\"",
+                              [](const JobConfig& config) { return config.data.order == "megatron"; }};
+  data.add("order", &S::order, "documents")
+      .own()
+      .choices({"documents", "megatron"})
+      .help(
+          "which sequences are trained on, and when: documents one after the other; or the samples that Megatron-LM "
+          "draws from one of its .bin files");
+  data.add("megatron_split", &S::megatron_split, "969, 30, 1")
+      .own()
+      .not_empty()
+      .only_when(as_megatron)
+      .help("Megatron-LM's --split: shares of the file's sequences for training, validation and test");
+  data.add("megatron_seed", &S::megatron_seed, 1234)
+      .own()
+      .at_least(0)
+      .at_most(4294967295.0)
+      .only_when(as_megatron)
+      .help("Megatron-LM's --seed, from which it shuffles");
+}
+
 void describe_data(Schema& schema) {
   using S = DataSection;
   Section data(
@@ -257,6 +284,7 @@ void describe_data(Schema& schema) {
       .own()
       .at_least(1)
       .help("seconds without a batch after which the source is named");
+  describe_order(data);
   data.add("split", &S::split, "global")
       .own()
       .choices({"global", "upstream"})
@@ -283,11 +311,11 @@ void describe_data(Schema& schema) {
       .field("weight", ValueType::number, Value(), "share of the tokens: parts (3, 1) or fractions that sum to 1")
       .field("text_field", ValueType::text, Value(""),
              "field of a .jsonl record or column of a .parquet file; empty: data.text_field")
-      .field("dataset", ValueType::text, Value("text"), "text, or chat for conversations")
+      .field("dataset", ValueType::text, Value("text"), "text, chat for conversations, or nanogpt")
       .help("tables `[[data.mixture]]`: what training.dataset = \"mixture\" reads");
   mixture.fields[0].not_empty();
   mixture.fields[1].above(0);
-  mixture.fields[3].choices({"text", "chat"});
+  mixture.fields[3].choices({"text", "chat", "nanogpt"});
   describe_chat(data);
   describe_custom_chat(schema);
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "file_source.h"
+#include "marked_ids.h"
 #include "ordered_sources.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -25,13 +26,26 @@ void DocumentSource::check_tokenizer(const Tokenizer& tokenizer) const {
                           description()));
 }
 
-std::vector<std::string> dataset_names() { return {"c4", "c4_test", "c4_validation", "text"}; }
+std::vector<std::string> dataset_names() { return {"c4", "c4_test", "c4_validation", "nanogpt", "text"}; }
 
 bool DocumentSource::read(int64_t index, Document&) {
   throw InvariantError(fmt::format("document {} was asked for of a source that has no order but its own", index));
 }
 
 namespace {
+
+std::unique_ptr<DocumentSource> open_ids(const DatasetOptions& options, const TextFiles& files) {
+  const bool nanogpt = to_lower(options.dataset) == "nanogpt";
+  std::unique_ptr<IdSource> source;
+  if (nanogpt || is_llm_c_file(files.files.front())) {
+    const auto maker = nanogpt ? MarkedIdSource::Maker::nanogpt : MarkedIdSource::Maker::llm_c;
+    source = std::make_unique<MarkedIdSource>(options.path, files.files, maker, options.tokenizer);
+  } else {
+    source = std::make_unique<TokenFileSource>(options.path, files.files, options.tokenizer);
+  }
+  source->add_notices(notices_of(options.path, files));
+  return source;
+}
 
 std::unique_ptr<DocumentSource> open_files(const DatasetOptions& options, TextFiles files) {
   if (options.chat) {
@@ -46,7 +60,10 @@ std::unique_ptr<DocumentSource> open_files(const DatasetOptions& options, TextFi
                               other->string()));
     }
   } else if (text_form(files.files.front()) == TextForm::ids) {
-    return std::make_unique<TokenFileSource>(options.path, files.files);
+    return open_ids(options, files);
+  } else if (to_lower(options.dataset) == "nanogpt") {
+    throw Error(ExitCode::bad_data, fmt::format("dataset nanogpt: {} is no .bin file. Give .bin files of nanoGPT.",
+                                                files.files.front().string()));
   }
   return open_file_source(options, std::move(files));
 }
@@ -84,7 +101,7 @@ std::unique_ptr<DocumentSource> open_dataset(const DatasetOptions& options) {
         ExitCode::bad_data,
         fmt::format("dataset {} needs dataset_path: nothing is downloaded here. Set it to a .txt, .jsonl, .parquet or "
                     ".bin file, a folder of them or a glob{}.",
-                    name, name == "text" ? "" : fmt::format(" that holds your copy of {}", name)));
+                    name, name == "text" || name == "nanogpt" ? "" : fmt::format(" that holds your copy of {}", name)));
   }
   TextFiles files = find_text_files(options.path);
   if (options.split_ranks > 1) return open_split(options, std::move(files));

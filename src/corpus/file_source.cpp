@@ -17,13 +17,7 @@ namespace titan {
 
 FileSource::FileSource(DatasetOptions options, TextFiles found)
     : options_(std::move(options)), files_(std::move(found.files)) {
-  for (std::string& text : found.notices) notice(std::move(text));
-  if (found.left_out > 0) {
-    notice(fmt::format(
-        "corpus {}: {} left out, such as {}", options_.path,
-        found.left_out == 1 ? "1 file of another kind is" : fmt::format("{} files of other kinds are", found.left_out),
-        found.left_out_example));
-  }
+  for (std::string& text : notices_of(options_.path, found)) notice(std::move(text));
   for (const auto& file : files_) {
     if (text_form(file) != TextForm::ids) continue;
     throw Error(ExitCode::bad_data, fmt::format("corpus {}: {} holds ids already. Name the text that it was made from.",

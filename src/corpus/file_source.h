@@ -65,12 +65,15 @@ struct TextFiles {
 /// format, or a link to a folder above it.
 TextFiles find_text_files(const std::string& path);
 
+/// What the user is told about the choice of the files that `path` names.
+std::vector<std::string> notices_of(const std::string& path, const TextFiles& files);
+
 /// Throws Error(bad_data) if the first bytes of a text file, unpacked, are of another kind than its name says.
 void refuse_text_kind(FileKind kind, const std::filesystem::path& file);
 
 enum class TextForm { none, whole, records, ids, parquet };
 /// A file's format by its name, ignoring case: .txt as a whole, .jsonl and .json record by record; each may be
-/// compressed (.gz, .zst). A .bin file holds ids; .parquet.
+/// compressed (.gz, .zst). A .bin or .ds file holds ids; .parquet.
 TextForm text_form(const std::filesystem::path& path);
 
 /// One document as stored in its file.

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kWhatWorks =
     "Give a .txt, .jsonl or .json (one record per line) file, packed as .gz or .zst or not, a .parquet file, a .bin "
-    "file of titan_train data tokenize, a folder of them, or a glob";
+    "or .ds file of ids, a folder of them, or a glob";
 
 constexpr std::string_view kNoFile = "is a pipe or a device, and text is read more than once";
 constexpr std::string_view kOnlyFiles = "Put its content into a file";
@@ -25,6 +25,18 @@ constexpr std::string_view kOnlyFiles = "Put its content into a file";
 [[noreturn]] void fail(const std::string& path, std::string_view what, std::string_view remedy = kWhatWorks) {
   throw Error(ExitCode::bad_data,
               fmt::format("corpus {}: {}.{}", path, what, remedy.empty() ? "" : fmt::format(" {}.", remedy)));
+}
+
+/// True for what is beside a file of ids and describes it: an index, a loss mask, a tokenizer's name. It is not a file
+/// that was left out.
+bool belongs_to_ids(const fs::path& file) {
+  const std::string extension = to_lower(file.extension().string());
+  fs::path ids = file;
+  const bool describes_ds = extension == ".index" || extension == ".metadata" || extension == ".loss";
+  if (extension == ".idx" || describes_ds) ids.replace_extension();  // NAME.bin.idx, NAME.ds.index
+  if (extension == ".idx" && to_lower(ids.extension().string()) != ".bin") ids += ".bin";  // Megatron's NAME.idx
+  std::error_code unknown;
+  return ids != file && text_form(ids) == TextForm::ids && fs::is_regular_file(ids, unknown);
 }
 
 /// Walks a folder and its subfolders, following links.
@@ -76,7 +88,7 @@ class FolderWalk {
   }
 
   void add(const fs::path& file, const std::string& name) {
-    if (name.ends_with(".bin.idx")) return;  // the index of a .bin file, not a file that was left out
+    if (belongs_to_ids(file)) return;
     const bool is_read = text_form(file) != TextForm::none && !describes_dataset(name);
     if (is_read) return found_.files.push_back(file);
     others_.push_back(file);
@@ -95,15 +107,16 @@ class FolderWalk {
 [[noreturn]] void refuse_form(const std::string& path, const fs::path& file) {
   const std::string name = file.filename().string();
   const std::string extension = to_lower(unpacked_name(file).extension().string());
-  if (extension == ".bin")
-    fail(path, fmt::format("{} is packed, and a .bin file is mapped into memory", name), "Unpack it");
+  if (extension == ".bin" || extension == ".ds")
+    fail(path, fmt::format("{} is packed, and a {} file is mapped into memory", name, extension), "Unpack it");
+  if (belongs_to_ids(file)) fail(path, fmt::format("{} describes a file of ids", name), "Name that file");
   if (extension == ".parquet")
     fail(path, fmt::format("{} is packed, and a Parquet file is not read from its beginning", name), "Unpack it");
   if (extension.empty()) fail(path, fmt::format("the name {} does not say what kind of text the file holds", name));
   fail(path, fmt::format("{} files are not read here ({})", file.extension().string(), name));
 }
 
-/// Refuses a file whose bytes are of another kind than its name says. Of ids, TokenFile knows more.
+/// Refuses a file whose bytes are of another kind than its name says. Of ids, open_id_file knows more.
 void refuse_other_kind(const fs::path& file) {
   if (text_form(file) == TextForm::ids) return;
   if (text_form(file) == TextForm::parquet) return check_parquet_ends(file);
@@ -148,6 +161,17 @@ void refuse_mixed_forms(const std::string& path, const std::vector<fs::path>& fi
 
 }  // namespace
 
+std::vector<std::string> notices_of(const std::string& path, const TextFiles& files) {
+  std::vector<std::string> notices = files.notices;
+  if (files.left_out > 0) {
+    notices.push_back(fmt::format(
+        "corpus {}: {} left out, such as {}", path,
+        files.left_out == 1 ? "1 file of another kind is" : fmt::format("{} files of other kinds are", files.left_out),
+        files.left_out_example));
+  }
+  return notices;
+}
+
 void refuse_text_kind(FileKind kind, const fs::path& file) {
   if (text_form(file) == TextForm::records) return refuse_kind(kind, file, ExitCode::bad_data);
   refuse_kind(kind, file, ExitCode::bad_data, kKindsOfText);
@@ -156,7 +180,7 @@ void refuse_text_kind(FileKind kind, const fs::path& file) {
 TextForm text_form(const fs::path& path) {
   const std::string extension = to_lower(unpacked_name(path).extension().string());
   if (extension == ".txt") return TextForm::whole;
-  if (extension == ".bin" && packing_of(path) == Packing::none) return TextForm::ids;
+  if ((extension == ".bin" || extension == ".ds") && packing_of(path) == Packing::none) return TextForm::ids;
   if (extension == ".parquet" && packing_of(path) == Packing::none) return TextForm::parquet;
   return extension == ".jsonl" || extension == ".json" ? TextForm::records : TextForm::none;
 }
@@ -171,6 +195,8 @@ TextFiles find_text_files(const std::string& path) {
     found.files = {path};
   } else if (fs::exists(status)) {
     fail(path, "this is neither a file nor a folder, and text is read more than once");
+  } else if (const std::optional<fs::path> bin = find_megatron_file(path)) {
+    found.files = {*bin};
   } else if (path.find_first_of("*?[") != path.npos) {
     found.files = files_matching(path);
   } else {

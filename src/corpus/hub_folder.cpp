@@ -90,21 +90,23 @@ const HubConfiguration& chosen(const fs::path& folder, const std::vector<HubConf
                            join(names, ", "), found == all.end() ? "none" : "several"));
 }
 
-/// Whether the names of the files tell the split for training from others: by words for several splits, or as shards.
-bool names_tell_splits(const std::vector<std::string>& sorted) {
+/// The number of splits that the names of the files tell, by words for several of them or as shards, if one is for
+/// training; else 0.
+size_t splits_in_names(const std::vector<std::string>& sorted) {
   // Matching the patterns is slow, and most folders have thousands of files of which none is named train.
   const auto has_word = [](const std::string& path) { return path.find("train") != std::string::npos; };
-  if (std::none_of(sorted.begin(), sorted.end(), has_word)) return false;
+  if (std::none_of(sorted.begin(), sorted.end(), has_word)) return 0;
   try {
     const HubPatterns patterns = default_hub_patterns("", sorted);
     const auto train =
         std::find_if(patterns.begin(), patterns.end(), [](const auto& one) { return one.first == "train"; });
-    if (train == patterns.end()) return false;
+    if (train == patterns.end()) return 0;
     // One file named train.txt among others also gives a single pattern. So one pattern is a split only if it names
     // shards (-of-).
-    return patterns.size() > 1 || train->second.front().find("-of-") != std::string::npos;
+    const bool tells = patterns.size() > 1 || train->second.front().find("-of-") != std::string::npos;
+    return tells ? patterns.size() : 0;
   } catch (const std::invalid_argument&) {
-    return false;
+    return 0;
   }
 }
 
@@ -236,7 +238,18 @@ bool choose_hub_files(const fs::path& folder, TextFiles& found, const std::vecto
   std::sort(all.begin(), all.end());  // as text, the order of fsspec: `datasets` reads the files in it
   const bool has_former = fs::exists(folder / ".huggingface.yaml", ignored);
   const bool is_described = described || card || has_former;
-  if (!is_described && !names_tell_splits(all)) return false;
+  const size_t splits = is_described ? 0 : splits_in_names(all);
+  if (!is_described && splits == 0) return false;
+  // `datasets` reads no ids, so no rule of its own says which of them are for training.
+  const bool holds_ids =
+      !found.files.empty() && std::all_of(found.files.begin(), found.files.end(),
+                                          [](const auto& file) { return text_form(file) == TextForm::ids; });
+  if (!is_described && holds_ids && splits > 1) {
+    fail(folder,
+         "the names of its files tell splits, and all of them would be read; name the files for training with a "
+         "glob");
+  }
+  if (!is_described && holds_ids) return false;
   if (has_former) {
     fail(folder, ".huggingface.yaml describes this data set, and it is not read here; name the files with a glob");
   }

@@ -53,11 +53,16 @@ class Lengths {
   std::array<int64_t, 64> powers_{};
 };
 
-void describe_ids(TokenFileSource& source, std::ostream& out) {
-  const TokenFileFacts facts = source.facts();
-  out << fmt::format("documents     {}\ntokens        {} of {} bytes\nvocabulary    {} ({} ids)\n",
-                     with_thousands(facts.documents), with_thousands(facts.tokens), facts.token_bytes, facts.tokenizer,
-                     with_thousands(facts.vocabulary));
+void show_ids_facts(const IdFacts& facts, std::ostream& out) {
+  if (facts.documents) out << fmt::format("documents     {}\n", with_thousands(*facts.documents));
+  if (facts.sequences) out << fmt::format("sequences     {}\n", with_thousands(*facts.sequences));
+  out << fmt::format("tokens        {} of {}\nvocabulary    {}\n", with_thousands(facts.tokens), facts.types,
+                     facts.vocabulary.empty() ? "the files do not say" : facts.vocabulary);
+}
+
+void describe_ids(IdSource& source, std::ostream& out) {
+  source.count_documents();
+  show_ids_facts(source.facts(), out);
   Lengths lengths;
   for (Document document; source.next(document);) lengths.add(static_cast<int64_t>(document.tokens->size));
   lengths.show("tokens", out);
@@ -157,6 +162,7 @@ struct Inspected {
       dataset.dataset = "chat";
       dataset.chat = std::make_shared<const ChatTemplate>(options, tokenizer);
     }
+    dataset.tokenizer = tokenizer.get();
     source = open_dataset(dataset);
     if (tokenizer) source->check_tokenizer(*tokenizer);
   }
@@ -170,9 +176,28 @@ struct Inspected {
 void describe_corpus(const Inspection& wanted, std::ostream& out) {
   const auto [tokenizer, source] = Inspected(wanted);
   out << fmt::format("corpus        {}\nformat        {}\n", source->description(), source->format());
-  if (auto* ids = dynamic_cast<TokenFileSource*>(source.get())) return describe_ids(*ids, out);
+  if (auto* ids = dynamic_cast<IdSource*>(source.get())) return describe_ids(*ids, out);
   auto& text = dynamic_cast<FileSource&>(*source);
   wanted.chat_template.empty() ? describe_text(text, tokenizer.get(), out) : describe_conversations(text, out);
+}
+
+void describe_files(const Inspection& wanted, std::ostream& out) {
+  const auto [tokenizer, source] = Inspected(wanted);
+  out << fmt::format("corpus        {}\nformat        {}\n", source->description(), source->format());
+  const CorpusFiles files = source->file_sizes();
+  int64_t bytes = 0;
+  for (const auto& [path, size] : files) bytes += size;
+  out << fmt::format("files         {}\non disk       {}\n", with_thousands(std::ssize(files)),
+                     human_bytes(static_cast<double>(bytes)));
+  if (const auto* ids = dynamic_cast<const IdSource*>(source.get())) {
+    show_ids_facts(ids->facts(), out);
+    if (const IdSample sample = ids->sample(); sample.ids > 0) {
+      out << fmt::format("largest id    {} of {} looked at\n", with_thousands(sample.largest),
+                         with_thousands(sample.ids))
+          << "as written    no id is added to a document or left out\n";
+    }
+  }
+  show_notices(*source, out);
 }
 
 void show_documents(const Inspection& wanted, std::ostream& out) {

@@ -1,35 +1,25 @@
 #include "titan/corpus/token_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "titan/corpus/widen.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "file_reader.h"
+#include "foreign_ids.h"
+#include "mapped_file.h"
+#include "output_file.h"
 #include "titan/base/error.h"
 #include "titan/base/file_kind.h"
 #include "titan/base/text.h"
-
-#define XXH_INLINE_ALL
-
-#include "output_file.h"
 
 namespace titan {
 namespace {
 
 const std::string kMakeAgain = "Make it again with: titan_train data tokenize";
-constexpr std::string_view kLeaveAlone =
-    "Leave the corpus alone while a run reads it; put the file back and start again";
 
 }  // namespace
 
@@ -46,64 +36,12 @@ TokenFileFacts facts_of(const Tokenizer& tokenizer) {
   return facts;
 }
 
-/// A whole file, memory-mapped read-only.
-class TokenFile::Map {
- public:
-  explicit Map(const std::filesystem::path& path) {
-    // Opening a pipe without a writer would block for ever.
-    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor_ < 0) fail_reading(path, fmt::format("{}. Check the file.", std::strerror(errno)));
-    const struct stat facts = facts_now();
-    if (!S_ISREG(facts.st_mode)) {
-      ::close(descriptor_);
-      fail_reading(path, "this is not a file but a pipe, a device or a folder. Name a file.");
-    }
-    size_ = static_cast<size_t>(facts.st_size);
-    changed_ = facts.st_mtim;
-    if (size_ == 0) return;
-    data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor_, 0);
-    if (data_ == MAP_FAILED) {
-      data_ = nullptr;
-      const int reason = errno;
-      ::close(descriptor_);
-      fail_reading(path, fmt::format("it cannot be mapped into memory: {}.", std::strerror(reason)));
-    }
-  }
-  ~Map() {
-    if (data_) ::munmap(data_, size_);
-    ::close(descriptor_);
-  }
-  Map(const Map&) = delete;
-  Map& operator=(const Map&) = delete;
-
-  const char* bytes() const { return static_cast<const char*>(data_); }
-  size_t size() const { return size_; }
-  /// The current size: reading beyond the end of a truncated file would kill the process (SIGBUS).
-  size_t size_now() const { return static_cast<size_t>(facts_now().st_size); }
-  bool is_unchanged() const {
-    const struct stat facts = facts_now();
-    return static_cast<size_t>(facts.st_size) == size_ && facts.st_mtim.tv_sec == changed_.tv_sec &&
-           facts.st_mtim.tv_nsec == changed_.tv_nsec;
-  }
-
- private:
-  struct stat facts_now() const {
-    struct stat facts {};
-    if (::fstat(descriptor_, &facts) != 0) facts = {};
-    return facts;
-  }
-
-  timespec changed_ = {};
-  int descriptor_ = -1;
-  void* data_ = nullptr;
-  size_t size_ = 0;
-};
-
-TokenFile::TokenFile(const std::filesystem::path& bin) : path_(bin) {
-  ids_ = std::make_unique<Map>(bin);
-  std::error_code ignored;
-  if (!std::filesystem::exists(index_path(bin), ignored)) fail_without_index();
-  index_ = std::make_unique<Map>(index_path(bin));
+TokenFile::TokenFile(const std::filesystem::path& bin) : IdFile(bin) {
+  ids_ = std::make_unique<MappedFile>(bin);
+  std::error_code unknown;
+  if (!std::filesystem::exists(index_path(bin), unknown)) refuse_unknown_ids(bin);
+  index_ = std::make_unique<MappedFile>(index_path(bin));
+  watch_ = std::make_unique<ChangeWatch>();
   read_index();
   check_ends();
   checked_.resize(blocks_of(ids_->size(), kTokenBlock));
@@ -113,20 +51,6 @@ TokenFile::~TokenFile() = default;
 
 void TokenFile::fail(const std::string& what, const std::string& remedy) const {
   throw Error(ExitCode::bad_data, fmt::format("token file {}: {}. {}.", path_.string(), what, remedy));
-}
-
-void TokenFile::fail_without_index() const {
-  refuse_kind(file_kind_at(path_), path_, ExitCode::bad_data);
-  std::filesystem::path theirs = path_;
-  theirs.replace_extension(".idx");
-  if (const FileKind kind = file_kind_at(theirs); kind == FileKind::megatron_index) {
-    fail(fmt::format("this is a corpus of Megatron-LM ({} begins with MMIDIDX)", theirs.filename().string()),
-         "Write its ids as JSON lines, as docs/data.md shows, and give these to titan_train data tokenize --ids");
-  }
-  fail(fmt::format("it has no index beside it ({})", index_path(path_).filename().string()),
-       "A .bin file comes from titan_train data tokenize, which writes the index last: give that command again, and "
-       "it resumes where it stopped. Ids of another program, such as nanoGPT's train.bin, are read as JSON lines "
-       "(docs/data.md)");
 }
 
 void TokenFile::read_index() {
@@ -187,29 +111,12 @@ TokenView TokenFile::document(int64_t index) {
   const auto begin = index == 0 ? 0 : static_cast<int64_t>(ends_[index - 1]);
   const auto end = static_cast<int64_t>(ends_[index]);
   check_blocks(begin * facts_.token_bytes, end * facts_.token_bytes);
-  return {ids_->bytes() + begin * facts_.token_bytes, static_cast<size_t>(end - begin),
-          static_cast<size_t>(facts_.token_bytes), facts_.vocabulary, &path_};
-}
-
-void TokenFile::check_unchanged() {
-  const Clock::time_point now = Clock::now();
-  if (now - unchanged_seen_ < kCheckHolds) return;
-  if (ids_->size_now() < ids_->size()) {
-    fail(fmt::format("the file shrank while it was read: it had {} bytes and now has {}",
-                     with_thousands(static_cast<int64_t>(ids_->size())),
-                     with_thousands(static_cast<int64_t>(ids_->size_now()))),
-         std::string(kLeaveAlone));
-  }
-  if (!ids_->is_unchanged() || !index_->is_unchanged()) {
-    fail(fmt::format("{} was written to while it was read: its size or its time of change is another one",
-                     ids_->is_unchanged() ? "its index" : "the file"),
-         std::string(kLeaveAlone));
-  }
-  unchanged_seen_ = now;
+  return {ids_->bytes() + begin * facts_.token_bytes, static_cast<size_t>(end - begin), type(), facts_.vocabulary,
+          &path_};
 }
 
 void TokenFile::check_blocks(int64_t begin, int64_t end) {
-  check_unchanged();
+  watch_->check(path_, *ids_, index_.get());
   const auto size = static_cast<int64_t>(ids_->size());
   for (int64_t at = begin / kTokenBlock * kTokenBlock; at < end; at += kTokenBlock) {
     const int64_t block = at / kTokenBlock;
@@ -258,24 +165,6 @@ void write_token_index(const std::filesystem::path& bin, const TokenFileFacts& f
     out.sync();
   }
   rename_durably(part, index_path(bin));
-}
-
-void TokenView::append_to(std::vector<int32_t>& ids) const {
-  const size_t before = ids.size();
-  ids.resize(before + size);
-  if (width == 4) {
-    std::copy_n(static_cast<const int32_t*>(data), size, ids.data() + before);
-  } else {
-    widen(static_cast<const uint16_t*>(data), static_cast<int64_t>(size), ids.data() + before);
-  }
-  uint32_t highest = 0;  // unsigned, so that a negative id is above any vocabulary and one comparison finds both
-  for (size_t i = before; i < ids.size(); ++i) highest = std::max(highest, static_cast<uint32_t>(ids[i]));
-  if (highest < vocabulary || size == 0) return;
-  throw Error(
-      ExitCode::bad_data,
-      fmt::format("token file {}: it holds the id {}, and its vocabulary has {} ids: the file was written to while "
-                  "it was read. {}.",
-                  file ? file->string() : "", highest, vocabulary, kLeaveAlone));
 }
 
 }  // namespace titan

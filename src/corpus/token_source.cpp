@@ -6,6 +6,7 @@
 #include <ostream>
 
 #include "file_source.h"
+#include "marked_ids.h"
 #include "titan/base/error.h"
 #include "titan/base/philox.h"
 #include "titan/base/text.h"
@@ -13,31 +14,67 @@
 
 namespace titan {
 
-TokenFileSource::TokenFileSource(std::string path, const std::vector<std::filesystem::path>& files)
+TokenFileSource::TokenFileSource(std::string path, const std::vector<std::filesystem::path>& files,
+                                 const Tokenizer* tokenizer)
     : path_(std::move(path)) {
+  if (tokenizer) vocabulary_ = tokenizer->vocabulary_size();
   for (const std::filesystem::path& file : files) {
-    files_.push_back(std::make_unique<TokenFile>(file));
-    const TokenFileFacts &first = files_.front()->facts(), &facts = files_.back()->facts();
-    if (facts.vocabulary_fingerprint != first.vocabulary_fingerprint) {
-      throw Error(ExitCode::bad_data,
-                  fmt::format("corpus {}: {} holds ids of {}, and {} of {}. Name files of one tokenizer.", path_,
-                              files_.front()->path().filename().string(), first.tokenizer,
-                              files_.back()->path().filename().string(), facts.tokenizer));
-    }
+    files_.push_back(open_id_file(file));
+    check_alike(*files_.back());
     first_.push_back(documents_);
-    documents_ += facts.documents;
+    documents_ += files_.back()->facts().documents;
+    if (std::string warning = files_.back()->warning(); !warning.empty()) notice(std::move(warning));
   }
 }
 
-TokenFileFacts TokenFileSource::facts() const {
-  TokenFileFacts all = files_.front()->facts();
-  all.documents = all.tokens = 0;
-  for (const auto& file : files_) {
-    all.documents += file->facts().documents;
-    all.tokens += file->facts().tokens;
+void TokenFileSource::check_alike(const IdFile& file) const {
+  const IdFile& first = *files_.front();
+  const auto fail = [&](const std::string& one, const std::string& other, const char* remedy) {
+    throw Error(ExitCode::bad_data,
+                fmt::format("corpus {}: {} holds {}, and {} {}. {}.", path_, first.path().filename().string(), one,
+                            file.path().filename().string(), other, remedy));
+  };
+  if (file.format() != first.format()) {
+    fail(first.format(), file.format(),
+         "Name files of one program with a glob, or keep them in folders of their own and mix them with data.mixture");
   }
-  return all;
+  if (file.facts().vocabulary_fingerprint != first.facts().vocabulary_fingerprint) {
+    fail("ids of " + first.facts().tokenizer, "of " + file.facts().tokenizer, "Name files of one tokenizer");
+  }
 }
+
+IdFacts TokenFileSource::facts() const {
+  IdFacts facts{.files = std::ssize(files_), .documents = documents_};
+  std::vector<std::string> types, makers;
+  const auto add = [](std::vector<std::string>& to, const std::string& word) {
+    if (!word.empty() && std::find(to.begin(), to.end(), word) == to.end()) to.push_back(word);
+  };
+  for (const auto& file : files_) {
+    facts.tokens += file->facts().tokens;
+    if (const auto sequences = file->sequences()) facts.sequences = facts.sequences.value_or(0) + *sequences;
+    add(types, std::string(name_of(file->type())));
+    add(makers, file->facts().tokenizer);
+  }
+  facts.types = join(types, ", ");
+  facts.vocabulary = join(makers, ", ");
+  if (is_own()) facts.vocabulary += fmt::format(" ({} ids)", with_thousands(files_.front()->facts().vocabulary));
+  return facts;
+}
+
+IdSample TokenFileSource::sample() const {
+  std::vector<MappedIds*> files;
+  for (const auto& file : files_) {
+    if (MappedIds* ids = file->unverified_ids()) files.push_back(ids);
+  }
+  return sample_ids(files);
+}
+
+std::string TokenFileSource::format() const {
+  if (is_own()) return files_.front()->format();
+  return fmt::format("{}, {}, {} documents", files_.front()->format(), facts().types, with_thousands(documents_));
+}
+
+std::string TokenFileSource::order() const { return is_own() ? "ids" : files_.front()->format(); }
 
 bool TokenFileSource::next(Document& document) { return next_ < documents_ && read(next_++, document); }
 
@@ -53,8 +90,21 @@ bool TokenFileSource::read(int64_t index, Document& document) {
   document.start.document = index;
   document.text.clear();
   document.tokens = files_[file]->document(index - first_[file]);
+  if (document.tokens->unverified_place >= 0) document.tokens->vocabulary = vocabulary_;
   ++counters_.documents;
   return true;
+}
+
+SequenceIndex* TokenFileSource::sequence_index() {
+  return files_.size() == 1 && files_.front()->sequence_index() ? this : nullptr;
+}
+
+std::vector<int32_t> TokenFileSource::lengths() const { return files_.front()->sequence_index()->lengths(); }
+
+TokenView TokenFileSource::sequence(int64_t index) {
+  TokenView ids = files_.front()->sequence_index()->sequence(index);
+  ids.vocabulary = vocabulary_;
+  return ids;
 }
 
 void TokenFileSource::seek(const SourcePosition& start) {
@@ -72,29 +122,33 @@ std::string TokenFileSource::place_of(const SourcePosition& start) const {
 }
 
 std::string TokenFileSource::description() const {
-  const TokenFileFacts all = facts();
+  const IdFacts all = facts();
   return fmt::format("{} ({}{} documents, {} tokens)", files_.size() == 1 ? files_[0]->path().string() : path_,
-                     files_.size() == 1 ? "" : fmt::format("{} files, ", files_.size()), with_thousands(all.documents),
+                     files_.size() == 1 ? "" : fmt::format("{} files, ", files_.size()), with_thousands(documents_),
                      with_thousands(all.tokens));
 }
 
 CorpusFiles TokenFileSource::file_sizes() const {
   CorpusFiles all;
-  for (const auto& file : files_) all.emplace_back(file->path(), file->facts().tokens * file->facts().token_bytes);
+  for (const auto& file : files_) {
+    for (auto& part : file->files()) all.push_back(std::move(part));
+  }
   return all;
 }
 
 uint64_t TokenFileSource::fingerprint() const {
-  std::string what = "bin\n";
+  std::string what = is_own() ? "bin\n" : files_.front()->format() + "\n";
   for (const auto& file : files_) {
     const TokenFileFacts& facts = file->facts();
     what += fmt::format("{} {} {} {:x}\n", file->path().filename().string(), facts.documents, facts.tokens,
                         facts.vocabulary_fingerprint);
+    if (!is_own()) what += fmt::format("{}\n", name_of(file->type()));
   }
   return name_key(what);
 }
 
 void TokenFileSource::check_tokenizer(const Tokenizer& tokenizer) const {
+  if (!is_own()) return check_sample(sample(), path_, facts().vocabulary, tokenizer);
   const TokenFileFacts& facts = files_.front()->facts();
   if (facts.vocabulary_fingerprint == tokenizer.fingerprint()) return;
   throw Error(
@@ -111,6 +165,13 @@ std::shared_ptr<const Tokenizer> open_vocabulary(const std::filesystem::path& pa
   const bool is_ids = text_form(path) == TextForm::ids && std::filesystem::is_regular_file(path, unreadable);
   if (is_ids && std::filesystem::exists(index_path(path))) {
     return std::make_shared<RecordedVocabulary>(TokenFile(path).facts());
+  }
+  if (is_ids && is_llm_c_file(path)) return std::make_shared<RecordedVocabulary>(llm_c_vocabulary(path));
+  if (is_ids && is_indexed_elsewhere(path)) {
+    fail_ids(
+        path, "it does not say how many ids its tokenizer has, so it does not stand for one",
+        "Name the tokenizer that made it in model.tokenizer_path; docs/data.md has the way out for one that is not "
+        "read here");
   }
   return open_tokenizer(path);
 }

@@ -1,22 +1,49 @@
-// A source of documents from .bin files, which already hold ids.
+// Sources of documents from files that already hold ids.
 #pragma once
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "foreign_ids.h"
 #include "titan/corpus/document_source.h"
 #include "titan/corpus/token_file.h"
 #include "titan/text/tokenizer.h"
 
 namespace titan {
 
-class TokenFileSource : public DocumentSource {
+/// What the files of a source of ids say of themselves, all of them together.
+struct IdFacts {
+  std::string types = {};  ///< of the ids: "uint16"; "uint16, int32" if files differ
+  int64_t files = 0;
+  int64_t tokens = 0;
+  std::optional<int64_t> documents = {};  ///< nothing: not counted yet
+  std::optional<int64_t> sequences = {};  ///< of Megatron's, whose documents may have several
+  std::string vocabulary = {};            ///< what the files say of it; empty: nothing
+};
+
+class IdSource : public DocumentSource {
  public:
-  /// Opens all `files`, read in this order. `path`: the user's name for them, for messages. Throws Error(bad_data): see
-  /// TokenFile; files of different vocabularies.
-  TokenFileSource(std::string path, const std::vector<std::filesystem::path>& files);
+  /// What the user is told about the choice of the files.
+  void add_notices(std::vector<std::string> notices) {
+    for (std::string& text : notices) notice(std::move(text));
+  }
+
+  virtual IdFacts facts() const = 0;
+  /// Reads some ids of all files, kSampleBytes at most; of this program's files none, since their index says enough.
+  virtual IdSample sample() const = 0;
+};
+
+/// Documents of files that know where these end: of this program, Megatron-LM, datatrove and nanotron.
+class TokenFileSource : public IdSource, private SequenceIndex {
+ public:
+  /// Opens all `files`, read in this order. `path`: the user's name for them, for messages. `tokenizer`: the run's,
+  /// with which ids are compared that come without a vocabulary; nullptr: with none. Throws Error(bad_data): see
+  /// open_id_file; files of different formats or vocabularies.
+  TokenFileSource(std::string path, const std::vector<std::filesystem::path>& files,
+                  const Tokenizer* tokenizer = nullptr);
 
   bool next(Document& document) override;
   void seek(const SourcePosition& start) override;
@@ -25,23 +52,30 @@ class TokenFileSource : public DocumentSource {
   std::string place_of(const SourcePosition& start) const override;
   uint64_t fingerprint() const override;
   CorpusFiles file_sizes() const override;
-  std::string format() const override { return "ids of titan_train data tokenize"; }
-  std::string order() const override { return "ids"; }
+  std::string format() const override;
+  std::string order() const override;
   std::optional<int64_t> count_documents() override { return documents_; }
   bool read(int64_t index, Document& document) override;
+  SequenceIndex* sequence_index() override;
   void check_tokenizer(const Tokenizer& tokenizer) const override;
 
-  /// Facts of all files together.
-  TokenFileFacts facts() const;
+  IdFacts facts() const override;
+  IdSample sample() const override;
 
  private:
+  bool is_own() const { return files_.front()->unverified_ids() == nullptr; }
+  void check_alike(const IdFile& file) const;
   size_t file_of(int64_t document) const;
 
+  std::vector<int32_t> lengths() const override;
+  TokenView sequence(int64_t index) override;
+
   std::string path_;
-  std::vector<std::unique_ptr<TokenFile>> files_;
+  std::vector<std::unique_ptr<IdFile>> files_;
   std::vector<int64_t> first_;  // first document of each file
   int64_t documents_ = 0;
   int64_t next_ = 0;
+  int64_t vocabulary_ = kMostIds;  // of ids that come without one
   std::atomic<size_t> reading_{0};
 };
 

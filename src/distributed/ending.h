@@ -31,7 +31,7 @@ inline constexpr std::string_view kEndedWithoutMessage = "ended without a messag
 [[noreturn]] void end_for_peer();
 /// The same with the code of a hang, since the hanging peer cannot exit with it.
 [[noreturn]] void end_for_silent_peer();
-/// For the rank on which the other ranks timed out.
+/// Ends this rank because the other ranks timed out waiting for it.
 [[noreturn]] void end_hanging();
 /// Prints `text`: this rank failed, and its main thread does not end the process.
 [[noreturn]] void end_stuck(int code, const std::string& text);

@@ -17,8 +17,8 @@
 
 namespace titan {
 
-/// In zeroed shared memory, on a cache line of its own. Counts wrap; two counts that are compared differ by far less
-/// than 2^31.
+/// A count in zeroed shared memory, on a cache line of its own. Counts wrap; two counts that are compared differ by far
+/// less than 2^31.
 class alignas(64) SharedCounter {
  public:
   /// Adds one. What this process wrote before is visible to a process that sees the new count.

@@ -16,7 +16,8 @@ namespace {
 using CallKind = StoreCall::Kind;
 using ByteVector = std::vector<uint8_t>;
 
-/// For c10d's 0, which means no limit: here every wait ends, so that no process outlives its job for ever.
+/// The limit of a wait for which c10d gives 0, which means none there. Here every wait ends, so that no process
+/// outlives its job for ever.
 constexpr std::chrono::hours kLongestWait{24};
 /// Maximum size of a call's keys and values together: a line holds two hexadecimal digits for each byte.
 constexpr size_t kMostBytes = kMembersLine / 2 - (size_t{1} << 20);

@@ -41,11 +41,12 @@ struct WaitingCall {
 
 class StoreTable {
  public:
-  /// Nothing for a get or wait with a missing key: the call is kept until that key is set.
+  /// Answers the call, or returns nothing if it is a get or wait with a missing key: then it is kept until that key is
+  /// set.
   std::optional<StoreAnswer> answer_or_keep(const WaitingCall& call);
   /// The kept calls of which a key has been set; each is to be answered again.
   std::vector<WaitingCall> take_ready();
-  /// Waits for missing keys; nothing at the deadline. For rank 0's own threads.
+  /// Waits for missing keys and returns nothing at the deadline. Rank 0's own threads call it.
   std::optional<StoreAnswer> wait_answer(const StoreCall& call);
   /// Called, by any thread, when take_ready() has something to return; may be empty.
   void on_ready(std::function<void()> ready);

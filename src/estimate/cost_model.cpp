@@ -9,13 +9,14 @@
 namespace titan {
 namespace {
 
-/// Share of the traffic of a product's result, beyond one write in the compute dtype, that delays the product: the last
-/// part of a tile's work, which a kernel overlaps in part with the next tile's. Assumed; shares of rates were measured
-/// with results in the compute dtype.
+/// Share of the traffic of a product's result, beyond one write in the compute dtype, that delays the product: writing
+/// is the last part of a tile's work, and a kernel overlaps only some of it with the next tile's. The share is assumed:
+/// shares of rates were measured with results in the compute dtype.
 constexpr double kExposed = 0.5;
 
-// Seconds for one message to the next rank within a host, and to the next host; and of each collective or copy, however
-// small. Assumed: they decide for messages of less than a megabyte or so, whose bytes take no longer by the rate.
+// Seconds that one message takes to the next rank within a host (kHop) and to the next host (kHostHop), and that each
+// collective or copy takes to start (kLaunch), however small it is. They are assumed, and matter for messages of less
+// than about a megabyte, whose bytes take less time.
 constexpr double kHop = 2e-6, kHostHop = 6e-6;
 constexpr double kLaunch = 6e-6;
 

@@ -34,7 +34,7 @@ class CostModel {
   double product_seconds(double operations) const;
   /// Reading and writing device memory.
   double memory_seconds(double bytes) const;
-  /// Of a product's time: what its result's traffic adds to it.
+  /// The time that writing `bytes` of a product's result adds to the product.
   double exposed_seconds(double bytes) const;
   double work_seconds(const TracedWork& work) const;
   /// The kind of product, or the operation's name for work that only moves memory.

@@ -13,7 +13,7 @@ namespace titan {
 namespace {
 
 /// A plan does not include temporaries of a backward within a block, nor allocator overhead. A GPU's allocator was seen
-/// to use up to 4 % more than planned (mock_gpu_test); processes on a CPU use more.
+/// to use up to 4 % more than planned (mock_gpu_memory_test); processes on a CPU use more.
 int64_t planned_within(int64_t bytes, bool on_gpu) {
   return static_cast<int64_t>(static_cast<double>(bytes) / (on_gpu ? 1.1 : 1.5));
 }

@@ -17,7 +17,8 @@
 namespace titan {
 namespace {
 
-/// Reserved memory of an allocator relative to its tensors: a GPU's was seen to take up to 4 % more (mock_gpu_test).
+/// Reserved memory of an allocator relative to its tensors: a GPU's was seen to take up to 4 % more
+/// (mock_gpu_memory_test).
 constexpr double kReserved = 1.04;
 constexpr const char* kLastRank = "waiting for the last rank";
 // CUDA's context, libraries and the buffers of communicators, which no allocator of tensors counts.
@@ -251,7 +252,7 @@ struct Candidate {
   double bytes = 0;
 };
 
-// For a person to choose from. It also bounds how many pipelines are tried with other schedules.
+// A person chooses from so many layouts. The number also bounds how many pipelines are tried with other schedules.
 constexpr size_t kShown = 5;
 constexpr int64_t kMostSamples = 8;  // of a local batch and stage: bounds the number of candidates
 

@@ -5,6 +5,7 @@
 #include <regex>
 
 #include "titan/job/checks.h"
+#include "titan/job/data_order.h"
 
 namespace titan {
 namespace {
@@ -184,10 +185,12 @@ void check_float8(const JobConfig& config, const Origins& origins, Problems& pro
 
 void check_data(const JobConfig& config, const Origins& origins, Problems& problems) {
   auto check = [&](const std::string& section, const std::string& dataset, const std::optional<std::string>& path) {
-    if ((dataset != "text" && dataset != "chat") || path) return;
+    if ((dataset != "text" && dataset != "chat" && dataset != "nanogpt") || path) return;
     problems.push_back(origins.problem(
         section + ".dataset", fmt::format("{0}.dataset = \"{1}\" needs {0}.dataset_path", section, dataset),
-        fmt::format("name a {}.jsonl file, or a folder of them", dataset == "text" ? ".txt or " : "")));
+        fmt::format("name a {} file, or a folder of them", dataset == "text"      ? ".txt or .jsonl"
+                                                           : dataset == "nanogpt" ? ".bin"
+                                                                                  : ".jsonl")));
   };
   const DataSection& data = config.data;
   const bool mixed = config.training.dataset == "mixture";
@@ -240,6 +243,7 @@ std::vector<Problem> check_contradictions(const JobConfig& config, const Origins
   check_checkpoint(config, origins, problems);
   check_float8(config, origins, problems);
   check_data(config, origins, problems);
+  check_data_order(config, origins, problems);
   return problems;
 }
 

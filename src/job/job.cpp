@@ -74,6 +74,23 @@ std::optional<LinearFloat8Section> float8_options(const JobConfig& config) {
   return is_used ? std::optional(config.quantize.linear.float8) : std::nullopt;
 }
 
+DegreeOption degree_option(MeshAxis axis) {
+  using S = ParallelismSection;
+  switch (axis) {
+    case MeshAxis::pp:
+      return {"parallelism.pipeline_parallel_degree", &S::pipeline_parallel_degree};
+    case MeshAxis::dp_replicate:
+      return {"parallelism.data_parallel_replicate_degree", &S::data_parallel_replicate_degree};
+    case MeshAxis::dp_shard:
+      return {"parallelism.data_parallel_shard_degree", &S::data_parallel_shard_degree};
+    case MeshAxis::cp:
+      return {"parallelism.context_parallel_degree", &S::context_parallel_degree};
+    case MeshAxis::tp:
+      return {"parallelism.tensor_parallel_degree", &S::tensor_parallel_degree};
+  }
+  TITAN_CHECK(false && "an axis", static_cast<int>(axis));
+}
+
 DeviceMesh make_mesh(const JobConfig& config, int64_t world) {
   const ParallelismSection& degrees = config.parallelism;
   return DeviceMesh(
@@ -183,6 +200,7 @@ std::string foreign_position_obstacle(const JobConfig& config, const MeshPlace& 
     return "each rank had read a part of its own; data.split = \"upstream\" resumes that";
   }
   if (config.data.shuffle) return "data.shuffle reads the documents in another order";
+  if (config.data.order != "documents") return fmt::format("data.order is \"{}\"", config.data.order);
   if (config.data.packing != "upstream") {
     return fmt::format("data.packing = \"{}\" cuts sequences at other places", config.data.packing);
   }

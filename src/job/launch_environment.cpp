@@ -59,8 +59,8 @@ RendezvousEndpoint rendezvous_endpoint(const EnvironmentVariables& variables, co
   return rendezvous;
 }
 
-/// For launchers that name no job. The ranks of one host are children of one process. Ranks of several hosts share only
-/// an address and a port, which the user must set.
+/// Used for launchers that name no job. The ranks of one host are children of one process. Ranks of several hosts share
+/// only an address and a port, which the user must set.
 void set_endpoint_without_job(const EnvironmentVariables& variables, const LaunchContext& context, Launch& launch) {
   const bool one_host = launch.local_size == launch.size;
   const std::string job = one_host ? fmt::format("of process {}", context.launcher_process()) : "on several hosts";

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -76,6 +77,73 @@ std::vector<Problem> check_float8_filters(const ModelDescription& model, const J
   return problems;
 }
 
+/// A problem if the model has no flavor of that name.
+std::optional<Problem> check_flavor(const Architecture& architecture, const JobConfig& config, const Origins& origins) {
+  const ModelSection& asked = config.model;
+  if (architecture.has_flavor(asked.name, asked.flavor)) return {};
+  std::vector<std::string> flavors = architecture.flavors(asked.name);
+  const std::vector<std::string> best = nearest(asked.flavor, flavors, 1);
+  flavors.emplace_back(kCustomFlavor);
+  return origins.problem("model.flavor", fmt::format("{} has no flavor \"{}\"", asked.name, asked.flavor),
+                         (best.empty() ? std::string() : fmt::format("did you mean \"{}\"? ", best[0])) +
+                             "there are: " + join(flavors, ", "));
+}
+
+/// Checks options that need attention within documents, or attention that ignores their ends.
+std::vector<Problem> check_document_ends(const ModelDescription& model, const JobConfig& config,
+                                         const Origins& origins) {
+  const std::string name = fmt::format("{} {}", config.model.name, config.model.flavor);
+  std::vector<Problem> problems;
+  if (config.data.packing == "document" && !model.block_causal) {
+    problems.push_back(origins.problem(
+        "data.packing",
+        fmt::format("data.packing = \"document\" keeps documents apart, but {} attends across their ends", name),
+        "choose a flavor with block-causal attention, or data.packing = \"lossless\""));
+  }
+  if (config.validation.enable && config.validation.dataset == "chat" && !model.block_causal) {
+    problems.push_back(origins.problem(
+        "validation.dataset",
+        fmt::format("validation.dataset = \"chat\" keeps conversations apart, but {} attends across their ends", name),
+        "train on conversations too (training.dataset = \"chat\" or a source of a mixture), or choose a flavor with "
+        "block-causal attention"));
+  }
+  if (config.debug.replay_on_neighbours && config.debug.replay_steps > 0 && model.block_causal) {
+    problems.push_back(origins.problem(
+        "debug.replay_on_neighbours",
+        fmt::format("debug.replay_on_neighbours = true sends tokens and labels to other ranks, but the attention of {} "
+                    "also needs the ends of documents",
+                    name),
+        "set it to false: debug.replay_steps alone compares each rank with itself"));
+  }
+  return problems;
+}
+
+/// Checks what the groups in optimizer.param_groups train, and how.
+std::vector<Problem> check_trained(const ModelDescription& model, const JobConfig& config, const Origins& origins) {
+  std::vector<std::string> names;
+  for (const UnitDescription& unit : model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
+  }
+  std::vector<Problem> problems;
+  try {
+    const std::vector<ParameterGroup> groups = assign_parameter_groups(names, config.optimizer.param_groups);
+    const bool trains = std::any_of(groups.begin(), groups.end(), [](const ParameterGroup& group) {
+      return group.lr_multiplier != 0 && !group.members.empty();
+    });
+    if (!trains) {
+      problems.push_back(origins.problem("optimizer.param_groups",
+                                         "every parameter is in a group with lr_multiplier = 0: nothing is trained",
+                                         "give one group another lr_multiplier"));
+    }
+    // With the groups, whose rate of zero freezes parameters.
+    const ModelDescription trained = describe_model(config, 1);
+    for (Problem& problem : update_problems(config, trained, origins)) problems.push_back(std::move(problem));
+  } catch (const Error& error) {
+    problems.push_back(origins.problem("optimizer.param_groups", error.what(), ""));
+  }
+  return problems;
+}
+
 }  // namespace
 
 std::vector<ConfigCheck> job_checks() { return {check_contradictions, check_sources, check_model}; }
@@ -95,74 +163,31 @@ std::vector<Problem> check_sources(const JobConfig& config, const Origins& origi
 std::vector<Problem> check_model(const JobConfig& config, const Origins& origins) {
   const Architecture* architecture = find_architecture(config.model.name);
   if (!architecture) return check_degrees(nullptr, config, origins);  // the schema has reported the name: not twice
-  if (!architecture->has_flavor(config.model.name, config.model.flavor)) {
-    std::vector<std::string> flavors = architecture->flavors(config.model.name);
-    const std::vector<std::string> best = nearest(config.model.flavor, flavors, 1);
-    flavors.emplace_back(kCustomFlavor);
-    std::vector<Problem> problems = check_degrees(nullptr, config, origins);
-    problems.push_back(origins.problem("model.flavor",
-                                       fmt::format("{} has no flavor \"{}\"", config.model.name, config.model.flavor),
-                                       (best.empty() ? std::string() : fmt::format("did you mean \"{}\"? ", best[0])) +
-                                           "there are: " + join(flavors, ", ")));
+  std::vector<Problem> problems;
+  const auto add = [&](std::vector<Problem> more) {
+    for (Problem& problem : more) problems.push_back(std::move(problem));
+  };
+  if (std::optional<Problem> unknown = check_flavor(*architecture, config, origins)) {
+    problems = check_degrees(nullptr, config, origins);
+    problems.push_back(std::move(*unknown));
     return problems;
   }
-  std::vector<std::string> names;
-  std::vector<Problem> problems;
+  std::optional<ModelDescription> model;
   try {
     // A vocabulary that depends on the tokenizer is known only once the tokenizer is open, which comes later: 1 stands
     // for it.
-    const ModelDescription model = describe_model(make_model_request(config, 1));
-    problems = check_degrees(&model, config, origins);
-    for (Problem& problem : check_kept_units(model, config, origins)) problems.push_back(std::move(problem));
-    for (Problem& problem : check_float8_filters(model, config, origins)) problems.push_back(std::move(problem));
-    for (Problem& problem : check_pipeline(config, model, origins)) problems.push_back(std::move(problem));
-    if (config.data.packing == "document" && !model.block_causal) {
-      problems.push_back(origins.problem(
-          "data.packing",
-          fmt::format("data.packing = \"document\" keeps documents apart, but {} {} attends across their ends",
-                      config.model.name, config.model.flavor),
-          "choose a flavor with block-causal attention, or data.packing = \"lossless\""));
-    }
-    if (config.validation.enable && config.validation.dataset == "chat" && !model.block_causal) {
-      problems.push_back(origins.problem(
-          "validation.dataset",
-          fmt::format("validation.dataset = \"chat\" keeps conversations apart, but {} {} attends across their ends",
-                      config.model.name, config.model.flavor),
-          "train on conversations too (training.dataset = \"chat\" or a source of a mixture), or choose a flavor with "
-          "block-causal attention"));
-    }
-    if (config.debug.replay_on_neighbours && config.debug.replay_steps > 0 && model.block_causal) {
-      problems.push_back(origins.problem(
-          "debug.replay_on_neighbours",
-          fmt::format("debug.replay_on_neighbours = true sends tokens and labels to other ranks, but the attention of "
-                      "{} {} also needs the ends of documents",
-                      config.model.name, config.model.flavor),
-          "set it to false: debug.replay_steps alone compares each rank with itself"));
-    }
-    for (const UnitDescription& unit : model.units) {
-      for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
-    }
+    model = describe_model(make_model_request(config, 1));
+    add(check_degrees(&*model, config, origins));
+    add(check_kept_units(*model, config, origins));
+    add(check_float8_filters(*model, config, origins));
+    add(check_pipeline(config, *model, origins));
+    add(check_document_ends(*model, config, origins));
   } catch (const Error& error) {
     problems = check_degrees(nullptr, config, origins);
     problems.push_back(model_problem(config, origins, error.what()));
     return problems;
   }
-  try {
-    const std::vector<ParameterGroup> groups = assign_parameter_groups(names, config.optimizer.param_groups);
-    const bool trains = std::any_of(groups.begin(), groups.end(), [](const ParameterGroup& group) {
-      return group.lr_multiplier != 0 && !group.members.empty();
-    });
-    if (!trains) {
-      problems.push_back(origins.problem("optimizer.param_groups",
-                                         "every parameter is in a group with lr_multiplier = 0: nothing is trained",
-                                         "give one group another lr_multiplier"));
-    }
-    // With the groups, whose rate of zero freezes parameters.
-    const ModelDescription trained = describe_model(config, 1);
-    for (Problem& problem : update_problems(config, trained, origins)) problems.push_back(std::move(problem));
-  } catch (const Error& error) {
-    problems.push_back(origins.problem("optimizer.param_groups", error.what(), ""));
-  }
+  add(check_trained(*model, config, origins));
   return problems;
 }
 

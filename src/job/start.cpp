@@ -53,8 +53,9 @@ std::string missing(const InputPlace& place) {
 /// A corpus that has no path: its name alone would have to be downloaded.
 void check_download(const std::string& section, const std::string& dataset, const std::optional<std::string>& path,
                     const Origins& origins, std::vector<Problem>& problems) {
-  // "text" and "chat" without a path are left to check_contradictions, which knows what they need.
-  if (path || dataset == "mixture" || dataset == "text" || dataset == "chat") return;
+  // Own files without a path are left to check_contradictions, which knows what they need.
+  const bool own = dataset == "text" || dataset == "chat" || dataset == "nanogpt";
+  if (path || dataset == "mixture" || own) return;
   problems.push_back(origins.problem(
       section + ".dataset", fmt::format("{}.dataset = \"{}\" is not downloaded", section, dataset),
       fmt::format("point {}.dataset_path at local .jsonl, .txt or .bin files, such as configs/corpora/stories{}.jsonl",

@@ -44,8 +44,8 @@ void refuse_combinations(const JobConfig& config, const Origins& origins, std::v
   };
   if (config.optimizer.early_step_in_backward) {
     refuse("optimizer.early_step_in_backward",
-           "optimizer.early_step_in_backward steps a block before the gradients of the others are there, and "
-           "optimizer.name = \"Muon\" exchanges matrices when all are",
+           "optimizer.early_step_in_backward steps a block before the gradients of the others are computed, and "
+           "optimizer.name = \"Muon\" exchanges matrices when all gradients are",
            "set it to false, or choose AdamW");
   }
   if (config.training.enable_cpu_offload) {
@@ -56,7 +56,7 @@ void refuse_combinations(const JobConfig& config, const Origins& origins, std::v
   }
   if (config.optimizer.lr == 0) {
     refuse("optimizer.lr",
-           "optimizer.lr = 0 with optimizer.name = \"Muon\": the schedule of both rates is that of this one",
+           "optimizer.lr = 0 with optimizer.name = \"Muon\": the rate of the matrices follows the schedule of this one",
            "give it a rate; lr_multiplier = 0 in a group of optimizer.param_groups freezes parameters");
   }
   if (config.optimizer.muon.lr == 0) {
@@ -89,8 +89,9 @@ std::vector<UpdateDescription> update_descriptions(const OptimizerSection& optim
   UpdateDescription muon{.optimizer = OptimizerKind::muon, .moments = {"momentum_buffer"}, .counts_steps = false};
   muon.whole_matrices = true;
   muon.matrix_type = optimizer.muon.dtype;
-  // In fp32 the matrix, X, its successor, XXᵀ and b·XXᵀ + c·(XXᵀ)², the last two at most as large. In bf16 more is held
-  // around the iteration: momentum, gradient after clipping, their mean and the new weight in fp32.
+  // In fp32 the iteration holds five matrices at once: its input, X, the next X, XXᵀ and b·XXᵀ + c·(XXᵀ)², of which the
+  // last two are at most as large as X. In bf16 the peak is outside the iteration, where the momentum, the clipped
+  // gradient, their mean and the new weight are in fp32: eight bf16 matrices.
   muon.working_matrices = optimizer.muon.dtype == ElementType::float32 ? 5 : 8;
   muon.operations = [steps = optimizer.muon.ns_steps](int64_t rows, int64_t columns) {
     return newton_schulz_operations(steps, rows, columns);

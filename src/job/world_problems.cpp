@@ -1,7 +1,6 @@
 #include "titan/job/checks.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -13,11 +12,10 @@ namespace {
 
 /// The first degree that the user set: the option that a message points to.
 std::string given_degree(const Origins& origins) {
-  for (const char* name : {"pipeline_parallel_degree", "data_parallel_replicate_degree", "data_parallel_shard_degree",
-                           "context_parallel_degree", "tensor_parallel_degree"}) {
-    if (std::string key = std::string("parallelism.") + name; origins.is_set(key)) return key;
+  for (const MeshAxis axis : kMeshAxes) {
+    if (std::string key = degree_option(axis).key; origins.is_set(key)) return key;
   }
-  return "parallelism.data_parallel_shard_degree";
+  return degree_option(MeshAxis::dp_shard).key;
 }
 
 /// The multiples of `step` next to `number`, at least `step`.
@@ -29,7 +27,7 @@ std::string nearest_multiples(int64_t number, int64_t step) {
 /// One more than a world can have: products of degrees stop here, since those of a typo overflow 64 bits.
 constexpr int64_t kTooManyRanks = kMostRanks + 1;
 
-int64_t ranks_of(std::initializer_list<int64_t> degrees) {
+int64_t ranks_of(const std::vector<int64_t>& degrees) {
   int64_t product = 1;
   for (const int64_t degree : degrees) product = std::min(product * std::min(degree, kTooManyRanks), kTooManyRanks);
   return product;
@@ -37,8 +35,11 @@ int64_t ranks_of(std::initializer_list<int64_t> degrees) {
 
 /// Number of ranks per shard of the weights.
 int64_t unsharded_ranks(const ParallelismSection& degrees) {
-  return ranks_of({degrees.pipeline_parallel_degree, degrees.data_parallel_replicate_degree,
-                   degrees.context_parallel_degree, degrees.tensor_parallel_degree});
+  std::vector<int64_t> others;
+  for (const MeshAxis axis : kMeshAxes) {
+    if (axis != MeshAxis::dp_shard) others.push_back(degrees.*degree_option(axis).degree);
+  }
+  return ranks_of(others);
 }
 
 std::string fitting_worlds(const ParallelismSection& degrees, int64_t world) {

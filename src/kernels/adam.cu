@@ -7,7 +7,7 @@ namespace titan {
 inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
-// Not tuned on a GPU. Eight such blocks fill a multiprocessor's 2,048 threads, if registers allow.
+// The size was not tuned on a GPU. Eight such blocks fill a multiprocessor's 2,048 threads, if registers allow.
 constexpr int kThreads = 256;
 constexpr int kWidth = kPackOf<float>;
 

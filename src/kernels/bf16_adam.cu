@@ -11,7 +11,8 @@ namespace titan {
 inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
-// As in adam.cu. Random bits depend on the element alone, so another number would not change a result.
+// The size of blocks is that of adam.cu. Random bits depend on the element alone, so another number would not change a
+// result.
 constexpr int kThreads = 256;
 constexpr int kWide = 4;  // elements per thread if runs and alignment allow; else 2, else 1
 

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) vocabulary_gradient_kernel(Vocabular
   write_gradient<T, kWidth>(row, a.vocab_size, label - a.first_token, all, scale);
 }
 
-/// launch_rows(element, width, grid): the logits' type, the elements per access, one block per row.
+/// Calls launch_rows(element, width, grid) with the logits' type, the elements per access, and one block per row.
 template <class Rows, class Launch>
 void by_row(const Rows& a, const Launch& launch_rows) {
   if (a.rows == 0) return;

@@ -12,8 +12,8 @@ namespace titan {
 inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
-// A tile of 64 × 64 has a 4 × 4 square for each thread (float8_cast_kernel). For amaxes any number of whole warps
-// works.
+// A tile of 64 × 64 has a 4 × 4 square for each thread (float8_cast_kernel). Kernels that find an amax work with any
+// number of whole warps.
 constexpr int kThreads = 256;
 constexpr int kPacksEach = 8;  // packs per thread, so that few blocks contend for the amax slot
 
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) scales_kernel(ScalesOfAmaxes a) {
 
 // ---- The cast
 
-// Two values as the lower and the upper half of the result: a GPU converts a pair in one instruction.
+// Returns two values as the lower and the upper half of the result, since a GPU converts a pair in one instruction.
 #ifdef __CUDACC__
 template <KernelFloat8 kFormat>
 __device__ __forceinline__ uint32_t to_float8(float lower, float upper) {

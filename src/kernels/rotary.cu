@@ -7,7 +7,8 @@ namespace titan {
 inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
-// A token of few heads takes fewer; one of many, several rounds of the block. Not tuned on a GPU.
+// A token of few heads takes fewer threads, one of many takes several rounds of the block. The size was not tuned on a
+// GPU.
 constexpr int kMostThreads = 256;
 
 // One block per token: all heads read its table row (256 bytes of fp32 for head_dim 64) from L1. A thread rotates

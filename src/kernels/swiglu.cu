@@ -7,7 +7,7 @@ namespace titan {
 inline namespace TITAN_KERNEL_SPACE {
 namespace {
 
-// As in adam.cu: not tuned on a GPU.
+// The size of blocks is that of adam.cu, which was not tuned on a GPU.
 constexpr int kThreads = 256;
 constexpr int kPacksEach = 4;  // packs per thread, so that few blocks contend for the amax slot
 

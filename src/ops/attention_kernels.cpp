@@ -19,7 +19,7 @@ int64_t efficient_row(int64_t queries) {
   return (queries + kEfficientAlignment - 1) / kEfficientAlignment * kEfficientAlignment;
 }
 
-/// For kernels without grouped-query support: each key head repeated `repeats` times in a row.
+/// Repeats each key head `repeats` times in a row, for kernels that do not support grouped queries.
 at::Tensor repeat_heads(const at::Tensor& tensor, int64_t repeats) {
   return repeats == 1 ? tensor : tensor.repeat_interleave(repeats, 1);
 }

@@ -25,8 +25,8 @@ bool has_cpu_kernel(std::initializer_list<const at::Tensor*> tensors) {
   });
 }
 
-/// Calls `run(count, offsets...)` on several threads for runs of adjacent elements: the offset of each run in each of
-/// `tensors`, which have the same shape.
+/// Calls `run(count, offsets...)` on several threads for runs of adjacent elements. `offsets`: where the run begins in
+/// each of `tensors`, which have the same shape.
 template <size_t N, class Run>
 void for_runs(const std::array<const at::Tensor*, N>& tensors, const Run& run) {
   std::array<int64_t, N> strides{};

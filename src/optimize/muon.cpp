@@ -60,24 +60,25 @@ MuonOptimizer::MuonOptimizer(std::vector<Parameter*> parameters, const std::vect
               by_muon.size(), parameters.size(), options_.ns_coefficients.size(), base_lr_);
   std::copy_n(options_.ns_coefficients.begin(), 3, iteration_.coefficients.begin());
   std::vector<Parameter*> others;
+  std::vector<size_t> of_muon;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    Parameter& parameter = *parameters[i];
-    if (!by_muon[i] || !parameter.trainable()) {  // AdamW knows what to do with frozen ones
-      in_adam_[i] = others.size();
-      others.push_back(&parameter);
+    if (by_muon[i] && parameters[i]->trainable()) {
+      of_muon.push_back(i);
       continue;
     }
-    TITAN_CHECK(parameter.spec().shape.size() == 2, parameter.name(), parameter.spec().shape.size());
-    const at::Tensor& master = parameter.master;
-    const at::ScalarType type = scalar_type(options.state_dtype);
-    at::Tensor momentum =
-        offload_ ? offload_->host().allocate(master.numel(), type, offload_->pins()).zero_().view(master.sizes())
-                 : at::zeros(master.sizes(), master.options().dtype(type));
-    in_muon_[i] = by_parameter_[&parameter] = matrices_.size();
-    Matrix& matrix = matrices_.emplace_back();
-    matrix.parameter = &parameter;
-    matrix.ratio = ratio_of(options_.adjust_lr_fn, parameter.spec().shape);
-    matrix.momentum = std::move(momentum);
+    in_adam_[i] = others.size();  // frozen ones, too: AdamOptimizer keeps their compute copies valid
+    others.push_back(parameters[i]);
+  }
+  // matrices_ has the plan's order, in which they are collected: the momentum fetched ahead is then the next that is
+  // needed.
+  const auto number = [&](size_t index) {
+    const auto found = statistics_.number.find(parameters[index]->name());
+    return found == statistics_.number.end() ? 0 : found->second;
+  };
+  std::stable_sort(of_muon.begin(), of_muon.end(), [&](size_t a, size_t b) { return number(a) < number(b); });
+  for (const size_t i : of_muon) {
+    in_muon_[i] = by_parameter_[parameters[i]] = matrices_.size();
+    matrices_.push_back(new_matrix(*parameters[i], options.state_dtype));
   }
   for (const ParameterGroup& group : groups) {
     for (const size_t index : group.members) {
@@ -88,6 +89,19 @@ MuonOptimizer::MuonOptimizer(std::vector<Parameter*> parameters, const std::vect
   }
   adam_ = std::make_unique<AdamOptimizer>(std::move(others), groups_in(groups, in_adam_), adam_options(options),
                                           rounding_seed, offload_);
+}
+
+MuonOptimizer::Matrix MuonOptimizer::new_matrix(Parameter& parameter, ElementType type) const {
+  TITAN_CHECK(parameter.spec().shape.size() == 2, parameter.name(), parameter.spec().shape.size());
+  const at::Tensor& master = parameter.master;
+  Matrix matrix;
+  matrix.parameter = &parameter;
+  matrix.ratio = ratio_of(options_.adjust_lr_fn, parameter.spec().shape);
+  matrix.momentum =
+      offload_
+          ? offload_->host().allocate(master.numel(), scalar_type(type), offload_->pins()).zero_().view(master.sizes())
+          : at::zeros(master.sizes(), master.options().dtype(scalar_type(type)));
+  return matrix;
 }
 
 void MuonOptimizer::step(int64_t step, double lr, const StepControl& control) {
@@ -133,13 +147,17 @@ MuonOptimizer::Fetched MuonOptimizer::fetch(const Matrix& matrix) {
   return fetched;
 }
 
-at::Tensor MuonOptimizer::momentum_on_device(Matrix& matrix) {
+at::Tensor MuonOptimizer::momentum_on_device(Matrix& matrix, int64_t step) {
   if (!offload_) return matrix.momentum;
   const auto index = static_cast<size_t>(&matrix - matrices_.data());
   auto mine = fetched_.extract(index);
   Fetched now = mine ? std::move(mine.mapped()) : fetch(matrix);
-  if (index + 1 < matrices_.size() && !fetched_.contains(index + 1)) {
-    fetched_[index + 1] = fetch(matrices_[index + 1]);
+  matrix.momentum_step = step;
+  // Groups may be collected in another order than that of matrices_. A momentum that this step has changed is not
+  // fetched for the next: its copy to the host may still be in progress.
+  const size_t next = index + 1;
+  if (next < matrices_.size() && matrices_[next].momentum_step != step && !fetched_.contains(next)) {
+    fetched_[next] = fetch(matrices_[next]);
   }
   now.copy.block_stream();
   return now.momentum;
@@ -147,7 +165,7 @@ at::Tensor MuonOptimizer::momentum_on_device(Matrix& matrix) {
 
 void MuonOptimizer::keep_on_host(const Matrix& matrix, const at::Tensor& momentum) {
   if (!offload_) return;
-  for (AsyncCopy& copy : returns_) copy.block_stream();  // at most one is on its way while the next one is computed
+  for (AsyncCopy& copy : returns_) copy.block_stream();  // so that at most one copy overlaps with what follows
   returns_.clear();
   returns_.push_back(offload_->to_host(matrix.momentum, momentum));
 }
@@ -159,7 +177,7 @@ at::Tensor MuonOptimizer::matrix_part(Parameter& parameter, int64_t step, const 
   TITAN_CHECK(gradient.defined() && gradient.scalar_type() == at::kFloat &&
                   gradient.sizes() == matrix.momentum.sizes() && gradient.device() == parameter.master.device(),
               parameter.name(), summary_of(gradient), summary_of(parameter.master));
-  const at::Tensor momentum = momentum_on_device(matrix);
+  const at::Tensor momentum = momentum_on_device(matrix, step);
   const at::Tensor clipped = gradient * control.clip.to(at::kFloat);
   const at::Tensor fresh = momentum.to(at::kFloat).lerp(clipped, 1 - options_.momentum);
   store_rounded({parameter, rounding_seed_, step, KeptNumber::first_moment}, fresh, momentum, control);
@@ -184,7 +202,7 @@ void MuonOptimizer::begin(int64_t step) {
   if (statistics_.numel == 0 || step == step_) return;
   step_ = step;
   const at::TensorOptions options = matrices_[0].parameter->master.options().dtype(at::kDouble);
-  // A new tensor, because the last step's may still be read.
+  // The last step's tensor may still be in use, so it is copied, not changed.
   measured_ = measured_.defined() ? measured_.clone() : at::zeros({statistics_.numel}, options);
   const bool measures_again = options_.singular_value_freq > 0 && step % options_.singular_value_freq == 0;
   measured_.slice(0, 0, measures_again ? statistics_.numel : std::ssize(statistics_.of_kind)).zero_();
@@ -211,9 +229,9 @@ void MuonOptimizer::take_matrix_update(Parameter& parameter, const at::Tensor& p
 
 void MuonOptimizer::step_matrices(std::span<Matrix* const> matrices, int64_t step, double lr,
                                   const StepControl& control) {
-  // On a CPU several small matrices are updated at once, and their iterations share its threads (orthogonalise.cpp).
-  // With 2²³ elements there is work for eight threads, since a matrix that takes one thread has at most 2²⁰ (kSmall);
-  // the updates that wait for each other then take at most 32 MiB in fp32.
+  // On a CPU several small matrices are updated at once, and their iterations share its threads (orthogonalise.cpp). A
+  // matrix that takes one thread has at most 2²⁰ elements (kSmall there), so 2²³ elements are work for eight threads.
+  // The updates that are held until the last of them is computed take at most 32 MiB in fp32.
   constexpr int64_t kElementsAtOnce = 1 << 23;
   std::vector<Matrix*> now;
   int64_t elements = 0;

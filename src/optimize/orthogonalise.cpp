@@ -13,42 +13,115 @@
 namespace titan {
 namespace {
 
+/// Up to so many elements a CPU iterates a matrix on one thread, and as many matrices at once as there are threads: on
+/// two threads the products of the debug model's matrices spend a quarter of the time waiting for each other.
+constexpr int64_t kSmall = 1 << 20;
+
 /// On a CPU, of a symmetric product only the blocks on and above the diagonal are computed. Blocks of fewer rows make
 /// the products too small for the library: at 128 rows it is as fast as with the whole.
 constexpr int64_t kFewestRows = 128;
 /// With n blocks (n + 1) / 2n of the operations are left; more than eight save little more.
 constexpr int64_t kMostBlocks = 8;
+/// Blocks of a larger matrix's products. One thread computes a block, so its bits do not depend on how many there are.
+/// Two threads multiply 2048 × 8192 in such blocks about as fast as the library does with both (fp32, AVX-512).
+constexpr int64_t kLargeRows = 256, kLargeColumns = 1024;
 
-/// Mirrors the blocks above the diagonal.
-void mirror(at::Tensor& square, int64_t rows) {
+/// Calls work(i) for each i below `count`, each on one thread: LibTorch's operations inside it use no other thread, so
+/// their bits do not depend on the number of threads. A single call needs this, too: outside, the library would use
+/// all.
+template <class Work>
+void each_on_one_thread(size_t count, const Work& work) {
+  if (count == 0) return;
+  std::atomic<size_t> next = 0;
+  at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) {
+    for (size_t i = next++; i < count; i = next++) work(i);
+  });
+}
+
+/// Whether a CPU's threads share the products of one matrix.
+bool is_large(const at::Tensor& matrix) { return matrix.is_cpu() && matrix.numel() > kSmall; }
+
+/// A part of a product's result.
+struct Block {
+  int64_t row, rows, column, columns;
+};
+
+/// Blocks of `height` × `width` that cover a product [rows, columns]; of a symmetric one those on and above the
+/// diagonal.
+std::vector<Block> blocks_of(int64_t rows, int64_t columns, int64_t height, int64_t width, bool symmetric) {
+  std::vector<Block> blocks;
+  for (int64_t row = 0; row < rows; row += height) {
+    for (int64_t column = symmetric ? row : 0; column < columns; column += width) {
+      blocks.push_back({row, std::min(height, rows - row), column, std::min(width, columns - column)});
+    }
+  }
+  return blocks;
+}
+
+/// The blocks of a symmetric product, and their height, which `mirror` needs.
+struct SymmetricBlocks {
+  std::vector<Block> blocks;
+  int64_t height;
+};
+
+/// Blocks of the products [rows, rows] of a matrix [rows, columns].
+SymmetricBlocks symmetric_blocks(const at::Tensor& matrix) {
+  const int64_t size = matrix.size(0);
+  if (is_large(matrix)) return {blocks_of(size, size, kLargeRows, kLargeRows, /*symmetric=*/true), kLargeRows};
+  const int64_t count = matrix.is_cpu() ? std::clamp<int64_t>(size / kFewestRows, 1, kMostBlocks) : 1;
+  const int64_t height = (size + count - 1) / count;
+  return {blocks_of(size, size, height, size, /*symmetric=*/true), height};
+}
+
+/// Blocks of the products that have the matrix's own shape.
+std::vector<Block> whole_blocks(const at::Tensor& matrix) {
+  const int64_t rows = matrix.size(0), columns = matrix.size(1);
+  if (is_large(matrix)) return blocks_of(rows, columns, kLargeRows, kLargeColumns, /*symmetric=*/false);
+  return {Block{0, rows, 0, columns}};
+}
+
+/// Computes the blocks of result ← beta·added + alpha·left·right; without `added` those of left·right.
+void multiply(at::Tensor& result, const at::Tensor& left, const at::Tensor& right, const at::Tensor& added, double beta,
+              double alpha, const std::vector<Block>& blocks) {
+  const auto compute = [&](size_t i) {
+    const Block& block = blocks[i];
+    const auto cut = [&](const at::Tensor& whole) {
+      return whole.narrow(0, block.row, block.rows).narrow(1, block.column, block.columns);
+    };
+    at::Tensor part = cut(result);
+    const at::Tensor a = left.narrow(0, block.row, block.rows), b = right.narrow(1, block.column, block.columns);
+    if (added.defined()) {
+      at::addmm_out(part, cut(added), a, b, beta, alpha);
+    } else {
+      at::mm_out(part, a, b);
+    }
+  };
+  if (left.is_cpu()) return each_on_one_thread(blocks.size(), compute);
+  for (size_t i = 0; i < blocks.size(); ++i) compute(i);
+}
+
+/// Copies the blocks above the diagonal, which have `height` rows, to their places below it.
+void mirror(at::Tensor& square, int64_t height) {
   const int64_t size = square.size(0);
-  for (int64_t begin = 0; begin + rows < size; begin += rows) {
-    const int64_t end = begin + rows;
+  for (int64_t begin = 0; begin + height < size; begin += height) {
+    const int64_t end = begin + height;
     square.slice(0, end).slice(1, begin, end).copy_(square.slice(0, begin, end).slice(1, end).t());
   }
 }
 
-/// Up to so many elements a CPU iterates a matrix on one thread, and as many matrices at once as there are threads: on
-/// two threads the products of the debug model's matrices spend a quarter of the time waiting for each other.
-constexpr int64_t kSmall = 1 << 20;
-
-/// result ← beta·added + alpha·left·right [n, n], which is known to be symmetric; no `added`: alpha·left·right.
-void symmetric_product(at::Tensor& result, const at::Tensor& left, const at::Tensor& right, const at::Tensor& added,
-                       double beta, double alpha) {
-  const int64_t size = left.size(0);
-  const int64_t blocks = left.is_cpu() ? std::clamp<int64_t>(size / kFewestRows, 1, kMostBlocks) : 1;
-  const int64_t rows = (size + blocks - 1) / blocks;
-  for (int64_t begin = 0; begin < size; begin += rows) {
-    const int64_t end = std::min(begin + rows, size);
-    at::Tensor part = result.slice(0, begin, end).slice(1, begin);
-    const at::Tensor a = left.slice(0, begin, end), b = right.slice(1, begin);
-    if (added.defined()) {
-      at::addmm_out(part, added.slice(0, begin, end).slice(1, begin), a, b, beta, alpha);
-    } else {
-      at::mm_out(part, a, b);
-    }
-  }
-  mirror(result, rows);
+/// ‖matrix‖ in its dtype, on a CPU from the norms of its rows. LibTorch's sum over all elements depends on the number
+/// of threads, and for 2048 × 8192 elements it is off by 6·10⁻⁴ in fp32.
+at::Tensor norm_of(const at::Tensor& matrix) {
+  if (!matrix.is_cpu()) return matrix.norm();
+  const int64_t rows = matrix.size(0);
+  std::vector<at::Tensor> norms(static_cast<size_t>((rows + kLargeRows - 1) / kLargeRows));
+  each_on_one_thread(norms.size(), [&](size_t i) {
+    const int64_t begin = static_cast<int64_t>(i) * kLargeRows;
+    norms[i] = matrix.slice(0, begin, std::min(begin + kLargeRows, rows)).to(at::kFloat).norm(2, /*dim=*/1);
+  });
+  at::Tensor whole;
+  each_on_one_thread(1, [&](size_t) { whole = at::cat(norms).norm().to(matrix.scalar_type()); });
+  return whole;
 }
 
 /// Whether products of bf16 matrices are computed in fp32, with results rounded to bf16: the same sums and roundings.
@@ -65,16 +138,20 @@ at::Tensor iterated(const at::Tensor& matrix, const NewtonSchulz& iteration) {
     if (wide) product.copy_(product.to(at::kBFloat16));
   };
   at::Tensor x = tall ? matrix.t() : matrix;
-  x = x / x.norm().clamp_min(iteration.eps);
+  x = x / norm_of(matrix).clamp_min(iteration.eps);
   if (wide) x = x.to(at::kFloat);
   at::Tensor next = at::empty_like(x), gram = at::empty({x.size(0), x.size(0)}, x.options()),
              polynomial = at::empty_like(gram);
+  const SymmetricBlocks square = symmetric_blocks(x);
+  const std::vector<Block> whole = whole_blocks(x);
   for (int64_t step = 0; step < iteration.steps; ++step) {
-    symmetric_product(gram, x, x.t(), {}, 0, 1);
+    multiply(gram, x, x.t(), {}, 0, 1, square.blocks);
+    mirror(gram, square.height);
     round(gram);
-    symmetric_product(polynomial, gram, gram, gram, b, c);
+    multiply(polynomial, gram, gram, gram, b, c, square.blocks);
+    mirror(polynomial, square.height);
     round(polynomial);
-    at::addmm_out(next, x, polynomial, x, a);
+    multiply(next, polynomial, x, x, a, 1, whole);
     round(next);
     std::swap(x, next);
   }
@@ -91,18 +168,13 @@ std::vector<at::Tensor> orthogonalised(std::span<const at::Tensor> matrices, con
     TITAN_CHECK(matrix.defined() && matrix.dim() == 2 &&
                     (matrix.scalar_type() == at::kFloat || matrix.scalar_type() == at::kBFloat16),
                 summary_of(matrix));
-    if (matrix.is_cpu() && matrix.numel() <= kSmall) {
+    if (matrix.is_cpu() && !is_large(matrix)) {
       small.push_back(i);
     } else {
       results[i] = iterated(matrix, iteration);
     }
   }
-  if (small.empty()) return results;
-  // Also a single one: the library's products have other bits on more threads.
-  std::atomic<size_t> next = 0;
-  at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) {
-    for (size_t i = next++; i < small.size(); i = next++) results[small[i]] = iterated(matrices[small[i]], iteration);
-  });
+  each_on_one_thread(small.size(), [&](size_t i) { results[small[i]] = iterated(matrices[small[i]], iteration); });
   return results;
 }
 

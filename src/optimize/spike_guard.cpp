@@ -14,8 +14,8 @@ namespace {
 /// Lower bound of σ relative to the mean, so that rounding noise on constant values is not a spike.
 constexpr double kLeastDeviation = 1e-6;
 
-/// Lower bound, in standard deviations above the mean, of the value with which a spike enters the window. Below √3, a
-/// window of spikes would narrow, and a permanent change of level would remain a spike forever.
+/// A spike enters the window with at least this many standard deviations above the mean. With a bound below √3 a window
+/// of spikes would narrow, and a permanent change of level would remain a spike for ever.
 constexpr double kLeastReach = 3;
 
 }  // namespace

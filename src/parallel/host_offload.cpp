@@ -24,7 +24,8 @@ Error no_host_memory(size_t bytes) {
                       human_bytes(static_cast<double>(bytes)))};
 }
 
-/// Storage that counts its bytes until it is freed. The allocator's record of the streams that use the memory is kept.
+/// Takes over the memory of another storage, and counts its bytes in `held` until it is freed. The allocator keeps its
+/// record of the streams that use the memory, because the data pointer and its deleter move with it.
 class CountedStorage : public c10::StorageImpl {
  public:
   CountedStorage(c10::StorageImpl& taken_from, std::shared_ptr<std::atomic<int64_t>> held)

@@ -12,6 +12,29 @@ std::string_view name(MeshAxis axis) {
   return names[static_cast<size_t>(axis)];
 }
 
+DividedWork divided_along(MeshAxis axis) {
+  switch (axis) {
+    case MeshAxis::pp:
+      return DividedWork::units;
+    case MeshAxis::dp_replicate:
+    case MeshAxis::dp_shard:
+      return DividedWork::samples;
+    case MeshAxis::cp:
+      return DividedWork::sequences;
+    case MeshAxis::tp:
+      return DividedWork::features;
+  }
+  TITAN_CHECK(false && "an axis", static_cast<int>(axis));
+}
+
+std::vector<MeshAxis> axes_that_divide(std::initializer_list<DividedWork> work) {
+  std::vector<MeshAxis> axes;
+  for (const MeshAxis axis : kMeshAxes) {
+    if (std::find(work.begin(), work.end(), divided_along(axis)) != work.end()) axes.push_back(axis);
+  }
+  return axes;
+}
+
 namespace {
 
 MeshAxis axis_named(std::string_view word) {

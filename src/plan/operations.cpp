@@ -103,8 +103,8 @@ void add_ring(const UnitTrace& trace, TracedOperation& operation, int64_t query_
   operation.backward_messages = {rotation, {kContext, Collective::permute, {ranks, ranks * key_value_numel * wide}}};
 }
 
-/// Additions around the ring's kernels on a GPU (merge_dense_attention, add_dense_gradients). For another rank's keys,
-/// half of the queries see all keys, or all queries see half of them.
+/// Additions around the ring's kernels on a GPU (merge_dense_attention, add_dense_gradients). Of another rank's keys,
+/// half of the queries see all, or all queries see half.
 void add_merges(const TraceShape& shape, TracedOperation& operation, double query_numel, double key_value_numel) {
   constexpr double kWide = 4;
   const double size = static_cast<double>(shape.element_size), ranks = static_cast<double>(shape.context_ranks);

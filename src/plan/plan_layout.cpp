@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <map>
 #include <set>
@@ -11,6 +10,7 @@
 #include "plan_parts.h"
 #include "titan/base/error.h"
 #include "titan/schedule/pipeline_plan.h"
+#include "titan/schedule/rules.h"
 #include "titan/schedule/table.h"
 
 namespace titan {
@@ -48,7 +48,7 @@ namespace {
 constexpr const char* kShardAxes = "fsdp";
 
 /// The ranks along these axes see different tokens, so a weight that they all have gets gradients from all of them.
-constexpr std::array kDataAxes{MeshAxis::dp_replicate, MeshAxis::dp_shard, MeshAxis::cp};
+const std::vector<MeshAxis> kDataAxes = axes_that_divide({DividedWork::samples, DividedWork::sequences});
 
 bool contains(std::span<const MeshAxis> axes, MeshAxis axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
@@ -178,7 +178,7 @@ size_t add_slot(std::vector<int64_t>& slots, int64_t bytes) {
 }
 
 /// With CPU offload and FSDP a slot holds a group and this rank's shard, which is copied to the device first.
-bool stages_shard(const PlanRequest& request, const WeightGroupPlan& group) {
+bool copies_shard(const PlanRequest& request, const WeightGroupPlan& group) {
   return request.training.enable_cpu_offload && group.axes.shards > 1;
 }
 
@@ -249,11 +249,11 @@ void assign_slots(Plan& plan) {
   assign_message_slots(plan);
   if (!plan.gathers_weights()) return;
   const BytesOf weight_bytes = [&](const WeightGroupPlan& group) {
-    return group.gathered_bytes() + (stages_shard(plan.request, group) ? group.gathered_shard_bytes() : 0);
+    return group.gathered_bytes() + (copies_shard(plan.request, group) ? group.gathered_shard_bytes() : 0);
   };
   const BytesOf gradient_bytes = [&](const WeightGroupPlan& group) {
-    const int64_t staged = stages_shard(plan.request, group) ? group.trained_shard_numel() : 0;
-    return (group.trained_numel() + staged) * size_of(ElementType::float32);
+    const int64_t copied = copies_shard(plan.request, group) ? group.trained_shard_numel() : 0;
+    return (group.trained_numel() + copied) * size_of(ElementType::float32);
   };
   const GroupsByUnit blocks =
       groups_by_unit(plan, UnitRole::block, [](const WeightGroupPlan& group) { return group.gathers; });

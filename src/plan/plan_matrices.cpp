@@ -108,8 +108,8 @@ void assign_matrices(Plan& plan) {
     for (WholeMatrix& matrix : group.matrices)
       all.push_back({cost_of(plan, group.parameters[matrix.parameter]), &group, &matrix});
   }
-  // The costliest first, each to the member with the least work so far: the cheap ones that come last even out the
-  // work. The sort is stable, because all ranks must find the same owners.
+  // The costliest matrices are assigned first, each to the member with the least work so far: the cheap ones that come
+  // last even out the work. The sort is stable, because all ranks must find the same owners.
   std::stable_sort(all.begin(), all.end(), [](const Entry& a, const Entry& b) { return a.cost > b.cost; });
   std::map<std::string, std::vector<double>> work;
   for (const Entry& entry : all) {

@@ -67,7 +67,7 @@ class RankMachine {
   void set(const Token& token, int value, RankObserver* observer);
   void advance_gradient(size_t group, ActionKind kind);
 
-  // What an effect of an action is about: the tokens in found_.
+  // Each sets found_ to the tokens that an effect of an action is about.
   void find(const Effect& effect, const Action& action);
   void find_hidden(Thing thing, const Action& action);
   void find_of_units(Thing thing, const Action& action);
@@ -88,7 +88,7 @@ class RankMachine {
   std::vector<Token> found_;
 };
 
-/// The proofs by other rules than action_rules().
+/// The proofs with `rules` in place of action_rules(), for tests that break a rule.
 std::string program_problem(const Plan& plan, std::span<const Program> programs, const RuleTable& rules);
 std::string mesh_problem(std::span<const RankPrograms> ranks, const RuleTable& rules);
 

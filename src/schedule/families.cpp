@@ -224,8 +224,8 @@ std::vector<Action> dual_pipe_v_order(const PipelineShape& shape, int rank) {
     order.backward(up);
     order.overlapped(up, down);
   }
-  // From halfway on, weight gradients are deferred: they fill the rank's wait for the others at the end. On odd ranks
-  // the half falls on a backward of the upper stage, otherwise on one of the lower.
+  // From halfway on, weight gradients are deferred: they fill the rank's wait for the others at the end. The backward
+  // pass at the half is one of the upper stage on odd ranks, and one of the lower stage on even ranks.
   const int last_whole = (rank + 1) / 2 * 2 - (rank % 2 == 1 ? 1 : 0);
   auto late_backward = [&](int number, int stage) {
     if (number > last_whole) return order.input_gradient(stage);

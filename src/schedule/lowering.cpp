@@ -123,7 +123,8 @@ class TransferPlan {
 
   size_t rank_of(int stage) const { return static_cast<size_t>(facts_.rank_of_stage[static_cast<size_t>(stage)]); }
 
-  /// Every message between ranks. Both sides add theirs in this order, ties included.
+  /// Every message between ranks. Sender and receiver both add it to their programs in this order, which is total, so
+  /// that they agree on the order of messages that are sent at the same time.
   std::vector<Sent> in_global_order() const {
     std::vector<Sent> all;
     for (size_t rank = 0; rank < table_.size(); ++rank) {
@@ -139,8 +140,8 @@ class TransferPlan {
     return all;
   }
 
-  /// After the last action that the rank has ended by then. Later actions end later, so nothing that the sender did
-  /// before can have waited for them.
+  /// The place after the last action that the rank has ended at `when`. Later actions end later, so nothing that the
+  /// sender did before the message can have waited for them.
   size_t place_of_receive(size_t rank, double when) const {
     size_t place = 0;
     for (size_t i = 0; i < table_[rank].size() && simulation_.spans[rank][i].end <= when; ++i) {

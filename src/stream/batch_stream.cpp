@@ -202,12 +202,14 @@ std::optional<StepBatch> assemble_step(ChunkSource& chunks, const BatchPlan& pla
   const int64_t ranks = plan.own_stream ? 1 : plan.dp_degree, rank = plan.own_stream ? 0 : plan.dp_rank;
   const int64_t wanted = plan.local_batch * plan.accumulation * ranks;
   Chunk chunk;
-  for (; step.samples < wanted && chunks.next(chunk); ++step.samples) {
+  for (; step.samples < wanted; ++step.samples) {
     // Every rank reads the whole sequence and keeps its own local batches (number microbatch · ranks + rank): so each
-    // knows the valid tokens of the step without communication.
+    // knows the valid tokens of the step without communication. A source with random access skips the others' tokens.
     const int64_t group = step.samples / plan.local_batch;
+    const bool is_own = group % ranks == rank;
+    if (!(is_own ? chunks.next(chunk) : chunks.skip(chunk))) break;
     step.valid_tokens += valid_labels(chunk, plan.sequence_length, options);
-    if (group % ranks != rank) continue;
+    if (!is_own) continue;
     auto& microbatch = step.microbatches[static_cast<size_t>(group / ranks)];
     fill_row(microbatch, step.samples % plan.local_batch, chunk, options);
   }

@@ -229,7 +229,7 @@ void ChunkStream::restore(const StreamState& state) {
                             "before, or restart the data with checkpoint.exclude_from_loading = [\"dataloader\"].",
                             options_.dataset, state.sources.size()));
   }
-  check_corpus(state);
+  check_saved_corpus(state, {*source_, *tokenizer_, fingerprint_, corpus_, options_.dataset});
   buffer_.clear();
   counts_.clear();
   origins_.clear();
@@ -247,28 +247,28 @@ void ChunkStream::restore(const StreamState& state) {
   source_before_ = source_->counters();
 }
 
-void ChunkStream::check_corpus(const StreamState& state) const {
-  const CorpusFiles files = source_->file_sizes();
+void check_saved_corpus(const StreamState& state, const StreamIdentity& now) {
+  const CorpusFiles files = now.source.file_sizes();
   const CorpusRecord& then = state.corpus;
   if (state.fingerprint == 0) return;
   if (then.files.empty() || files.empty()) {
-    if (state.fingerprint == fingerprint_) return;
+    if (state.fingerprint == now.fingerprint) return;
     throw Error(
         ExitCode::bad_data,
         fmt::format("dataset {}: the saved position belongs to another corpus or tokenizer than {} with {}. Give the "
                     "same ones (file names and sizes count), or restart the data with "
                     "checkpoint.exclude_from_loading = [\"dataloader\"].",
-                    options_.dataset, source_->description(), tokenizer_->description()));
+                    now.dataset, now.source.description(), now.tokenizer.description()));
   }
-  const std::string corpus = source_->description();
-  if (then.tokenizer != corpus_.tokenizer) {
+  const std::string corpus = now.source.description();
+  if (then.tokenizer != now.corpus.tokenizer) {
     refuse_corpus(corpus, fmt::format("the position was saved with another tokenizer than {}, and it counts tokens",
-                                      tokenizer_->description()));
+                                      now.tokenizer.description()));
   }
   // Some orders include the number of documents, so check first for changes of the corpus: that error says more.
   check_same_corpus(then, files, corpus);
-  if (then.order != corpus_.order) {
-    refuse_corpus(corpus, fmt::format("it was read as {}, but is now read as {}", then.order, corpus_.order));
+  if (then.order != now.corpus.order) {
+    refuse_corpus(corpus, fmt::format("it was read as {}, but is now read as {}", then.order, now.corpus.order));
   }
 }
 

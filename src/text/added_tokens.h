@@ -85,7 +85,7 @@ class AddedTokenFinder {
  private:
   bool is_word_character(std::string_view text, size_t at) const;
 
-  /// Consecutive tokens.
+  /// Consecutive tokens: [begin, end).
   struct Range {
     uint32_t begin = 0, end = 0;
   };

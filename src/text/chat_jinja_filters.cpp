@@ -77,7 +77,8 @@ void sort_pairs(Heap& heap, std::vector<std::pair<Value, Value>>& keyed, bool re
   const auto before = [&](const auto& a, const auto& b) {
     return !(as_lists && equal(heap, a.first, b.first)) && compare(heap, a.first, b.first) == -1;
   };
-  // Not the reversed result: Python keeps the order of equal items in both directions.
+  // Sorts by the opposite comparison instead of reversing the result: Python keeps the order of equal items in both
+  // directions.
   if (reverse) {
     std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) { return before(b, a); });
   } else {
@@ -294,89 +295,105 @@ struct Filter {
   std::vector<std::string_view> names;  // of its arguments
   std::function<Value(Heap&, const Value&, const Arguments&)> apply;
 };
+using Filters = std::map<std::string_view, Filter>;
 
-Value text_in_case(Heap& heap, const Value& value, std::string_view name) {
-  return in_case(heap, printed(heap, value), name);
+/// A filter without arguments.
+Filter plain(std::function<Value(Heap&, const Value&)> apply) {
+  return {{},
+          [apply = std::move(apply)](Heap& heap, const Value& value, const Arguments&) { return apply(heap, value); }};
 }
 
-const std::map<std::string_view, Filter>& filters() {
-  static const Filter kLength{{}, [](Heap& heap, const Value& value, const Arguments&) {
-                                if (value.kind == Kind::loop) unsupported("the length of the loop");
-                                return number(length_of(heap, value));
-                              }};
-  static const Filter kDefault{{"default_value", "boolean"}, [](Heap&, const Value& value, const Arguments& with) {
-                                 return with_default(value, with);
-                               }};
-  static const Filter kEscape{{}, [](Heap& heap, const Value& value, const Arguments&) {
-                                return value.safe ? value : escaped(heap, printed(heap, value));
-                              }};
-  static const std::map<std::string_view, Filter> kFilters{
-      {"abs", {{}, [](Heap&, const Value& value, const Arguments&) { return magnitude(value); }}},
-      {"batch", {{"linecount", "fill_with"}, batches}},
-      {"capitalize",
-       {{}, [](Heap& heap, const Value& value, const Arguments&) { return text_in_case(heap, value, "capitalize"); }}},
+Filter in_case_of(std::string_view name) {
+  return plain([name](Heap& heap, const Value& value) { return in_case(heap, printed(heap, value), name); });
+}
+
+Filters filters_of_texts() {
+  const Filter escape =
+      plain([](Heap& heap, const Value& value) { return value.safe ? value : escaped(heap, printed(heap, value)); });
+  return {
+      {"capitalize", in_case_of("capitalize")},
       {"center",
        {{"width"},
         [](Heap& heap, const Value& value, const Arguments& with) {
           return centred(heap, printed(heap, value), with.whole(0, 80));
         }}},
-      {"count", kLength},
-      {"d", kDefault},
-      {"default", kDefault},
-      {"dictsort", {{"case_sensitive", "by", "reverse"}, sorted_entries}},
-      {"e", kEscape},
-      {"escape", kEscape},
-      {"first", {{}, [](Heap& heap, const Value& value, const Arguments&) { return at_end(heap, value, true); }}},
-      {"float",
-       {{"default"},
-        [](Heap&, const Value& value, const Arguments& with) { return real_of(value, with.value(0, real(0))); }}},
-      {"forceescape",
-       {{}, [](Heap& heap, const Value& value, const Arguments&) { return escaped(heap, printed(heap, value)); }}},
+      {"e", escape},
+      {"escape", escape},
+      {"forceescape", plain([](Heap& heap, const Value& value) { return escaped(heap, printed(heap, value)); })},
       {"indent", {{"width", "first", "blank"}, indented_text}},
-      {"int",
-       {{"default", "base"}, [](Heap&, const Value& value, const Arguments& with) { return to_whole(value, with); }}},
-      {"items",
-       {{}, [](Heap& heap, const Value& value, const Arguments&) { return items_of_dictionary(heap, value); }}},
-      {"join", {{"d", "attribute"}, joined_items}},
-      {"last", {{}, [](Heap& heap, const Value& value, const Arguments&) { return at_end(heap, value, false); }}},
-      {"length", kLength},
-      {"list", {{}, [](Heap& heap, const Value& value, const Arguments&) { return heap.list(items_of(heap, value)); }}},
-      {"lower",
-       {{}, [](Heap& heap, const Value& value, const Arguments&) { return text_in_case(heap, value, "lower"); }}},
-      {"max",
-       {{"case_sensitive", "attribute"},
-        [](Heap& heap, const Value& value, const Arguments& with) { return extreme(heap, value, with, 1); }}},
-      {"min",
-       {{"case_sensitive", "attribute"},
-        [](Heap& heap, const Value& value, const Arguments& with) { return extreme(heap, value, with, -1); }}},
+      {"lower", in_case_of("lower")},
       {"replace", {{"old", "new", "count"}, replaced_text}},
-      {"reverse", {{}, [](Heap& heap, const Value& value, const Arguments&) { return reversed(heap, value); }}},
-      {"round",
-       {{"precision", "method"},
-        [](Heap&, const Value& value, const Arguments& with) { return rounded_number(value, with); }}},
-      {"safe",
-       {{},
-        [](Heap& heap, const Value& value, const Arguments&) {
-          Value text = printed(heap, value);
-          text.safe = true;
-          return text;
-        }}},
-      {"sort", {{"reverse", "case_sensitive", "attribute"}, sorted}},
-      {"string", {{}, [](Heap& heap, const Value& value, const Arguments&) { return printed(heap, value); }}},
-      {"sum", {{"attribute", "start"}, total}},
-      {"title",
-       {{},
-        [](Heap& heap, const Value& value, const Arguments&) { return title_of_words(heap, printed(heap, value)); }}},
+      {"safe", plain([](Heap& heap, const Value& value) {
+         Value text = printed(heap, value);
+         text.safe = true;
+         return text;
+       })},
+      {"string", plain(printed)},
+      {"title", plain([](Heap& heap, const Value& value) { return title_of_words(heap, printed(heap, value)); })},
       {"tojson", {{"ensure_ascii", "indent", "separators", "sort_keys"}, as_json}},
       {"trim",
        {{"chars"},
         [](Heap& heap, const Value& value, const Arguments& with) {
           return stripped(heap, printed(heap, value), with.value(0), true, true);
         }}},
-      {"unique", {{"case_sensitive", "attribute"}, unique}},
-      {"upper",
-       {{}, [](Heap& heap, const Value& value, const Arguments&) { return text_in_case(heap, value, "upper"); }}},
+      {"upper", in_case_of("upper")},
   };
+}
+
+Filters filters_of_sequences() {
+  const Filter length = plain([](Heap& heap, const Value& value) {
+    if (value.kind == Kind::loop) unsupported("the length of the loop");
+    return number(length_of(heap, value));
+  });
+  const auto extreme_of = [](int direction) -> Filter {
+    return {{"case_sensitive", "attribute"}, [direction](Heap& heap, const Value& value, const Arguments& with) {
+              return extreme(heap, value, with, direction);
+            }};
+  };
+  return {
+      {"batch", {{"linecount", "fill_with"}, batches}},
+      {"count", length},
+      {"dictsort", {{"case_sensitive", "by", "reverse"}, sorted_entries}},
+      {"first", plain([](Heap& heap, const Value& value) { return at_end(heap, value, true); })},
+      {"items", plain(items_of_dictionary)},
+      {"join", {{"d", "attribute"}, joined_items}},
+      {"last", plain([](Heap& heap, const Value& value) { return at_end(heap, value, false); })},
+      {"length", length},
+      {"list", plain([](Heap& heap, const Value& value) { return heap.list(items_of(heap, value)); })},
+      {"max", extreme_of(1)},
+      {"min", extreme_of(-1)},
+      {"reverse", plain(reversed)},
+      {"sort", {{"reverse", "case_sensitive", "attribute"}, sorted}},
+      {"sum", {{"attribute", "start"}, total}},
+      {"unique", {{"case_sensitive", "attribute"}, unique}},
+  };
+}
+
+Filters filters_of_numbers() {
+  return {
+      {"abs", plain([](Heap&, const Value& value) { return magnitude(value); })},
+      {"float",
+       {{"default"},
+        [](Heap&, const Value& value, const Arguments& with) { return real_of(value, with.value(0, real(0))); }}},
+      {"int",
+       {{"default", "base"}, [](Heap&, const Value& value, const Arguments& with) { return to_whole(value, with); }}},
+      {"round",
+       {{"precision", "method"},
+        [](Heap&, const Value& value, const Arguments& with) { return rounded_number(value, with); }}},
+  };
+}
+
+/// All filters but those that are applied by name to several values: map, select and its kind.
+const Filters& filters() {
+  static const Filters kFilters = [] {
+    const Filter otherwise{{"default_value", "boolean"},
+                           [](Heap&, const Value& value, const Arguments& with) { return with_default(value, with); }};
+    Filters all{{"d", otherwise}, {"default", otherwise}};
+    all.merge(filters_of_texts());
+    all.merge(filters_of_sequences());
+    all.merge(filters_of_numbers());
+    return all;
+  }();
   return kFilters;
 }
 

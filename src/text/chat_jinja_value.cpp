@@ -208,7 +208,7 @@ bool contains(Heap& heap, const Value& all, const Value& item) {
     return all.text->bytes.find(part.bytes) != std::string::npos;
   }
   if (all.kind == Kind::object) return all.members->find(heap, item) != nullptr;
-  // For its error alone: Python looks an item of the keys up, and a list has no hash.
+  // Called for its error alone: Python looks the item up among the keys, and a list has no hash.
   if (all.kind == Kind::view && all.sequence->name == "dict_keys") hash_of(item);
   const Items items = items_of(heap, all);
   return std::any_of(items.begin(), items.end(), [&](const Value& each) { return equal(heap, each, item); });

@@ -20,7 +20,7 @@ class ReadyIds {
   ReadyIds(const ReadyIds&) = delete;
   ReadyIds& operator=(const ReadyIds&) = delete;
 
-  // At least what a cached piece copies at once (PieceCache::kMostIds).
+  // Room for the ids of a cached piece, which are copied at once: at least PieceCache::kMostIds.
   static constexpr size_t kRoom = 16;
   /// Where up to kRoom ids may be written.
   int32_t* room() { return &ready_[count_]; }

@@ -192,13 +192,13 @@ json generic_form_of(const fs::path& path, const SentencePieceModel& source, con
   form["normalizer"] = generic_normalizer(source, *as_llama.legacy);
   const std::vector<std::string> names = names_by_config(source, settings);
   const std::string pieces = user_defined_expression(source, names);
-  json stages = json::array();
-  if (source.add_dummy_prefix) stages.push_back(std::move(form["pre_tokenizer"]));
+  json members = json::array();
+  if (source.add_dummy_prefix) members.push_back(std::move(form["pre_tokenizer"]));
   if (!pieces.empty()) {
-    stages.push_back(
+    members.push_back(
         {{"type", "Split"}, {"pattern", {{"Regex", pieces}}}, {"behavior", "Isolated"}, {"invert", false}});
   }
-  form["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", std::move(stages)}};
+  form["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", std::move(members)}};
   form["model"] = model_of(source, names, /*by_score=*/true);
   form["model"]["byte_fallback"] = source.byte_fallback;
   form["model"]["fuse_unk"] = true;

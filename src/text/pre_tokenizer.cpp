@@ -86,23 +86,23 @@ class DelimiterCutter {
 }  // namespace
 
 /// Splits one piece into several.
-class PreTokenizer::Stage {
+class PreTokenizer::Cutter {
  public:
-  virtual ~Stage() = default;
+  virtual ~Cutter() = default;
   virtual std::unique_ptr<Pattern::Scratch> make_scratch() const { return nullptr; }
   virtual void cut(std::string_view piece, bool at_start, Pattern::Scratch* pattern, std::deque<std::string>& changed,
                    Pieces& out) const = 0;
-  /// The stage's rule, if it is a known one that keeps every byte.
+  /// Its rule, if it is a known one that keeps every byte.
   virtual std::optional<PieceSplitter::Rule> rule() const { return std::nullopt; }
-  /// Whether the stage changes nothing.
+  /// Whether it changes nothing.
   virtual bool idle() const { return false; }
 };
 
 namespace {
 
-class SplitStage : public PreTokenizer::Stage {
+class SplitCutter : public PreTokenizer::Cutter {
  public:
-  explicit SplitStage(const JsonNode& node) : invert_(node.flag("invert", false)) {
+  explicit SplitCutter(const JsonNode& node) : invert_(node.flag("invert", false)) {
     const JsonNode pattern = node.at("pattern");
     const std::string behavior = node.text("behavior");
     const std::optional<Delimiters> delimiters = delimiters_named(behavior);
@@ -152,9 +152,9 @@ class SplitStage : public PreTokenizer::Stage {
 };
 
 /// Splits off numbers: all adjacent digits together or each digit alone.
-class DigitsStage : public PreTokenizer::Stage {
+class DigitsCutter : public PreTokenizer::Cutter {
  public:
-  explicit DigitsStage(const JsonNode& node)
+  explicit DigitsCutter(const JsonNode& node)
       : pattern_(node.flag("individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)", Pattern::Anchor::anywhere) {}
 
   std::unique_ptr<Pattern::Scratch> make_scratch() const override {
@@ -175,9 +175,9 @@ class DigitsStage : public PreTokenizer::Stage {
   Pattern pattern_;
 };
 
-class ByteLevelStage : public PreTokenizer::Stage {
+class ByteLevelCutter : public PreTokenizer::Cutter {
  public:
-  ByteLevelStage(bool add_prefix_space, bool use_regex) : add_prefix_space_(add_prefix_space) {
+  ByteLevelCutter(bool add_prefix_space, bool use_regex) : add_prefix_space_(add_prefix_space) {
     if (use_regex) splitter_ = std::make_unique<PieceSplitter>(PieceSplitter::Rule::gpt2);
   }
 
@@ -210,9 +210,9 @@ class ByteLevelStage : public PreTokenizer::Stage {
 };
 
 /// Replaces spaces by a visible character, prepends one, and splits before each.
-class MetaspaceStage : public PreTokenizer::Stage {
+class MetaspaceCutter : public PreTokenizer::Cutter {
  public:
-  explicit MetaspaceStage(const JsonNode& node)
+  explicit MetaspaceCutter(const JsonNode& node)
       : replacement_(node.text("replacement")), split_(node.flag("split", true)) {
     if (replacement_.empty()) node.fail("has an empty replacement. Give the character that stands for a space.");
     if (std::optional<JsonNode> scheme = node.find("prepend_scheme")) {
@@ -267,7 +267,7 @@ PreTokenizer::PreTokenizer(const std::optional<JsonNode>& node) {
 
 PreTokenizer PreTokenizer::gpt2() {
   PreTokenizer made;
-  made.stages_.push_back(std::make_unique<ByteLevelStage>(false, true));
+  made.cutters_.push_back(std::make_unique<ByteLevelCutter>(false, true));
   made.byte_level_ = true;
   made.choose_splitter();
   return made;
@@ -280,42 +280,42 @@ void PreTokenizer::add(const JsonNode& node) {
     const JsonNode all = node.at("pretokenizers");
     for (size_t i = 0; i < all.size(); ++i) add(all.at(i));
   } else if (type == "Split") {
-    stages_.push_back(std::make_unique<SplitStage>(node));
+    cutters_.push_back(std::make_unique<SplitCutter>(node));
   } else if (type == "Digits") {
-    stages_.push_back(std::make_unique<DigitsStage>(node));
+    cutters_.push_back(std::make_unique<DigitsCutter>(node));
   } else if (type == "ByteLevel") {
     const bool prefix = node.flag("add_prefix_space", true);
-    stages_.push_back(std::make_unique<ByteLevelStage>(prefix, node.flag("use_regex", true)));
+    cutters_.push_back(std::make_unique<ByteLevelCutter>(prefix, node.flag("use_regex", true)));
     byte_level_ = true;
   } else if (type == "Metaspace") {
-    stages_.push_back(std::make_unique<MetaspaceStage>(node));
+    cutters_.push_back(std::make_unique<MetaspaceCutter>(node));
   } else {
     node.fail(fmt::format("is of type {}, which {}.", type, kTokenizeOffline));
   }
 }
 
 void PreTokenizer::choose_splitter() {
-  std::erase_if(stages_, [](const auto& stage) { return stage->idle(); });
-  if (stages_.size() != 1) return;
-  if (auto rule = stages_[0]->rule()) splitter_ = std::make_unique<PieceSplitter>(*rule);
+  std::erase_if(cutters_, [](const auto& cutter) { return cutter->idle(); });
+  if (cutters_.size() != 1) return;
+  if (auto rule = cutters_[0]->rule()) splitter_ = std::make_unique<PieceSplitter>(*rule);
 }
 
 void PreTokenizer::split(std::string_view text, bool at_start, Scratch& scratch) const {
-  if (scratch.patterns.size() != stages_.size()) {
+  if (scratch.patterns.size() != cutters_.size()) {
     scratch.patterns.clear();
-    for (const auto& stage : stages_) scratch.patterns.push_back(stage->make_scratch());
+    for (const auto& cutter : cutters_) scratch.patterns.push_back(cutter->make_scratch());
   }
   for (const auto& pattern : scratch.patterns) {
     if (pattern) pattern->start_text();
   }
   scratch.changed.clear();
   scratch.pieces.assign(1, text);
-  for (size_t i = 0; i < stages_.size(); ++i) {
+  for (size_t i = 0; i < cutters_.size(); ++i) {
     std::swap(scratch.pieces, scratch.before);
     scratch.pieces.clear();
     bool first = at_start;
     for (std::string_view piece : scratch.before) {
-      stages_[i]->cut(piece, first, scratch.patterns[i].get(), scratch.changed, scratch.pieces);
+      cutters_[i]->cut(piece, first, scratch.patterns[i].get(), scratch.changed, scratch.pieces);
       first = false;
     }
   }

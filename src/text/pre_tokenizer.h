@@ -1,5 +1,5 @@
-// The pre-tokenizer of a tokenizer.json: stages that split text into pieces, each splitting the previous stage's
-// pieces. Immutable; each thread has its own Scratch. Knows pieces, not tokens.
+// The pre-tokenizer of a tokenizer.json: cutters that split text into pieces, each splitting the pieces of the one
+// before. Immutable; each thread has its own Scratch. Knows pieces, not tokens.
 #pragma once
 
 #include <cstddef>
@@ -26,31 +26,31 @@ class PreTokenizer {
   ~PreTokenizer();
   PreTokenizer(PreTokenizer&&) noexcept;
 
-  /// Whether the model sees bytes (a ByteLevel stage) rather than characters. Pieces are the text's own bytes in both
+  /// Whether the model sees bytes (a ByteLevel cutter) rather than characters. Pieces are the text's own bytes in both
   /// cases: the vocabulary is translated once instead of every text.
   bool byte_level() const { return byte_level_; }
 
-  /// A splitter equivalent to all stages together, if there is one: the fast path.
+  /// A splitter equivalent to all cutters together, if there is one: the fast path.
   const PieceSplitter* splitter() const { return splitter_.get(); }
 
   struct Scratch {
     std::vector<std::string_view> pieces;  // result of `split`; valid until the next call
     std::vector<std::string_view> before;
-    std::deque<std::string> changed;  // texts rewritten by a stage
+    std::deque<std::string> changed;  // texts rewritten by a cutter
     std::vector<std::unique_ptr<Pattern::Scratch>> patterns;
   };
 
   /// Splits `text` into scratch.pieces. `at_start`: `text` is the start of the document.
   void split(std::string_view text, bool at_start, Scratch& scratch) const;
 
-  class Stage;  // one stage: private to the implementation
+  class Cutter;  // private to the implementation
 
  private:
   PreTokenizer();
   void add(const JsonNode& node);
   void choose_splitter();
 
-  std::vector<std::unique_ptr<Stage>> stages_;
+  std::vector<std::unique_ptr<Cutter>> cutters_;
   std::unique_ptr<PieceSplitter> splitter_;
   bool byte_level_ = false;
 };
@@ -67,7 +67,7 @@ inline constexpr std::string_view kTokenizeOffline =
 /// only non-whitespace (by Python's str.isspace) exceeds 25,000 characters. Characters are code points.
 class SegmentCutter {
  public:
-  // Those of Meta's tokenizer.py: ids of long texts depend on them.
+  // The limits in Meta's tokenizer.py; ids of long texts depend on them.
   static constexpr int64_t kBlockCharacters = 400'000;
   static constexpr int64_t kRunCharacters = 25'000;
 

@@ -55,7 +55,7 @@ class Decoder {
     std::string_view rest = piece.text;
     if (at_front_ && (model_.add_dummy_prefix || model_.remove_extra_whitespaces) && rest.starts_with(kWordMark)) {
       rest.remove_prefix(kWordMark.size());
-      // As in the package: with remove_extra_whitespaces decoding removes all leading spaces, else one.
+      // Google's package removes all leading spaces if remove_extra_whitespaces is set, and one otherwise.
       took_space_ = !model_.remove_extra_whitespaces;
     }
     while (!rest.empty()) {

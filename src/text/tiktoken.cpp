@@ -244,7 +244,7 @@ struct KnownVocabulary {
 // tiktoken_fingerprint of the tokenizer.model in Meta's releases of Llama 3.
 constexpr uint64_t kLlama3Fingerprint = 0xF88F56AA98D26A53;
 
-// By their number of tokens, which no two share.
+// Vocabularies are recognised by their number of tokens, which no two share.
 constexpr KnownVocabulary kOtherVocabularies[] = {
     {50'256, "r50k_base, GPT-3's"},
     {50'257, "GPT-2's"},

@@ -221,7 +221,7 @@ class SettingsReader {
   void notice(const fs::path& other, std::string_view what) {
     settings_.notices.push_back(
         fmt::format("{}: {} is not used, since tokenizer_config.json beside it has "
-                    "added_tokens_decoder; transformers reads it so, too",
+                    "added_tokens_decoder; transformers does the same",
                     other.string(), what));
   }
 

@@ -56,7 +56,7 @@ UnigramEncoder::UnigramEncoder(const SentencePieceModel& model) : unknown_id_(mo
   }
 }
 
-/// As small as a load of one half allows: searches should hit the inner caches.
+/// Makes the table as small as a load of one half allows, so that searches hit the inner caches.
 void UnigramEncoder::make_trie(const SentencePieceModel& model) {
   std::vector<std::string_view> sorted;
   for (const SentencePiece& piece : model.pieces) sorted.push_back(piece.text);
@@ -113,7 +113,7 @@ void UnigramEncoder::search(std::string_view stretch, float sum, Pass& pass) con
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   pass.nodes_.assign(stretch.size() + 1, {0, -1, -1, kNone});
   pass.nodes_[0].best = sum;
-  // Only a strictly better candidate replaces an earlier one, as in the package: ties decide ids.
+  // As in Google's package, only a strictly better candidate replaces an earlier one: ids depend on how ties end.
   size_t frontier = 0;
   auto offer = [&](size_t begin, size_t end, int32_t id, float candidate) {
     Pass::Node& node = pass.nodes_[end];

@@ -113,6 +113,7 @@ class Launcher {
   void pass_on_rest();
   void give_up_output();
   void keep(const RankProcess& rank, std::string_view line);
+  std::string words_of(const RankProcess& rank) const;
   std::string story_of(const RankProcess& rank) const;
   LaunchEnd close() const;
 
@@ -291,6 +292,14 @@ void Launcher::keep(const RankProcess& rank, std::string_view line) {
             << std::flush;
 }
 
+/// The rank's message, or, since a failed rank may leave its message to rank 0, which prints it once, the last one of
+/// any rank.
+std::string Launcher::words_of(const RankProcess& rank) const {
+  std::string_view words = rank.last_error_line.empty() ? last_error_line_ : rank.last_error_line;
+  if (words.starts_with(kOwnName)) words.remove_prefix(kOwnName.size());
+  return std::string(words);
+}
+
 /// "ended with exit code 71: …", "was killed by signal 9 (Killed)", with the known details.
 std::string Launcher::story_of(const RankProcess& rank) const {
   const ProcessEnd end = *rank.end();
@@ -298,12 +307,10 @@ std::string Launcher::story_of(const RankProcess& rank) const {
     return fmt::format("was killed by signal {} ({}); unless someone sent it, the system was out of memory (see dmesg)",
                        end.signal, ::strsignal(end.signal));
   }
-  // A failed rank may leave its message to rank 0, which prints it once: then the last line of any rank is the cause.
-  std::string_view words = rank.last_error_line.empty() ? last_error_line_ : rank.last_error_line;
-  if (words.starts_with(kOwnName)) words.remove_prefix(kOwnName.size());
   const std::string how = end.signal != 0
                               ? fmt::format("was killed by signal {} ({})", end.signal, ::strsignal(end.signal))
                               : fmt::format("ended with exit code {}", end.exit_code);
+  const std::string words = words_of(rank);
   return fmt::format("{}{}{}", how, words.empty() ? "" : ": ", words);
 }
 
@@ -318,6 +325,9 @@ LaunchEnd Launcher::close() const {
   end.rank = failed_->rank();
   end.sentence = end.exit_code == kRequeue ? "saved; " + request_.how_to_resume
                                            : fmt::format("rank {} {}", failed_->rank(), story_of(*failed_));
+  // It names the unit, all ranks and documents: several lines, which stand right above.
+  const bool is_long = end.exit_code == static_cast<int>(ExitCode::non_finite);
+  if (is_long && !words_of(*failed_).empty()) end.printed = ": " + words_of(*failed_);
   return end;
 }
 
@@ -328,9 +338,16 @@ LaunchEnd launch_attempt(const LaunchRequest& request) {
   return Launcher(request).run();
 }
 
+std::string without_printed(std::string words, const LaunchEnd& end) {
+  const size_t begin = end.printed.empty() ? words.npos : words.find(end.printed);
+  if (begin != words.npos) words.replace(begin, end.printed.size(), " (its message is above)");
+  return words;
+}
+
 int launch_ranks(const LaunchRequest& request) {
   const LaunchEnd end = launch_attempt(request);
-  if (!end.sentence.empty()) std::cerr << fmt::format("titan_train launch: {}\n", end.sentence) << std::flush;
+  const std::string words = without_printed(end.sentence, end);
+  if (!words.empty()) std::cerr << fmt::format("titan_train launch: {}\n", words) << std::flush;
   return end.exit_code;
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
 
 #include "titan/base/error.h"
@@ -29,6 +30,7 @@ constexpr double kPromisedShare = 0.5;
 /// Smallest tensors: what they take is latency. The next ones are larger by kGrowth, up to the largest.
 constexpr int64_t kSmallestBytes = int64_t{64} << 10;
 constexpr int64_t kGrowth = 32;
+constexpr const char* kMessage = "send to the next";
 
 using Clock = std::chrono::steady_clock;
 
@@ -146,7 +148,7 @@ class Measurement {
       add("reduce-scatter", sent, [&] { return communicator.reduce_scatter({out_part}, {in}); });
       add("all-reduce", 2 * sent, [&] { return communicator.all_reduce({out}); });
       const double message = static_cast<double>(whole) * sizeof(float);
-      add("send to the next", message, [&] { return communicator.permute({out}, {in}, next, before); });
+      add(kMessage, message, [&] { return communicator.permute({out}, {in}, next, before); });
       if (bytes >= largest) return;
     }
   }
@@ -213,7 +215,9 @@ std::optional<NetcheckResult> measure_network(const World& world, const DeviceMe
       const std::string name = one["communicator"], collective = one["collective"];
       const std::vector<int64_t> ranks = mesh.members(rank, axes_of(name));
       const int64_t bytes = one["bytes"];
-      const MeasuredCollective mine{name, ranks, collective, bytes, one["seconds"], one["rate"]};
+      std::set<int64_t> on_hosts;
+      for (const int64_t member : ranks) on_hosts.insert(first_on_host[static_cast<size_t>(member)]);
+      const MeasuredCollective mine{name, ranks, collective, bytes, one["seconds"], one["rate"], std::ssize(on_hosts)};
       MeasuredCollective& slowest =
           collectives.try_emplace({name, ranks.front(), bytes, collective}, mine).first->second;
       if (mine.rate < slowest.rate) slowest = mine;
@@ -222,6 +226,34 @@ std::optional<NetcheckResult> measure_network(const World& world, const DeviceMe
   for (const auto& [key, pair] : pairs) result.pairs.push_back(pair);
   for (const auto& [key, collective] : collectives) result.collectives.push_back(collective);
   return result;
+}
+
+std::optional<double> promised_rate(const NetcheckResult& result, const MeasuredCollective& one,
+                                    const NetcheckOptions& options) {
+  if (one.ranks.size() < 2) return std::nullopt;
+  for (const MeasuredCollective& other : result.collectives) {
+    const bool alike = other.communicator == one.communicator && other.collective == one.collective;
+    if (alike && other.bytes > one.bytes) return std::nullopt;
+  }
+  if (one.hosts == 1) return options.host_rate;
+  if (!options.network_rate || one.collective == kMessage) return options.network_rate;
+  const double cards = static_cast<double>(one.ranks.size()) / static_cast<double>(one.hosts);
+  const double across = *options.network_rate * cards;
+  return options.host_rate ? std::min(across, *options.host_rate) : across;
+}
+
+std::string collectives_verdict(const NetcheckResult& result, const NetcheckOptions& options) {
+  int64_t count = 0;
+  double least = 0;
+  for (const MeasuredCollective& one : result.collectives) {
+    const std::optional<double> promised = promised_rate(result, one, options);
+    if (!promised) continue;
+    const double share = one.rate / *promised;
+    least = count++ == 0 ? share : std::min(least, share);
+  }
+  if (count == 0) return {};
+  return fmt::format("the slowest of {} collective{} has {:.0f} % of what the hardware promises", count,
+                     count == 1 ? "" : "s", 100 * least);
 }
 
 std::vector<std::string> netcheck_problems(const NetcheckResult& result, const NetcheckOptions& options) {
@@ -259,7 +291,7 @@ std::vector<std::string> netcheck_problems(const NetcheckResult& result, const N
     }
     judge(fmt::format("{} of {} over {}, {}", one.collective, one.communicator, ranks_words(one.ranks),
                       human_bytes(static_cast<double>(one.bytes))),
-          one.rate, rates, "its equals", std::nullopt);
+          one.rate, rates, "its equals", promised_rate(result, one, options));
   }
   return problems;
 }
@@ -274,9 +306,10 @@ bool netcheck_compares(const NetcheckResult& result, const NetcheckOptions& opti
   return false;
 }
 
-std::vector<std::string> netcheck_table(const NetcheckResult& result) {
-  std::vector<std::string> lines{fmt::format("  {:<10} {:>6}  {:<17} {:>10} {:>12} {:>12}", "axis", "ranks",
-                                             "collective", "bytes", "time", "GB/s")};
+std::vector<std::string> netcheck_table(const NetcheckResult& result, const NetcheckOptions& options) {
+  const bool has_promise = options.host_rate || options.network_rate;
+  std::vector<std::string> lines{fmt::format("  {:<10} {:>6}  {:<17} {:>10} {:>12} {:>12}{}", "axis", "ranks",
+                                             "collective", "bytes", "time", "GB/s", has_promise ? "  promised" : "")};
   // Of several communicators of a name, the slowest.
   std::map<std::tuple<std::string, std::string, int64_t>, const MeasuredCollective*> slowest;
   for (const MeasuredCollective& one : result.collectives) {
@@ -284,9 +317,11 @@ std::vector<std::string> netcheck_table(const NetcheckResult& result) {
     if (!shown || one.rate < shown->rate) shown = &one;
   }
   for (const auto& [key, one] : slowest) {
-    lines.push_back(fmt::format("  {:<10} {:>6}  {:<17} {:>10} {:>9.3f} ms {:>12.3g}", one->communicator,
+    const std::optional<double> promised = promised_rate(result, *one, options);
+    lines.push_back(fmt::format("  {:<10} {:>6}  {:<17} {:>10} {:>9.3f} ms {:>12.3g}{}", one->communicator,
                                 one->ranks.size(), one->collective, human_bytes(static_cast<double>(one->bytes)),
-                                1e3 * one->seconds, one->rate / 1e9));
+                                1e3 * one->seconds, one->rate / 1e9,
+                                promised ? fmt::format("  {:>8.3g}", *promised / 1e9) : ""));
   }
   for (const bool same_host : {true, false}) {
     const MeasuredPair* slow = nullptr;
@@ -304,10 +339,12 @@ std::vector<std::string> netcheck_table(const NetcheckResult& result) {
   return lines;
 }
 
-nlohmann::ordered_json netcheck_json(const NetcheckResult& result, const std::vector<std::string>& problems,
-                                     bool compared) {
-  nlohmann::ordered_json json{
-      {"passed", problems.empty()}, {"compared", compared}, {"problems", problems}, {"hosts", result.hosts}};
+nlohmann::ordered_json netcheck_json(const NetcheckResult& result, const NetcheckOptions& options,
+                                     const std::vector<std::string>& problems) {
+  nlohmann::ordered_json json{{"passed", problems.empty()},
+                              {"compared", netcheck_compares(result, options)},
+                              {"problems", problems},
+                              {"hosts", result.hosts}};
   json["pairs"] = nlohmann::ordered_json::array();
   for (const MeasuredPair& pair : result.pairs) {
     json["pairs"].push_back(
@@ -321,6 +358,8 @@ nlohmann::ordered_json netcheck_json(const NetcheckResult& result, const std::ve
                                    {"bytes", one.bytes},
                                    {"seconds", one.seconds},
                                    {"gb_per_second", one.rate / 1e9}});
+    const std::optional<double> promised = promised_rate(result, one, options);
+    if (promised) json["collectives"].back()["promised_gb_per_second"] = *promised / 1e9;
   }
   return json;
 }

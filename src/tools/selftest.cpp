@@ -13,6 +13,7 @@
 #include "titan/base/text.h"
 #include "titan/checkpoint/safetensors.h"
 #include "titan/corpus/token_file.h"
+#include "titan/job/job.h"
 
 namespace titan {
 namespace {
@@ -27,24 +28,27 @@ constexpr uint64_t kCorpusKey = 1;
 constexpr SelftestLimits kBfloat16{.loss = 1e-2, .gradients = 4e-2};
 constexpr SelftestLimits kFloat8{.loss = 1e-2, .gradients = 0.4};
 
-std::string option(const char* name, auto value) { return fmt::format("--{}={}", name, value); }
+std::string option(std::string_view name, auto value) { return fmt::format("--{}={}", name, value); }
 
-/// Degrees of a layout over all ranks; what they leave is FSDP.
-struct Degrees {
-  int64_t replicas = 1, tensor = 1, pipeline = 1, context = 1;
+/// Degrees above 1 of a layout over all ranks; what they leave is FSDP.
+using Degrees = std::map<MeshAxis, int64_t>;
 
-  int64_t product() const { return replicas * tensor * pipeline * context; }
-};
+int64_t product_of(const Degrees& degrees) {
+  int64_t product = 1;
+  for (const auto& [axis, degree] : degrees) product *= degree;
+  return product;
+}
 
-SelftestRow layout(const std::string& name, int64_t ranks, const Degrees& degrees) {
-  const int64_t shards = ranks / degrees.product(), data = degrees.replicas * shards;
+SelftestRow layout(const std::string& name, int64_t ranks, Degrees degrees) {
+  degrees[MeshAxis::dp_shard] = ranks / product_of(degrees);
   SelftestRow row{name, {}, {}};
-  row.words = {option("parallelism.data_parallel_replicate_degree", degrees.replicas),
-               option("parallelism.data_parallel_shard_degree", shards),
-               option("parallelism.tensor_parallel_degree", degrees.tensor),
-               option("parallelism.pipeline_parallel_degree", degrees.pipeline),
-               option("parallelism.context_parallel_degree", degrees.context),
-               option("training.local_batch_size", 2 * ranks / data)};
+  int64_t data = 1;
+  for (const MeshAxis axis : kMeshAxes) {
+    const int64_t degree = degrees.contains(axis) ? degrees.at(axis) : 1;
+    row.words.push_back(option(degree_option(axis).key, degree));
+    if (divided_along(axis) == DividedWork::samples) data *= degree;
+  }
+  row.words.push_back(option("training.local_batch_size", 2 * ranks / data));
   return row;
 }
 
@@ -96,25 +100,26 @@ class Dump {
 
 std::vector<SelftestRow> selftest_rows(int64_t ranks, bool has_float8) {
   TITAN_CHECK(ranks >= 1, ranks);
+  using enum MeshAxis;
   std::vector<SelftestRow> rows;
   const auto add = [&](const std::string& name, const Degrees& degrees) {
-    if (ranks % degrees.product() == 0 && ranks >= degrees.product()) rows.push_back(layout(name, ranks, degrees));
+    if (ranks % product_of(degrees) == 0) rows.push_back(layout(name, ranks, degrees));
   };
   if (ranks == 1) {
     add("one rank", {});
   } else {
     add(fmt::format("FSDP over {} ranks", ranks), {});
-    add(fmt::format("DDP over {} ranks", ranks), {.replicas = ranks});
-    if (ranks > 2) add("HSDP, two replicas", {.replicas = 2});
+    add(fmt::format("DDP over {} ranks", ranks), {{dp_replicate, ranks}});
+    if (ranks > 2) add("HSDP, two replicas", {{dp_replicate, 2}});
     const std::string rest = ranks > 2 ? " with FSDP" : "";
-    add("tensor parallel 2" + rest, {.tensor = 2});
-    add("pipeline of 2 stages" + rest, {.pipeline = 2});
-    add("context parallel 2" + rest, {.context = 2});
-    add("tensor parallel 2, pipeline of 2 stages", {.tensor = 2, .pipeline = 2});
-    add("tensor parallel 2, context parallel 2", {.tensor = 2, .context = 2});
-    add("context parallel 2, pipeline of 2 stages", {.pipeline = 2, .context = 2});
-    add("tensor parallel 2, pipeline of 2 stages, context parallel 2", {.tensor = 2, .pipeline = 2, .context = 2});
-    if (ranks % 4 == 0) add("tensor parallel 4", {.tensor = 4});
+    add("tensor parallel 2" + rest, {{tp, 2}});
+    add("pipeline of 2 stages" + rest, {{pp, 2}});
+    add("context parallel 2" + rest, {{cp, 2}});
+    add("tensor parallel 2, pipeline of 2 stages", {{tp, 2}, {pp, 2}});
+    add("tensor parallel 2, context parallel 2", {{tp, 2}, {cp, 2}});
+    add("context parallel 2, pipeline of 2 stages", {{pp, 2}, {cp, 2}});
+    add("tensor parallel 2, pipeline of 2 stages, context parallel 2", {{tp, 2}, {pp, 2}, {cp, 2}});
+    if (ranks % 4 == 0) add("tensor parallel 4", {{tp, 4}});
   }
   const SelftestRow first = rows.front();
   rows.push_back(with(first, first.name + ", all blocks recomputed", {"--activation_checkpoint.mode=full"}, {}));

@@ -157,7 +157,8 @@ int launch_with_restarts(LaunchRequest request, const Supervision& supervision) 
     AttemptEnd end{.begin = wall_time(), .ranks = {}};
     end.ranks = launch_or_failure(request);
     const RestartDecision decision = judge_attempt(supervision, end, attempts);
-    const std::string& sentence = decision.sentence.empty() ? end.ranks.sentence : decision.sentence;
+    const std::string sentence =
+        without_printed(decision.sentence.empty() ? end.ranks.sentence : decision.sentence, end.ranks);
     if (!sentence.empty()) std::cerr << fmt::format("titan_train launch: {}\n", sentence) << std::flush;
     if (!decision.restarts) return decision.exit_code;
   }

@@ -48,7 +48,7 @@ class RunLoader {
   RunPosition restore(OpenCheckpoint& checkpoint, WeightUse use);
   /// The weights alone, whatever else the checkpoint holds.
   void restore_weights(OpenCheckpoint& checkpoint);
-  /// From a checkpoint with only the model.
+  /// Restores from a checkpoint that holds only the model.
   RunPosition restore_model(OpenCheckpoint& checkpoint, WeightUse use);
   RunPosition position_of(const OpenCheckpoint& checkpoint, const SavedProgress& progress, WeightUse use);
   /// Loads a finished run that saved only its model in `folder`; `read` loads it.

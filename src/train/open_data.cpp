@@ -2,25 +2,49 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "titan/job/data_order.h"
 #include "titan/stream/chunk_stream.h"
+#include "titan/stream/megatron_order.h"
 
 namespace titan {
+
+namespace {
+
+/// Whether two paths lead to one file of Megatron-LM, which may be named without its extension.
+bool is_same_file(const std::string& one, const std::string& other) {
+  const auto file_of = [](const std::string& path) { return find_megatron_file(path).value_or(path); };
+  std::error_code unknown;
+  return std::filesystem::equivalent(file_of(one), file_of(other), unknown);
+}
+
+}  // namespace
 
 std::shared_ptr<const ChatTemplate> open_chat_template(const JobConfig& config,
                                                        const std::shared_ptr<const Tokenizer>& tokenizer) {
   return std::make_shared<ChatTemplate>(make_chat_template(config), tokenizer);
 }
 
-std::unique_ptr<DocumentSource> open_training_documents(const JobConfig& config, const MeshPlace& place) {
-  return open_dataset(make_training_part(config, place));
+std::unique_ptr<DocumentSource> open_training_documents(const JobConfig& config, const MeshPlace& place,
+                                                        const Tokenizer& tokenizer) {
+  DatasetOptions dataset = make_training_part(config, place);
+  dataset.tokenizer = &tokenizer;
+  return open_dataset(dataset);
 }
 
 std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const MeshPlace& place,
                                                   const std::shared_ptr<const Tokenizer>& tokenizer,
                                                   const BatchOptions& options, std::string& description) {
+  if (reads_in_megatron_order(config)) {
+    auto samples = std::make_unique<MegatronStream>(open_training_documents(config, place, *tokenizer), tokenizer,
+                                                    make_training_order(config, place), config.training.dataset);
+    description = samples->description();
+    return samples;
+  }
   const bool mixed = config.training.dataset == "mixture";
   ChunkOptions chunks = chunk_options(make_batch_plan(config, place), options);
   if (mixed) chunks.chunks_needed = 1;  // a source's share of one batch may be less than a chunk
@@ -28,6 +52,7 @@ std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const
   for (DatasetOptions& dataset : make_training_sources(config, place)) {
     if (mixed) chunks.dataset = fmt::format("mixture ({})", dataset.path);
     if (dataset.dataset == "chat") dataset.chat = open_chat_template(config, tokenizer);
+    dataset.tokenizer = tokenizer.get();
     chunks.packing = make_packing(config, dataset.dataset);
     std::unique_ptr<DocumentSource> source = open_dataset(dataset);
     description += (description.empty() ? "" : ", ") + source->description();
@@ -37,6 +62,22 @@ std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const
   std::vector<double> weights;
   for (const MixtureSource& source : config.data.mixture) weights.push_back(source.weight);
   return std::make_unique<ChunkMixture>(std::move(streams), integer_weights(weights));
+}
+
+std::unique_ptr<ChunkSource> open_validation_chunks(const JobConfig& config, const MeshPlace& place,
+                                                    const std::shared_ptr<const Tokenizer>& tokenizer,
+                                                    const BatchOptions& options) {
+  DatasetOptions dataset = make_validation_dataset(config);
+  if (dataset.dataset == "chat") dataset.chat = open_chat_template(config, tokenizer);
+  dataset.tokenizer = tokenizer.get();
+  std::unique_ptr<DocumentSource> source = open_dataset(dataset);
+  if (reads_in_megatron_order(config) && source->sequence_index()) {
+    const bool is_training_file = is_same_file(config.training.dataset_path.value_or(""), dataset.path);
+    return std::make_unique<MegatronStream>(std::move(source), tokenizer,
+                                            make_validation_order(config, place, is_training_file), dataset.dataset);
+  }
+  return std::make_unique<ChunkStream>(std::move(source), tokenizer,
+                                       chunk_options(make_validation_plan(config, place), options));
 }
 
 }  // namespace titan

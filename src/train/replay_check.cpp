@@ -23,7 +23,7 @@ class GradientHashes {
   explicit GradientHashes(const std::vector<std::vector<Parameter*>>& group_parameters)
       : group_parameters_(group_parameters) {}
 
-  /// Before each instruction, and once after the last one.
+  /// Is called before each instruction, and once after the last one.
   void observe(ActionKind kind, int group) {
     if (closed_ >= 0) hash_group(group_parameters_[static_cast<size_t>(closed_)]);
     closed_ = kind == ActionKind::close_gradient ? group : -1;
@@ -70,7 +70,9 @@ int64_t combined(const ReplayHashes& hashes) {
 }
 
 std::vector<std::vector<int64_t>> ranks_alike(const ModelDescription& model, const DeviceMesh& mesh) {
-  std::set<MeshAxis> axes{MeshAxis::pp, MeshAxis::cp, MeshAxis::tp};
+  const std::vector<MeshAxis> apart =
+      axes_that_divide({DividedWork::units, DividedWork::sequences, DividedWork::features});
+  std::set<MeshAxis> axes(apart.begin(), apart.end());
   for (const UnitDescription& unit : model.units) {
     for (const ParameterSpec& parameter : unit.parameters) {
       for (const AxisSplit& split : parameter.splits) axes.insert(split.axis);

@@ -22,7 +22,7 @@ struct Run;
 using ReplayHashes = std::vector<std::pair<std::string, int64_t>>;
 /// Names of what differs, in the order in which it is computed; both have the same names.
 std::vector<std::string> unequal_results(const ReplayHashes& first, const ReplayHashes& second);
-/// One hash of all of them, to be compared among ranks.
+/// One hash of all hashes, which ranks compare.
 int64_t combined(const ReplayHashes& hashes);
 /// Sets of ranks that compute the same results if they are given the same microbatch: those with the same stage, parts
 /// of the sequence and of matrices, and the same parts of weights that are split for good over data axes.
@@ -35,8 +35,8 @@ class ReplayCheck {
   explicit ReplayCheck(const Run& run);
 
   bool is_due(int64_t step) const;
-  /// Between two steps, with the first microbatch of the next one. Collective. Throws Error(silent_corruption) on all
-  /// ranks.
+  /// Computes the first microbatch of the next step twice. Call it between two steps; collective. Throws
+  /// Error(silent_corruption) on all ranks.
   void check(int64_t step, const BatchContext& microbatch) const;
 
  private:

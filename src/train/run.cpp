@@ -23,8 +23,8 @@ std::optional<StreamState> find_data_position(const Run& run, const SamplePositi
   std::string problem = foreign_position_obstacle(run.config, run.place, samples.ranks);
   if (problem.empty()) {
     run.log.info("Looking for the data position in the corpus: after {} documents", samples.samples);
-    FoundPosition found = find_position(*open_training_documents(run.config, run.place), *run.data.tokenizer,
-                                        samples.samples, samples.left_tokens);
+    FoundPosition found = find_position(*open_training_documents(run.config, run.place, *run.data.tokenizer),
+                                        *run.data.tokenizer, samples.samples, samples.left_tokens);
     problem = std::move(found.problem);
     state = found.state;
   }

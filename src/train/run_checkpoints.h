@@ -61,7 +61,7 @@ class RunCheckpoints {
   void leave_later_steps();
   void save_last(const RunPosition& now);
   void save_hugging_face(const RunPosition& now);
-  /// For checkpoint.export_dtype = "float16".
+  /// Warns if an export in float16 (checkpoint.export_dtype) turns weights into infinities.
   void warn_of_infinities(const CheckpointState& weights) const;
   void report(const SaveOutcome& outcome);
   /// Waits for the save in progress; the next one is the last.

@@ -24,7 +24,7 @@ class RunMemory {
   /// Runs `work`. If it runs out of memory, logs the memory table and throws Error(out_of_memory) with the settings
   /// that would fit. `position` describes the work, e.g. "building the model".
   void watch(const std::function<std::string()>& position, const std::function<void()>& work) const;
-  /// From here to end_validation(), tables and settings describe validation.
+  /// Between this call and end_validation(), tables and settings describe validation.
   void begin_validation();
   void end_validation() { phase_ = Phase::training; }
   /// The current computation, "validation, forward of layers.0, after step 20"; `step`: the last complete step.

@@ -297,7 +297,8 @@ bool RunReporter::is_one_too_many() const {
   return most > 0 && non_finite_in_a_row_ + 1 >= most;
 }
 
-// With a loss that stays NaN the run would spend its remaining steps on nothing.
+// Ends the run once too many steps in a row are not finite: a loss that is NaN stays NaN, and the steps that remain
+// would change nothing.
 void RunReporter::count_non_finite(const EnqueuedStep& read, const std::string& what) {
   const bool ends = is_one_too_many();
   ++non_finite_in_a_row_;

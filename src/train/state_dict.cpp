@@ -11,6 +11,7 @@
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/config/dump.h"
+#include "titan/job/data_order.h"
 #include "titan/job/job.h"
 #include "titan/stream/batch_stream.h"
 #include "titan/stream/chunk_stream.h"
@@ -23,7 +24,9 @@ namespace {
 constexpr const char* kConfig = "config";
 constexpr const char* kGlobalBatch = "global_batch";
 
-/// Whether a changed option changes the length, rate or schedule. `before`: the earlier config.
+/// Whether a changed option changes the length, rate or schedule. `before`: the earlier config. What a step does with a
+/// gradient otherwise (betas, momentum, decay, Newton–Schulz iterations, dtypes) may be changed on purpose, and is
+/// listed.
 bool changes_training(const std::string& key, const nlohmann::ordered_json& before, const JobConfig& config) {
   if (key == "training.steps" || key == "lr_scheduler.total_steps") {  // together they set the length
     const auto number = [&](const char* pointer) {
@@ -33,8 +36,11 @@ bool changes_training(const std::string& key, const nlohmann::ordered_json& befo
     const int64_t now = config.lr_scheduler.total_steps.value_or(config.training.steps);
     return config.lr_scheduler.decay_ratio != 0 && (total.is_null() ? number("/training/steps") : total) != now;
   }
+  // The size of a matrix's update for a rate depends on adjust_lr_fn.
+  const bool is_rate_of_muon = key == "optimizer.muon.lr" || key == "optimizer.muon.adjust_lr_fn";
+  if (is_rate_of_muon) return config.optimizer.name == OptimizerKind::muon;
   return key.starts_with("lr_scheduler.") || key == "job.generation" || key == "training.seq_len" ||
-         key == "optimizer.lr" || key == "optimizer.name" || key == "optimizer.muon.lr";
+         key == "optimizer.lr" || key == "optimizer.name";
 }
 
 /// The config as recorded in a checkpoint: with an absolute tokenizer path, valid from any working directory.
@@ -267,6 +273,11 @@ std::vector<int64_t> mixture_weights(const JobConfig& config) {
 nlohmann::json stream_options(const JobConfig& config) {
   nlohmann::json options{{"data.packing", config.data.packing}};
   if (config.training.dataset == "mixture") options["data.mixture weights"] = mixture_weights(config);
+  options["data.order"] = config.data.order;
+  if (reads_in_megatron_order(config)) {
+    options["data.megatron_split"] = config.data.megatron_split;
+    options["data.megatron_seed"] = config.data.megatron_seed;
+  }
   options["data.shuffle"] = config.data.shuffle;
   if (config.data.shuffle) options["data.shuffle_seed"] = config.data.shuffle_seed;
   return options;
@@ -296,7 +307,7 @@ void check_stream_options(const nlohmann::json& position, const JobConfig& confi
 
 namespace {
 
-/// Empty for a family that no other program supports.
+/// The model's facts for other programs' files; empty for a family that no other program supports.
 std::vector<ModelFact> facts_of(const ModelRequest& model) {
   const StateDictAdapter* adapter = find_state_dict_adapter(model.model.name);
   return adapter ? adapter->facts(model) : std::vector<ModelFact>();

@@ -37,7 +37,7 @@ class StragglerWatch {
   /// `run` must outlive it.
   explicit StragglerWatch(Run& run);
 
-  /// After each step. Collective.
+  /// Call it after each step; collective.
   void after_step(int64_t step);
 
  private:

@@ -31,10 +31,8 @@ std::unique_ptr<BatchStream> Validator::open() const {
   options.chunks.infinite = config_.validation.steps >= 0;
   options.queue_depth = BatchOptions().queue_depth;
   options.chunks.packing = make_packing(config_, options.chunks.dataset);
-  DatasetOptions dataset = make_validation_dataset(config_);
-  if (dataset.dataset == "chat") dataset.chat = open_chat_template(config_, tokenizer_);
-  return std::make_unique<BatchStream>(open_dataset(dataset), tokenizer_, make_validation_plan(config_, place_),
-                                       options);
+  return std::make_unique<BatchStream>(open_validation_chunks(config_, place_, tokenizer_, options),
+                                       make_validation_plan(config_, place_), options);
 }
 
 bool Validator::due(int64_t step) const { return step == 1 || step % config_.validation.freq == 0; }

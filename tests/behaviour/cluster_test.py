@@ -119,6 +119,22 @@ class Netcheck(Cluster):
         self.assertEqual(len(problems), 1, problems)
         self.assertIn("ranks 1 and 3 on ", problems[0])
 
+    def hardware(self, links_gb_s: float) -> str:
+        rates = {"memory_gib": 80, "product_tflops": 1, "float8_tflops": 1, "attention_tflops": 1, "memory_gb_s": 1,
+                 "nvlink_gb_s": links_gb_s, "network_gb_s": links_gb_s, "host_link_gb_s": 1, "host_memory_gb_s": 1, "gpus_per_host": 8}
+        text = "[mine]\n" + "".join(f"{key} = {value}\n" for key, value in rates.items())
+        return f"--hardware={self.write('links.toml', text)}"
+
+    def test_collectives_are_compared_with_what_the_hardware_promises(self):
+        run = self.launched(2, "netcheck", "--largest-mib=1", self.EASY, self.hardware(1e-6))
+        self.expect(run, 0)
+        self.assertRegex(run.output.splitlines()[-1], r"; the slowest of 4 collectives has \d+ % of what the hardware promises$")
+        run = self.launched(2, "netcheck", "--json", "--largest-mib=1", self.EASY, self.hardware(1e6))
+        self.expect(run, SLOW_NETWORK)
+        problems = json.loads(run.output)["problems"]
+        for what in ("all-gather of fsdp_gather", "reduce-scatter of fsdp_gather", "all-reduce of fsdp_gather", "ranks 0 and 1 on "):
+            self.assertEqual(sum(problem.startswith(what) for problem in problems), 1, problems)
+
     def test_what_cannot_be_measured_is_said(self):
         self.refuses(self.titan("netcheck"), "this is a single process")
         self.refuses(self.launched(2, "netcheck", "--hardware=h101"), "h100-sxm")

@@ -37,3 +37,12 @@ class ControlPlane(BehaviourTest):
         self.assertEqual(first["writes"], many["writes"])
         self.assertLess(many["live"], 2 * first["live"])
         self.assertGreater(zero["live"], 50 * many["live"])
+
+    def test_an_entry_of_the_index_needs_some_hundred_bytes_and_as_many_with_ten_times_the_entries(self):
+        (few,), (many,) = (self.lines("index", tensors, 1000) for tensors in (10, 100))
+        entries = many["entries"] - few["entries"]
+        self.assertEqual(entries, 90_000)
+        # As values of a pickle an entry needs 4 KiB. What is constant, such as the values of 1,000 entries, cancels out.
+        for key, most in (("file", 200), ("held", 250), ("to_write", 20), ("to_read", 400)):
+            self.assertLessEqual((many[key] - few[key]) / entries, most, key)
+        self.assertTrue(few["equal"] and many["equal"])

@@ -141,13 +141,23 @@ class Muon(RanksTest):
                     self.assertTrue(torch.equal(found[name], saved[name]), name)
 
     def test_a_resume_from_another_optimizers_state_says_which_moments_begin_from_zero(self):
+        said = ("14 parameters, such as layers.0.attention.wq.weight, had another optimizer when it was saved: their moments "
+                "begin from zero")  # fmt: skip
+        matrix, norm = "optimizer.state.layers.0.attention.wq.weight.", "optimizer.state.norm.weight."
         adam = self.train(*SAVES, steps=2)
         again = self.train(*MUON, *SAVES, steps=3, folder=adam.folder)
-        self.assertIn("it holds another optimizer's moments of 14 parameters, such as layers.0.attention.wq.weight: they "
-                      "begin from zero", again.output + again.errors)  # fmt: skip
+        self.assertEqual([line for line in again.messages("WARNING") if "moments" in line], [said])
+        self.assertEqual(again.training("step"), [1, 2, 3])
+        state = state_of(adam.folder / "checkpoint/step-3")
+        # The matrix has the momentum of one step alone, and no state of AdamW; the norm has made all steps.
+        self.assertEqual([key for key in state if key.startswith(matrix)], [matrix + "momentum_buffer"])
+        self.assertEqual(state[norm + "step"].item(), 3)
         muon = self.train(*MUON, *SAVES, steps=2)
         back = self.train(*SAVES, steps=3, folder=muon.folder)
-        self.assertIn("another optimizer's moments of 14 parameters", back.output + back.errors)
+        self.assertEqual([line for line in back.messages("WARNING") if "moments" in line], [said])
+        state = state_of(muon.folder / "checkpoint/step-3")
+        self.assertNotIn(matrix + "momentum_buffer", state)
+        self.assertEqual((state[matrix + "step"].item(), state[norm + "step"].item()), (1, 3))
 
     def test_spikes_skips_offload_and_bf16_states_compose(self):
         guard = ["--training.spike_guard=skip", "--training.spike_window=8", "--training.spike_threshold=0.3"]

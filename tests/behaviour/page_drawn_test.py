@@ -174,7 +174,7 @@ class Drawn(BehaviourTest):
         self.assertNotIn("[optimizer]", self.browser.run("document.querySelector('main').textContent"))
 
     def test_statistics_of_the_model_have_a_chart_each(self):
-        """No model of ours reports any, so they are added to what a run recorded."""
+        """No model in the repository reports any, so they are added to what a run recorded."""
         run = self.train(steps=12)
         path = run.folder / "metrics.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -185,6 +185,15 @@ class Drawn(BehaviourTest):
         self.look(self.folder / "statistics.html", charts=10)
         titles = self.browser.run("[...document.querySelectorAll('figcaption')].map(one => one.firstChild.data)")
         self.assertEqual(titles, [*TITLES, "balance", "load of <experts>[0]", "load of <experts>[1]"])
+
+    def test_with_muon_both_rates_and_the_updates_of_each_kind_of_matrix_have_a_chart(self):
+        run = self.train("--optimizer.name=Muon", "--optimizer.muon.lr=1e-2", steps=12)
+        kinds = [f"update_rms.{kind}" for kind in ("w1", "w2", "w3", "wk", "wo", "wq", "wv")]
+        self.look(run.folder / "report.html", charts=len(TITLES) + 1 + len(kinds))
+        titles = self.browser.run("[...document.querySelectorAll('figcaption')].map(one => one.firstChild.data)")
+        self.assertEqual(titles, [*TITLES, "muon_lr", *kinds])
+        newest = dict(zip(titles, self.texts("figcaption b"), strict=True))
+        self.assertNotEqual(newest["Learning rate"], newest["muon_lr"])
 
     def test_no_two_labels_of_an_axis_are_alike(self):
         self.browser.open(self.train(steps=1).folder / "report.html")

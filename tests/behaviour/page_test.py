@@ -95,6 +95,29 @@ class Report(BehaviourTest):
         self.assertEqual([one["name"] for one in page.runs], ["run-1", "run-2"])
         self.assertEqual([one["config"]["optimizer.lr"] for one in page.runs], ["0.001", "0.002"])
 
+    def test_a_run_with_muon_shows_both_rates_and_the_size_of_updates_by_kind_of_matrix(self):
+        words = ["--optimizer.name=Muon", "--optimizer.muon.dtype=float32", "--optimizer.lr=1e-3", "--optimizer.muon.lr=2e-2"]
+        run = self.train(*words, steps=4)
+        kinds = [f"statistics.update_rms.{kind}" for kind in ("w1", "w2", "w3", "wk", "wo", "wq", "wv")]
+
+        def check(shown: dict) -> None:
+            self.assertEqual(sorted(shown["statistics"]), ["statistics.muon_lr", *kinds])  # of each there is a chart
+            rates = [shown["series"][key] for key in ("lr", "statistics.muon_lr")]
+            self.assertEqual([one["x"] for one in rates], [[1, 2, 3, 4]] * 2)
+            for adamw, muon in zip(*(one["y"] for one in rates), strict=True):
+                self.assertAlmostEqual(muon, 20 * adamw, delta=1e-4 * muon)
+            for kind in kinds:  # the first step has none before it
+                self.assertEqual([value > 0 for value in shown["series"][kind]["y"]], [False, True, True, True], kind)
+
+        check(self.page(run.folder / "report.html").runs[0])
+        self.expect(self.titan("report", run.folder), OK)
+        check(self.page(run.folder / "report.html").runs[0])
+        adamw, out = self.train(steps=4), self.folder / "compared.html"
+        self.expect(self.titan("report", run.folder, adamw.folder, "--out", out), OK)
+        both = self.page(out).runs
+        check(both[0])
+        self.assertEqual((both[1]["statistics"], "lr" in both[1]["series"]), ([], True))
+
     def test_of_one_run_the_page_lies_in_its_folder(self):
         words = [*VALIDATION, "--validation.freq=4", "--validation.steps=1"]
         run = self.train(*words, "--validation.seq_len=64", "--metrics.no-report", steps=8)

@@ -23,6 +23,9 @@ class Soak(RanksTest):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("bit for bit", done.stdout)
         self.assertIn("peak memory of rank 0", done.stdout)
+        table = (folder / "table.md").read_text()
+        self.assertTrue(done.stdout.endswith(table), done.stdout)
+        self.assertIn(f"| faults | {FAULTS} in ", table)
         faults = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()]
         self.assertEqual([fault["number"] for fault in faults], list(range(1, FAULTS + 1)))
         kinds = Counter(fault["kind"] for fault in faults)

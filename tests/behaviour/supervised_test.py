@@ -118,7 +118,9 @@ class Stops(Supervised):
 
     def test_numbers_that_are_not_finite_come_again(self):
         run = self.supervise(2, self.folder / "run", *parallel(dp_shard=2), "--optimizer.lr=1e30", "--optimizer.weight_decay=0")
-        self.expect_stop(run, NON_FINITE, "since the same steps usually give the same numbers again; rank 0 ended with exit code 72", 0)
+        says = r"since the same steps usually give the same numbers again; rank \d ended with exit code 72 \(its message is above\)$"
+        self.expect_stop(run, NON_FINITE, says, 0)
+        self.assertEqual(run.text().count("are not finite; "), 1, run.text())
 
     def test_data_that_are_refused_come_again(self):
         corpus = self.write("corpus.jsonl", '{"text": "a few words"}\n{"text": 7}\n')
@@ -239,6 +241,16 @@ class JobScript(Supervised):
         self.assertEqual(code, 137)
         self.assertIn("not started again, since 3 restarts in a row committed no step after step 2", said)
 
+    def test_checkpoints_that_vanish_end_the_job(self):
+        folder = self.folder / "run"
+        self.complete(1, folder, 2)
+        self.assertEqual(self.decide(137, folder)[0], REQUEUE)
+        (folder / "checkpoint").rename(self.folder / "elsewhere")
+        code, said = self.decide(137, folder)
+        self.assertEqual(code, STORAGE, said)
+        self.assertRegex(said, "^titan_train restart: not started again: the folder of its checkpoints, which held step 2, has "
+                               "none now; see whether its disk is mounted; .*\n$")
+
     def test_codes_that_a_restart_cannot_mend_come_back(self):
         folder = self.folder / "run"
         for code in (64, 65, 72, 0, 130):
@@ -247,7 +259,8 @@ class JobScript(Supervised):
         self.assertEqual(self.decide(70, folder, "--checkpoint.enable=false")[0], BAD_CONFIG)
 
     def test_refuses_words_that_are_none(self):
-        for words in (("--exit-code", "many"), ("--exit-code", "-1"), ("--exit-code", "70", "--restarts", "-1"), ()):
+        for words in (("--exit-code", "many"), ("--exit-code", "-1"), ("--exit-code", "70", "--restarts", "-1"),
+                      ("--exit-code", "70", "--restarts", "many"), ("--exit-code", "70", "--restarts", "99999999999999999999"), ()):
             run = self.start("restart", *words, *self.training(*SAVING))
             self.assertEqual(run.end(), BAD_CONFIG, run.text())
             self.assertRegex(run.text(), r"^titan_train: restart: .*\n$")

@@ -7,6 +7,9 @@
 //   bench_control_plane plan RANKS SHARDS RANK
 //     the plan of the first save of Llama 3 8B with two moments on RANKS ranks, sharded over SHARDS and replicated over
 //     the rest: seconds, live and peak bytes of the heap of rank RANK.
+//   bench_control_plane index TENSORS SHARDS
+//     .metadata of so many matrices over so many shards: bytes of the file, of the index in memory, and those that
+//     writing and reading need at most beside them.
 #include <ATen/ops/zeros.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -109,8 +112,8 @@ class Phases {
   double processor_ = processor_seconds();
 };
 
-/// A small state: one tensor, of which every rank holds a row. One, because every rank that loads it needs some
-/// kilobytes for each row, and here all ranks are on one machine.
+/// A small state: one tensor, of which every rank holds a row. One, because every rank that loads it reads an index
+/// with all rows, and here all ranks are on one machine.
 CheckpointState small_state(int64_t ranks) {
   CheckpointState state;
   const std::vector<int64_t> shape{ranks, 4};
@@ -250,6 +253,33 @@ int measure_plan(int64_t ranks, int64_t shards, int64_t rank) {
   return 0;
 }
 
+int measure_index(int64_t tensors, int64_t shards) {
+  const auto since = [](int64_t before) { return live_bytes.load() - before; };
+  int64_t begin = live_bytes;
+  CheckpointIndex index;
+  for (int64_t t = 0; t < tensors; ++t) {
+    const std::string name = fmt::format("optimizer.state.layers.{}.feed_forward.w1.weight.exp_avg_sq", t);
+    StoredTensor& stored = index.tensors[name];
+    stored.tensor = {name, at::kFloat, {8 * shards, 4096}};
+    for (int64_t shard = 0; shard < shards; ++shard) {
+      stored.chunks.push_back({{{8 * shard, 0}, {8, 4096}}, {data_file(shard), t * 140'000, 132'000}});
+    }
+  }
+  const int64_t held = since(begin);
+  int64_t file_bytes = 0;
+  begin = peak_bytes = live_bytes.load();
+  write_index(index, [&](std::string_view part) { file_bytes += std::ssize(part); });
+  const int64_t to_write = peak_bytes - begin;
+  const std::string file = write_index(index);
+  begin = peak_bytes = live_bytes.load();
+  const bool equal = read_index(file) == index;
+  std::printf(
+      "{\"phase\": \"index\", \"entries\": %ld, \"equal\": %s, \"file\": %ld, \"held\": %ld, \"to_write\": %ld, "
+      "\"to_read\": %ld}\n",
+      tensors * shards, equal ? "true" : "false", file_bytes, held, to_write, peak_bytes - begin);
+  return 0;
+}
+
 }  // namespace
 }  // namespace titan
 
@@ -260,8 +290,10 @@ int main(int count, char** words) {
     return titan::measure_ranks(number(2), number(3), words[4], std::chrono::seconds(count == 6 ? number(5) : 3));
   }
   if (mode == "plan" && count == 5) return titan::measure_plan(number(2), number(3), number(4));
+  if (mode == "index" && count == 4) return titan::measure_index(number(2), number(3));
   std::fprintf(stderr,
                "bench_control_plane ranks RANKS RANKS_PER_PROCESS FOLDER [IDLE_SECONDS]\n"
-               "bench_control_plane plan RANKS SHARDS RANK\n");
+               "bench_control_plane plan RANKS SHARDS RANK\n"
+               "bench_control_plane index TENSORS SHARDS\n");
   return 64;
 }

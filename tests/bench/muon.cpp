@@ -1,4 +1,5 @@
-// Steps of MuonOptimizer on matrices of given shapes, timed. scripts/bench/muon.py runs it beside torch.optim.Muon.
+// Steps of MuonOptimizer on matrices of given shapes, timed, with the statistics of updates that every run computes.
+// scripts/bench/muon.py runs it beside torch.optim.Muon.
 //   bench_muon SHAPES DTYPE THREADS STEPS       SHAPES: 256x256,512x256,…   DTYPE: float32 or bfloat16, of the
 //   iteration
 // Prints the median seconds of a step, after one that is not timed.
@@ -11,6 +12,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "titan/base/text.h"
 #include "titan/config/schema.h"
@@ -18,6 +23,8 @@
 
 namespace titan {
 namespace {
+
+constexpr size_t kKinds = 7;  // of matrices in a block of Llama
 
 double seconds_of_step(const std::string& shapes, const std::string& dtype, int64_t steps) {
   const at::Generator generator = at::detail::createCPUGenerator(1);
@@ -27,7 +34,8 @@ double seconds_of_step(const std::string& shapes, const std::string& dtype, int6
   for (const std::string& word : split(shapes, ',')) {
     const std::vector<std::string> sizes = split(word, 'x');
     const std::vector<int64_t> shape{std::stoll(sizes.at(0)), std::stoll(sizes.at(1))};
-    owned.push_back(std::make_unique<Parameter>(ParameterSpec{fmt::format("p{}", owned.size()), shape, {}}));
+    const std::string name = fmt::format("layers.{}.w{}", owned.size() / kKinds, owned.size() % kKinds);
+    owned.push_back(std::make_unique<Parameter>(ParameterSpec{name, shape, {}}));
     owned.back()->master = at::randn(shape, generator, at::TensorOptions(at::kFloat)).mul_(0.02);
     owned.back()->gradient_shard = at::randn(shape, generator, at::TensorOptions(at::kFloat));
     all.members.push_back(parameters.size());
@@ -36,7 +44,11 @@ double seconds_of_step(const std::string& shapes, const std::string& dtype, int6
   OptimizerSection options = default_config().optimizer;
   options.name = OptimizerKind::muon;
   options.muon.dtype = dtype == "float32" ? ElementType::float32 : ElementType::bfloat16;
-  MuonOptimizer optimizer(parameters, {all}, std::vector<bool>(parameters.size(), true), options);
+  MuonStatistics statistics;
+  for (size_t kind = 0; kind < kKinds; ++kind) statistics.of_kind[fmt::format("w{}", kind)] = statistics.numel++;
+  statistics.matrices = parameters.size();
+  MuonOptimizer optimizer(parameters, {all}, std::vector<bool>(parameters.size(), true), options, /*rounding_seed=*/0,
+                          /*offload=*/nullptr, std::move(statistics));
   const StepControl control{at::ones({}, at::kDouble), at::ones({}, at::kDouble), at::zeros({})};
   std::vector<double> seconds;
   for (int64_t step = 0; step <= steps; ++step) {

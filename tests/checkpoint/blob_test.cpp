@@ -144,6 +144,96 @@ TEST(Index, WhatCannotBeIsDamage) {
   refused([](CheckpointIndex& i) { i.values["lr_scheduler.last_epoch"] = {"__0_0.distcp", INT64_MAX, 1}; });
 }
 
+/// `.metadata` with these chunks and places, all of it as values.
+std::string index_of_values(std::vector<PickleRef> chunks, std::vector<PickleRef> places) {
+  const auto object = [](const std::string& type, const std::vector<std::pair<std::string, PickleRef>>& fields) {
+    return pickle::instance("torch.distributed.checkpoint.metadata " + type, pickle::dictionary(fields));
+  };
+  const PickleRef properties = pickle::instance("torch.distributed.checkpoint.metadata TensorProperties",
+                                                pickle::tuple({pickle::global("torch float32")}));
+  const PickleRef tensor =
+      object("TensorStorageMetadata",
+             {{"properties", properties},
+              {"size", pickle::call("torch Size", {pickle::tuple({pickle::integer(4), pickle::integer(3)})})},
+              {"chunks", pickle::list(std::move(chunks))}});
+  const PickleValue storage{.kind = PickleValue::Kind::dictionary, .text = {}, .items = std::move(places)};
+  return write_pickle(object("Metadata", {{"state_dict_metadata", pickle::dictionary({{"w", tensor}})},
+                                          {"storage_data", std::make_shared<const PickleValue>(storage)}}));
+}
+
+PickleRef pickled_size(int64_t rows, int64_t columns) {
+  return pickle::call("torch Size", {pickle::tuple({pickle::integer(rows), pickle::integer(columns)})});
+}
+PickleRef pickled_chunk(int64_t begin, int64_t rows) {
+  return pickle::instance("torch.distributed.checkpoint.metadata ChunkStorageMetadata",
+                          pickle::dictionary({{"offsets", pickled_size(begin, 0)}, {"sizes", pickled_size(rows, 3)}}));
+}
+PickleRef pickled_key(int64_t begin, PickleRef hint) {
+  return pickle::instance(
+      "torch.distributed.checkpoint.metadata MetadataIndex",
+      pickle::dictionary({{"fqn", pickle::text("w")}, {"offset", pickled_size(begin, 0)}, {"index", std::move(hint)}}));
+}
+PickleRef pickled_info(int64_t offset) {
+  return pickle::instance("torch.distributed.checkpoint.filesystem _StorageInfo",
+                          pickle::dictionary({{"relative_path", pickle::text("__0_0.distcp")},
+                                              {"offset", pickle::integer(offset)},
+                                              {"length", pickle::integer(9)}}));
+}
+
+TEST(Index, ThatOfAnotherWriterIsReadWhateverItsOrderAndHints) {
+  const CheckpointIndex index = read_index(index_of_values(
+      {pickled_chunk(0, 1), pickled_chunk(1, 3)},
+      {pickled_key(1, pickle::none()), pickled_info(9), pickled_key(0, pickle::integer(1)), pickled_info(0)}));
+  const std::vector<StoredChunk> chunks{{{{0, 0}, {1, 3}}, {"__0_0.distcp", 0, 9}},
+                                        {{{1, 0}, {3, 3}}, {"__0_0.distcp", 9, 9}}};
+  EXPECT_EQ(index.tensors.at("w").chunks, chunks);
+  EXPECT_FALSE(index.has_manifest);
+}
+
+TEST(Index, WhatDoesNotFitTogetherIsDamage) {
+  const PickleRef first = pickled_chunk(0, 1), rest = pickled_chunk(1, 3),
+                  at_first = pickled_key(0, pickle::integer(0)), at_rest = pickled_key(1, pickle::integer(1)),
+                  five = pickle::integer(5);
+  const std::vector<std::tuple<std::vector<PickleRef>, std::vector<PickleRef>, std::string>> cases{
+      {{first, five}, {at_first, pickled_info(0), at_rest, pickled_info(9)}, "it holds something instead of a"},
+      {{first, rest}, {at_first, pickled_info(0), at_rest, five}, "it holds something instead of a"},
+      {{first, rest}, {at_first, pickled_info(0), five, pickled_info(9)}, "it holds something instead of a"},
+      {{first, rest}, {at_first, pickled_info(0)}, "w has a chunk without a place"},
+      {{first, rest},
+       {at_first, pickled_info(0), at_first, pickled_info(9)},
+       "w has a chunk that its description lacks"},
+      {{first}, {at_first, pickled_info(0), at_rest, pickled_info(9)}, "w has a chunk that its description lacks"}};
+  for (const auto& [chunks, places, says] : cases) {
+    try {
+      read_index(index_of_values(chunks, places));
+      ADD_FAILURE() << says;
+    } catch (const DamageError& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with(says)) << error.what() << " instead of " << says;
+    }
+  }
+}
+
+TEST(Index, ManyChunksComeBackAsTheyWereWritten) {
+  CheckpointIndex index;
+  for (const std::string name : {"model.a", "model.b"}) {
+    StoredTensor& tensor = index.tensors[name];
+    tensor.tensor = {name, at::kFloat, {2500, 3}};
+    for (int64_t i = 0; i < 2500; ++i) {
+      tensor.chunks.push_back({{{i, 0}, {1, 3}}, {"__" + std::to_string(i) + "_0.distcp", 12 * i, 12}});
+    }
+  }
+  const std::string bytes = write_index(index);
+  EXPECT_EQ(read_index(bytes), index);
+  std::string pieces;
+  size_t largest = 0;
+  write_index(index, [&](std::string_view part) {
+    pieces += part;
+    largest = std::max(largest, part.size());
+  });
+  EXPECT_EQ(pieces, bytes);
+  EXPECT_LT(largest, bytes.size() / 4) << "it is passed on in pieces";
+}
+
 TEST(Index, ManyChunksWithoutHintsAreFound) {
   constexpr int64_t kChunks = 100'000;
   CheckpointIndex index;

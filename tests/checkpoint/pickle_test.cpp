@@ -171,5 +171,57 @@ TEST(Pickle, AnIntegerOfMoreThan64BitsIsRefused) {
             "it holds an integer of more than 64 bits");
 }
 
+TEST(PickleStream, SharedTextsAreWrittenOnceAndBatchesAreOneValue) {
+  std::string bytes;
+  PickleStream stream([&](std::string_view part) { bytes += part; });
+  stream.open_dictionary();
+  for (int64_t i = 0; i < 3000; ++i) {
+    stream.next_pair();
+    stream.shared_text("key " + std::to_string(i % 400));
+    stream.open_list();
+    for (int64_t item = 0; item < i % 3; ++item) {
+      stream.next_item();
+      stream.shared_text("a text");
+    }
+    stream.close_list();
+  }
+  stream.close_dictionary();
+  stream.finish();
+  const PickleRef value = read_pickle(bytes);
+  ASSERT_EQ(value->items.size(), 6000u);
+  for (size_t i = 0; i < 3000; ++i) {
+    ASSERT_EQ(value->items[2 * i]->text, "key " + std::to_string(i % 400));
+    ASSERT_EQ(value->items[2 * i + 1]->items.size(), i % 3);
+    for (const PickleRef& item : value->items[2 * i + 1]->items) ASSERT_EQ(item->text, "a text");
+  }
+  EXPECT_EQ(bytes.find("a text"), bytes.rfind("a text"));
+}
+
+/// Takes even integers out of lists, and pairs with integer keys out of dictionaries.
+class EvenTaker : public PickleTaker {
+ public:
+  bool take_item(PickleValue& list, const PickleValue& item) override {
+    if (!item.is(Kind::integer) || item.integer % 2 != 0) return false;
+    ++list.integer;
+    return true;
+  }
+  bool take_pair(PickleValue&, const PickleValue& key, const PickleValue&) override { return key.is(Kind::integer); }
+};
+
+TEST(PickleTaker, WhatIsTakenIsNotHeldAndTheRestIs) {
+  PickleValue pairs = *pickle::dictionary(
+      {{"list", pickle::list({pickle::integer(1), pickle::integer(2), pickle::integer(4), pickle::text("x")})}});
+  pairs.items.push_back(pickle::integer(3));
+  pairs.items.push_back(pickle::none());
+  EvenTaker taker;
+  const PickleRef read = read_pickle(write_pickle(std::make_shared<const PickleValue>(pairs)), &taker);
+  ASSERT_EQ(read->items.size(), 2u);
+  const PickleValue* list = read->find("list");
+  ASSERT_TRUE(list);
+  EXPECT_EQ(list->integer, 2);
+  ASSERT_EQ(list->items.size(), 2u);
+  EXPECT_EQ(list->items[1]->text, "x");
+}
+
 }  // namespace
 }  // namespace titan

@@ -52,7 +52,7 @@ std::vector<SavedValue> test_values(const TestLayout& layout, int64_t version);
 /// Options of a checkpointer in the folder "root" whose ranks write two files where they have more than one tensor.
 CheckpointerOptions test_options(SaveMode mode, std::function<void(const SaveOutcome&)> saved);
 
-/// Saves as all ranks of the layout, file by file, without a process group: the stages of commit.h.
+/// Saves as all ranks of the layout, file by file, without a process group: the phases of commit.h.
 void save_as_all_ranks(Storage& storage, const SavePlace& place, const TestLayout& layout, int64_t version);
 
 }  // namespace titan

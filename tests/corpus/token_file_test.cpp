@@ -360,7 +360,7 @@ TEST_F(DamagedTokenFile, AFileOrIndexThatIsWrittenToWhileItIsReadIsNamedThoughIt
 
 TEST_F(DamagedTokenFile, AnIdOutsideTheVocabularyIsFoundWhereItIsCopied) {
   std::vector<uint16_t> ids{1, 2, 300};
-  TokenView view{ids.data(), ids.size(), 2, 300, &bin_};
+  TokenView view{ids.data(), ids.size(), IdType::uint16, 300, &bin_};
   std::vector<int32_t> copied;
   EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { view.append_to(copied); }),
                       "out.bin: it holds the id 300, and its vocabulary has 300 ids");
@@ -369,7 +369,7 @@ TEST_F(DamagedTokenFile, AnIdOutsideTheVocabularyIsFoundWhereItIsCopied) {
   view.append_to(copied);
   EXPECT_EQ(copied, (std::vector<int32_t>{1, 2}));
   const std::vector<int32_t> wide{1, -5};
-  const TokenView negative{wide.data(), wide.size(), 4, 300, &bin_};
+  const TokenView negative{wide.data(), wide.size(), IdType::int32, 300, &bin_};
   EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::bad_data, [&] { negative.append_to(copied); }), "it holds");
 }
 
@@ -416,7 +416,7 @@ TEST_F(DamagedTokenFile, StatsAndPeekTellWhatIsThere) {
   EXPECT_PRED_FORMAT2(test::contains, stats(), "100.0 % below        1,024 tokens\n");
   EXPECT_PRED_FORMAT2(test::contains, peek(), "256 \"<|begin_of_text|>\" · ");
   inspection.dataset.path = bin_.string();
-  EXPECT_PRED_FORMAT2(test::contains, stats(), "tokens        " + tokens + " of 2 bytes\n");
+  EXPECT_PRED_FORMAT2(test::contains, stats(), "tokens        " + tokens + " of uint16\n");
   EXPECT_PRED_FORMAT2(test::contains, peek(), "256 \"<|begin_of_text|>\" · ");
 }
 

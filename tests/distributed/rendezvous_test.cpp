@@ -2,71 +2,19 @@
 #include "titan/distributed/rendezvous.h"
 
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <unistd.h>
 
 #include <future>
-#include <set>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "src/distributed/channel.h"
-#include "src/distributed/rank_messages.h"
-#include "titan/base/philox.h"
+#include "meeting.h"
 #include "titan/distributed/wait_for_graph.h"
 
 namespace titan {
 namespace {
 
-RankFacts facts_of_a() {
-  RankFacts facts;
-  facts.host = "a";
-  facts.device = "cpu";
-  facts.cores = {0, 1};
-  return facts;
-}
-
-/// Nine ports of this test's own.
-std::vector<uint16_t> ports() {
-  const std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
-  return derived_ports(name_key(test + std::to_string(::getpid())));
-}
-
-Launch launch_of(int64_t rank, int64_t size, const std::vector<uint16_t>& ports, const std::string& run = "test") {
-  Launch launch{.launcher = "test", .rank = rank, .size = size, .local_rank = rank, .local_size = size};
-  launch.rendezvous = {RendezvousEndpoint::Kind::rank_zero, "127.0.0.1", ports, run};
-  return launch;
-}
-
-struct Met {
-  Rendezvous rendezvous;
-  std::string error;
-  int code = 0;
-};
-
-/// One rank on a thread of its own.
-std::future<Met> meet(const Launch& launch, std::chrono::seconds timeout, RankFacts own = facts_of_a()) {
-  return std::async(std::launch::async, [=] {
-    Met met;
-    try {
-      met.rendezvous = join_ranks(launch, own, timeout, [](const std::string&, bool) {});
-    } catch (const Error& error) {
-      met.error = error.what();
-      met.code = static_cast<int>(error.code());
-    }
-    return met;
-  });
-}
-
-constexpr std::chrono::seconds kRendezvousPatience{60};
-constexpr std::chrono::seconds kShort{1};
-
-/// Both leave, as they must before either's process could end.
-void part(Met& zero, Met& one) {
-  auto left = std::async(std::launch::async, [&] { return one.rendezvous.watcher->leave(kRendezvousPatience); });
-  EXPECT_TRUE(zero.rendezvous.watcher->leave(kRendezvousPatience).empty());
-  EXPECT_TRUE(left.get().empty());
-}
+using test::facts_of_a, test::kRendezvousPatience, test::kShort, test::kStoreKey, test::launch_of, test::meet,
+    test::Met, test::part, test::ports, test::proven;
 
 TEST(Rendezvous, ASingleProcessMeetsNobodyAndHasNoStore) {
   const Rendezvous alone = join_ranks({}, facts_of_a(), kShort, {});
@@ -232,25 +180,6 @@ TEST(Rendezvous, AProblemOfOneRankEndsAllWithItsExitCode) {
   EXPECT_EQ(other.get().code, 64);
 }
 
-const std::string kStoreKey = "\ntest";  // of a run named "test" without a secret
-
-/// A channel to a rank 0 that believes it to be rank `rank`.
-Channel proven(uint16_t port, int64_t rank = 1) {
-  const Deadline limit = std::chrono::steady_clock::now() + kRendezvousPatience;
-  std::optional<Channel> channel;
-  for (std::string reason; !channel && std::chrono::steady_clock::now() < limit;) {
-    channel = Channel::connect("127.0.0.1", port, kShort, reason);
-  }
-  const std::optional<std::string> greeting = channel ? channel->wait_line(limit) : std::nullopt;
-  EXPECT_TRUE(greeting) << "rank 0 did not greet";
-  if (!greeting) return {};
-  const Handshake handshake{kStoreKey, port, parse_message(*greeting).greeting.value_or(""), "nonce", rank};
-  EXPECT_TRUE(channel->send_line(hello_line({rank, handshake.caller_nonce, handshake.caller_proof()})));
-  const std::optional<std::string> proof = channel->wait_line(limit);
-  EXPECT_TRUE(proof && parse_message(*proof).proof == handshake.zero_proof()) << "rank 0 proves nothing";
-  return std::move(*channel);
-}
-
 TEST(Rendezvous, AProblemOfRankZeroEndsTheOthersWithIt) {
   const std::vector<uint16_t> at = ports();
   RankFacts troubled = facts_of_a();
@@ -367,236 +296,6 @@ TEST(Rendezvous, ARankThatLeavesOrComesAgainIsReplacedWhereRanksAreStartedAgain)
     part(met, first);
     EXPECT_TRUE(left.get().empty());
   }
-}
-
-TEST(Rendezvous, StrangersAreDroppedAndDoNotHinderTheRanks) {
-  const std::vector<uint16_t> at = ports();
-  auto zero = meet(launch_of(0, 2, at), kRendezvousPatience);
-  Channel greeted = proven(at[0]);  // rank 0 listens
-  greeted.close();
-  std::string reason;
-  RankFacts forged = facts_of_a();
-  forged.rank = 1;
-  forged.size = 2;
-  forged.problem = "forged";
-  const std::string nested = std::string(200000, '[');
-  std::vector<Channel> strangers;
-  for (const std::string& words : {std::string("GET / HTTP/1.1"), forged.to_json(), nested, refused_line({0, "forged"}),
-                                   std::string(), hello_line({1, "nonce", std::string(40, '0')})}) {
-    strangers.push_back(*Channel::connect("127.0.0.1", at[0], kRendezvousPatience, reason));
-    if (!words.empty()) strangers.back().send_line(words);
-  }
-  for (Channel& stranger : strangers) {
-    const Deadline limit = std::chrono::steady_clock::now() + kRendezvousPatience;
-    const std::optional<std::string> greeting = stranger.wait_line(limit);
-    EXPECT_TRUE(!greeting || parse_message(*greeting).greeting);
-    EXPECT_FALSE(stranger.wait_line(limit)) << "rank 0 said more than its greeting";
-    EXPECT_FALSE(stranger.is_open()) << "the silent one, too, within about a second";
-  }
-  Met one = meet(launch_of(1, 2, at), kRendezvousPatience).get();
-  Met met = zero.get();
-  ASSERT_EQ(met.error + one.error, "");
-  part(met, one);
-}
-
-TEST(Rendezvous, RanksWithAnotherSecretDoNotMeetAndAreToldOfIt) {
-  const std::vector<uint16_t> at{ports()[0]};
-  Launch other = launch_of(1, 2, at);
-  other.rendezvous.secret = "another";
-  auto one = meet(other, kShort);
-  const Met zero = meet(launch_of(0, 2, at), 2 * kShort).get();
-  EXPECT_EQ(zero.code, 69);
-  EXPECT_NE(zero.error.find("callers did not know this run's secret"), std::string::npos) << zero.error;
-  const Met missed = one.get();
-  EXPECT_EQ(missed.code, 69);
-  EXPECT_NE(missed.error.find("a run with another secret"), std::string::npos) << missed.error;
-}
-
-TEST(Rendezvous, ARankThatWasNotGreetedSaysSoEvenIfTheListenerHasGoneSince) {
-  const std::vector<uint16_t> at{ports()[0]};
-  Descriptor listener = listen_on("127.0.0.1", at[0]);
-  ASSERT_TRUE(listener);
-  auto one = meet(launch_of(1, 2, at), kShort);
-  std::optional<Channel> caller;
-  while (!caller) caller = Channel::accept(listener);
-  listener.close();
-  caller->close();
-  const Met missed = one.get();
-  EXPECT_EQ(missed.code, 69);
-  EXPECT_NE(missed.error.find("belongs to something else"), std::string::npos) << missed.error;
-}
-
-TEST(Rendezvous, AMemberThatDoesNotReadKeepsNoOtherWaiting) {
-  const std::vector<uint16_t> at = ports();
-  auto joins = meet(launch_of(0, 3, at), kRendezvousPatience);
-  const Deadline limit = std::chrono::steady_clock::now() + kRendezvousPatience;
-  std::vector<Channel> others;
-  for (const int64_t rank : {1, 2}) {
-    RankFacts own = facts_of_a();
-    own.rank = own.process = rank;
-    own.size = 3;
-    others.push_back(proven(at[0], rank));
-    ASSERT_TRUE(others.back().send_line(own.to_json()));
-  }
-  Met zero = joins.get();
-  ASSERT_EQ(zero.error, "");
-  Channel &reads_nothing = others[0], &reads = others[1];
-  zero.rendezvous.world.store->set("big", std::vector<uint8_t>(30 << 20));
-  const auto got = [](int64_t id) {
-    return store_line({.kind = StoreCall::Kind::get, .keys = {"big"}, .within = kRendezvousPatience, .id = id});
-  };
-  EXPECT_TRUE(reads.wait_line(limit)) << "its welcome";
-  EXPECT_TRUE(reads_nothing.wait_line(limit));
-  reads_nothing.send_line(got(1));
-  pollfd begins{reads_nothing.descriptor(), POLLIN, 0};
-  ASSERT_EQ(::poll(&begins, 1, 60000), 1) << "the answer, of which most finds no room";
-  reads.send_line(asks_line(2 * kRendezvousPatience));  // has rank 0 ask them all
-  reads.send_line(store_line({.kind = StoreCall::Kind::count, .within = kRendezvousPatience, .id = 2}));
-  bool is_answered = false;
-  const Deadline soon = std::chrono::steady_clock::now() + std::chrono::seconds(3);
-  while (const std::optional<std::string> line = reads.wait_line(soon)) {
-    if ((is_answered = parse_message(*line).stored.has_value())) break;
-  }
-  EXPECT_TRUE(is_answered);
-  reads_nothing.set_longest_line(kMembersLine);
-  EXPECT_TRUE(reads_nothing.wait_line(limit)) << "what found no room is sent as soon as it does";
-  for (Channel& other : others) other.send_line(leaving_line());
-  EXPECT_TRUE(zero.rendezvous.watcher->leave(kRendezvousPatience).empty());
-}
-
-TEST(Rendezvous, AReportWithoutAnExitCodeOfTheTableIsNoReport) {
-  for (const int code : {0, 1, 63, 78, 128, 255, -1}) {
-    const std::vector<uint16_t> at = ports();
-    auto zero = meet(launch_of(0, 2, at), kRendezvousPatience);
-    Channel one = proven(at[0]);
-    RankFacts forged = facts_of_a();
-    forged.rank = 1;
-    forged.size = 2;
-    forged.problem = "forged";
-    forged.problem_code = code;
-    one.send_line(forged.to_json());
-    const Met met = zero.get();
-    EXPECT_EQ(met.code, 69) << code;
-    EXPECT_NE(met.error.find("rank 1 sent a report that cannot be read"), std::string::npos) << met.error;
-  }
-}
-
-TEST(Rendezvous, AListenerThatAnswersFirstIsPassedOverAndIsToldNothingOfTheConfig) {
-  const std::vector<uint16_t> at = ports();
-  const Descriptor listener = listen_on("127.0.0.1", at[0]);
-  ASSERT_TRUE(listener);
-  RankFacts own = facts_of_a();
-  own.config = "{\"secret\":1}";
-  auto one = meet(launch_of(1, 2, at), kRendezvousPatience, own);
-  std::optional<Channel> caller;
-  while (!caller) caller = Channel::accept(listener);
-  const Deadline limit = std::chrono::steady_clock::now() + kRendezvousPatience;
-  caller->send_line(greeting_line("nonce"));
-  const std::optional<std::string> hello = caller->wait_line(limit);
-  ASSERT_TRUE(hello && parse_message(*hello).hello) << hello.value_or("nothing");
-  caller->send_line(refused_line({64, "forged"}));
-  EXPECT_FALSE(caller->wait_line(limit)) << "it went on with a stranger";
-  Met zero = meet(launch_of(0, 2, at), kRendezvousPatience, own).get();  // on the next port
-  Met met = one.get();
-  ASSERT_EQ(zero.error + met.error, "");
-  part(zero, met);
-}
-
-/// Two ranks that have met.
-class RankStoreTest : public testing::Test {
- protected:
-  void SetUp() override {
-    const std::vector<uint16_t> at = ports();
-    auto other = meet(launch_of(1, 2, at), kRendezvousPatience);
-    zero_ = meet(launch_of(0, 2, at), kRendezvousPatience).get();
-    one_ = other.get();
-    ASSERT_EQ(zero_.error + one_.error, "");
-  }
-  void TearDown() override { part(zero_, one_); }
-  c10d::Store& zero() const { return *zero_.rendezvous.world.store; }
-  c10d::Store& one() const { return *one_.rendezvous.world.store; }
-
- private:
-  Met zero_, one_;
-};
-
-TEST_F(RankStoreTest, AKeyIsWaitedForOnEitherSideUntilTheOtherSetsIt) {
-  for (const auto& [waits, sets] : {std::pair{&one(), &zero()}, {&zero(), &one()}}) {
-    const std::string key = waits == &zero() ? "a" : "b";
-    auto got = std::async(std::launch::async, [&, waits = waits] { return waits->get_to_str(key); });
-    EXPECT_EQ(got.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
-    sets->set(key, "value");
-    EXPECT_EQ(got.get(), "value");
-    EXPECT_TRUE(waits->check({key}));
-    EXPECT_TRUE(waits->deleteKey(key));
-    EXPECT_FALSE(sets->check({key}));
-  }
-}
-
-TEST_F(RankStoreTest, EveryWaitEndsAtItsLimitAndTheStoreGoesOn) {
-  for (c10d::Store* store : {&zero(), &one()}) {
-    EXPECT_THROW(store->wait({"never"}, std::chrono::milliseconds(10)), c10::DistStoreError);
-    const c10::intrusive_ptr<c10d::Store> copy = store->clone();
-    copy->setTimeout(std::chrono::milliseconds(10));
-    EXPECT_THROW(copy->get("never"), c10::DistStoreError);
-    EXPECT_GT(store->getTimeout(), std::chrono::seconds(1)) << "the copy's limit is its own";
-    EXPECT_EQ(store->add("count", 2), store == &zero() ? 2 : 4);
-  }
-  EXPECT_EQ(zero().get_to_str("count"), "4");
-}
-
-TEST_F(RankStoreTest, BytesOfAnyKindAndNumberArriveAsTheyAre) {
-  std::vector<uint8_t> bytes(3000000);
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 7);
-  one().set("from one", bytes);
-  zero().set("from zero", bytes);
-  EXPECT_EQ(zero().get("from one"), bytes);
-  EXPECT_EQ(one().get("from zero"), bytes);
-  one().set("empty", std::vector<uint8_t>());
-  EXPECT_EQ(zero().get("empty"), std::vector<uint8_t>());
-}
-
-TEST_F(RankStoreTest, WhatIsLongerThanALineIsRefusedInItsOwnWordsAndTheStoreGoesOn) {
-  const std::vector<uint8_t> longest(31 << 20), longer(33 << 20);
-  for (c10d::Store* store : {&zero(), &one()}) {
-    try {
-      store->set("long", longer);
-      ADD_FAILURE() << "taken";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::launcher);
-      EXPECT_TRUE(std::string(error.what()).starts_with("34603012 bytes for long are more than")) << error.what();
-    }
-    store->set("", longest);
-    EXPECT_EQ((store == &zero() ? one() : zero()).get("").size(), longest.size());
-  }
-}
-
-TEST_F(RankStoreTest, CompareSetAndAppendWorkAsInTheLibrarysStores) {
-  EXPECT_EQ(one().compareSet("key", "other", "new"), "other") << "missing, and something was expected";
-  EXPECT_FALSE(zero().check({"key"}));
-  EXPECT_EQ(one().compareSet("key", "", "first"), "first");
-  EXPECT_EQ(zero().compareSet("key", "other", "second"), "first");
-  EXPECT_EQ(one().compareSet("key", "first", "second"), "second");
-  EXPECT_EQ(zero().getNumKeys(), 1);
-  EXPECT_EQ(one().getNumKeys(), 1);
-}
-
-TEST(KeyedHash, IsHmacSha1AsRfc2202HasIt) {
-  EXPECT_EQ(keyed_hash(std::string(20, '\x0b'), "Hi There"), "b617318655057264e28bc0b6fb378c8ef146be00");
-  EXPECT_EQ(keyed_hash("Jefe", "what do ya want for nothing?"), "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79");
-  EXPECT_EQ(keyed_hash(std::string(80, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First"),
-            "aa4ae5e15272d00e95705637ce8a3b55ed402112");
-}
-
-TEST(KeyedHash, AProofIsOfOneSideOnePortAndOneRank) {
-  const Handshake handshake{"secret", 4000, "a", "b", 1};
-  std::set<std::string> proofs{handshake.zero_proof(), handshake.caller_proof()};
-  for (const Handshake& other : {Handshake{"secret", 4001, "a", "b", 1}, Handshake{"secret", 4000, "a", "b", 2},
-                                 Handshake{"Secret", 4000, "a", "b", 1}, Handshake{"secret", 4000, "c", "b", 1}}) {
-    proofs.insert(other.zero_proof());
-    proofs.insert(other.caller_proof());
-  }
-  EXPECT_EQ(proofs.size(), 10u);
 }
 
 /// Waits until `waits` has heard since `then` that the others live.

@@ -42,7 +42,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Orthogonalised,
                          ::testing::Values(std::vector<int64_t>{1, 1}, std::vector<int64_t>{1, 9},
                                            std::vector<int64_t>{7, 3}, std::vector<int64_t>{64, 64},
                                            std::vector<int64_t>{127, 400}, std::vector<int64_t>{256, 256},
-                                           std::vector<int64_t>{389, 260}, std::vector<int64_t>{1100, 300}));
+                                           std::vector<int64_t>{389, 260}, std::vector<int64_t>{1100, 300},
+                                           std::vector<int64_t>{600, 1800}, std::vector<int64_t>{1100, 1030}));
 
 TEST(NewtonSchulzIteration, BringsSingularValuesToOneAndKeepsItsVectors) {
   // Singular values from 1 to 0.05 of the largest, which the published coefficients bring between 0.6 and 1.25.
@@ -54,6 +55,27 @@ TEST(NewtonSchulzIteration, BringsSingularValuesToOneAndKeepsItsVectors) {
   EXPECT_GT(found.min().item<double>(), 0.6);
   EXPECT_LT(found.max().item<double>(), 1.25);
   EXPECT_LT((inside - found.diag()).abs().max().item<double>(), 1e-5);
+}
+
+TEST(NewtonSchulzIteration, HasTheSameBitsWithEveryNumberOfThreadsAloneAndAmongOthers) {
+  // The last two have more than 2²⁰ elements: threads share the products of one matrix instead of the matrices.
+  const std::vector<std::vector<int64_t>> shapes{{1, 9},      {127, 400},  {256, 256}, {389, 260},
+                                                 {640, 1000}, {2100, 520}, {600, 2000}};
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    std::vector<at::Tensor> matrices, expected;
+    for (size_t i = 0; i < shapes.size(); ++i) matrices.push_back(normal(shapes[i], 20 + i, type));
+    for (const int threads : {1, 2, 3, 4}) {
+      const ThreadCount count(threads);
+      const std::vector<at::Tensor> together = orthogonalised(matrices, kPublished);
+      if (expected.empty()) expected = together;
+      for (size_t i = 0; i < matrices.size(); ++i) {
+        EXPECT_TRUE(same_bits(together[i], expected[i])) << type << " " << matrices[i].sizes() << ", " << threads;
+        if (matrices[i].numel() > 700'000 && threads == 1) continue;  // slow, and one thread has nothing to share
+        EXPECT_TRUE(same_bits(orthogonalised(matrices[i], kPublished), expected[i]))
+            << type << " " << matrices[i].sizes() << " alone, " << threads;
+      }
+    }
+  }
 }
 
 TEST(NewtonSchulzIteration, LeavesAZeroMatrixZeroAndRefusesWhatIsNoMatrix) {
@@ -235,6 +257,33 @@ TEST(Muon, MomentaOnTheHostGiveTheSameBits) {
     for (size_t m = 0; m < resident.moments(i).size(); ++m) {
       EXPECT_TRUE(same_bits(offloaded.moments(i)[m], resident.moments(i)[m])) << i;
     }
+  }
+  EXPECT_EQ(device->held_bytes(), 0) << "nothing stays on the device between steps";
+}
+
+TEST(Muon, MomentaOnTheHostMoveOnceInWhateverOrderMatricesAreCollected) {
+  const auto arena = [] { return std::make_shared<MemoryArena>(at::Device(at::kCPU)); };
+  const auto device = arena();
+  const auto offload = std::make_shared<HostOffload>(arena(), device);
+  Model model, same;
+  MuonOptimizer offloaded(model.all, kGroups, kByMuon, muon_options(), 0, offload);
+  MuonOptimizer resident(same.all, kGroups, kByMuon, muon_options());
+  for (int64_t t = 1; t <= 3; ++t) {
+    model.draw_gradients(t), same.draw_gradients(t);
+    offload->reset();
+    for (const size_t i : {2, 1}) {  // not the order of the parameters
+      const at::Tensor part = offloaded.matrix_part(*model.all[i], t, model.control());
+      offloaded.take_matrix_update(*model.all[i],
+                                   offloaded.matrix_updates(std::span(&model.all[i], 1), std::span(&part, 1))[0]);
+    }
+    offloaded.step(t, 1e-3, model.control());
+    resident.step(t, 1e-3, same.control());
+    EXPECT_EQ(offload->to_device_bytes(), offloaded.state_bytes()) << t;
+    EXPECT_EQ(offload->to_host_bytes(), offloaded.state_bytes()) << t;
+  }
+  for (const size_t i : {1, 2}) {
+    EXPECT_TRUE(same_bits(model.all[i]->master, same.all[i]->master)) << i;
+    EXPECT_TRUE(same_bits(offloaded.moments(i)[0], resident.moments(i)[0])) << i;
   }
   EXPECT_EQ(device->held_bytes(), 0) << "nothing stays on the device between steps";
 }

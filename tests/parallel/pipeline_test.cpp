@@ -168,7 +168,7 @@ class StandInStages : public UnitRunner {
       state.leaves = {kept()};
       work(ActionKind::forward, stage->second, batch);
     }
-    return {unit.name() == "head" ? at::zeros({}, at::kDouble) : at::zeros({rows_, width_})};
+    return {unit.name() == "head" ? at::zeros({}, at::kDouble) : hidden()};
   }
 
   HiddenStates backward(Unit& unit, const HiddenStates&, const BatchContext& batch, UnitState& state) override {
@@ -179,10 +179,12 @@ class StandInStages : public UnitRunner {
       });
     }
     state = UnitState();
-    return {at::zeros({rows_, width_})};
+    return {hidden()};
   }
 
  private:
+  /// [rows, width], strided as a unit may return it: a communicator refuses it unless the message is packed.
+  at::Tensor hidden() const { return at::zeros({width_, rows_}).t(); }
   /// Counted for as long as anybody holds it.
   at::Tensor kept() {
     log_->most_live = std::max(log_->most_live, ++log_->live);

@@ -42,6 +42,15 @@ TEST(DeviceMesh, EveryRankHasItsOwnCoordinates) {
   EXPECT_EQ(seen.size(), 30u);
 }
 
+TEST(DeviceMesh, AxesAreFoundByWhatTheirRanksDivide) {
+  using enum DividedWork;
+  EXPECT_EQ(axes_that_divide({units}), std::vector{MeshAxis::pp});
+  EXPECT_EQ(axes_that_divide({sequences, samples}),
+            (std::vector{MeshAxis::dp_replicate, MeshAxis::dp_shard, MeshAxis::cp}));
+  EXPECT_EQ(axes_that_divide({units, samples, sequences, features}),
+            std::vector<MeshAxis>(kMeshAxes.begin(), kMeshAxes.end()));
+}
+
 TEST(DeviceMesh, MinusOneShardsOverWhatTheOtherDegreesLeave) {
   const DeviceMesh mesh(degrees(2, 2, -1, 1, 2), 16);
   EXPECT_EQ(mesh.size(MeshAxis::dp_shard), 2);

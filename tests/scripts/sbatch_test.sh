@@ -52,6 +52,16 @@ restarts() {
   expect 73 job configs/a.toml
 }
 
+wrong_restarts() {
+  make_job
+  for restarts in many -1 1.5 1e3 ' ' 99999999999999999999; do
+    TITAN_RESTARTS=$restarts expect 64 job configs/a.toml
+    expect_equal "error: TITAN_RESTARTS is \"$restarts\"; set it to how often a run that failed is started again, such as 100, or 0" \
+      "$printed"
+  done
+  TITAN_RESTARTS=999999999999999999 expect 0 job configs/a.toml
+}
+
 ordinary_ends() {
   for status in 0 75 130; do
     make_job "$status" 2
@@ -86,6 +96,7 @@ valid_options() {
 check "titan.sbatch gives srun the job's cores and the program's words" steps_words
 check "titan.sbatch ends as the step does, and asks to be requeued on 75" exit_codes
 check "titan.sbatch starts a failed run again for as long as titan_train restart says so" restarts
+check "titan.sbatch refuses a count of restarts that is none before it starts a step" wrong_restarts
 check "titan.sbatch leaves a run alone that ended well, saved or was interrupted" ordinary_ends
 check "titan.sbatch starts nothing after a signal" signals
 check "titan.sbatch says what is missing before it starts a step" no_program

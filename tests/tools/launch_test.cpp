@@ -81,6 +81,13 @@ TEST_F(LaunchTest, TheExitCodeIsTheFailingRanksAndItsFinalMessageComesLast) {
   EXPECT_TRUE(result.errors.ends_with("titan_train launch: rank 1 ended with exit code 71: broken\n")) << result.errors;
 }
 
+TEST_F(LaunchTest, TheLongMessageOfNumbersThatAreNotFiniteIsPrintedOnce) {
+  EXPECT_EQ(launch(1, "echo 'titan_train: step 2 is not finite' >&2; exit 72").errors,
+            "[rank0] titan_train: step 2 is not finite\n"
+            "titan_train launch: rank 0 ended with exit code 72 (its message is above)\n");
+  EXPECT_EQ(launch(1, "exit 72").errors, "titan_train launch: rank 0 ended with exit code 72\n");
+}
+
 TEST_F(LaunchTest, AResultsLogIsQuotedOnlyWhereItIsAnError) {
   const std::string log = "echo '[titan] 2026-01-02 03:04:05,678 - root - ",
                     end = "titan_train launch: rank 0 ended with ";

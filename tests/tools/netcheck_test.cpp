@@ -81,14 +81,69 @@ TEST(NetcheckProblems, FewerThanThreeEqualsAreComparedWithTheHardwareAlone) {
   EXPECT_EQ(problems[0], "ranks 0 and 1 on node0: 1 GB/s, where the hardware promises 10 GB/s");
 }
 
+/// Two hosts of four ranks, and collectives over all of them and over those of host 0.
+NetcheckResult collectives() {
+  NetcheckResult result;
+  result.hosts = {"a", "a", "a", "a", "b", "b", "b", "b"};
+  for (const int64_t bytes : {int64_t{1} << 16, int64_t{1} << 26}) {
+    const double rate = bytes == 1 << 16 ? 1e6 : 60e9;  // latency, and the link
+    result.collectives.push_back({"fsdp_gather", {0, 1, 2, 3, 4, 5, 6, 7}, "all-gather", bytes, 1e-3, rate, 2});
+    result.collectives.push_back({"fsdp_gather", {0, 1, 2, 3, 4, 5, 6, 7}, "send to the next", bytes, 1e-3, rate, 2});
+    result.collectives.push_back({"tp", {0, 1, 2, 3}, "all-reduce", bytes, 1e-3, rate, 1});
+  }
+  return result;
+}
+
+TEST(NetcheckCollectives, TheLargestOnesArePromisedALinkOrTheCardsThatTheirRingUses) {
+  const NetcheckResult result = collectives();
+  const NetcheckOptions options{.host_rate = 100e9, .network_rate = 20e9};
+  std::vector<std::optional<double>> promised;
+  for (const MeasuredCollective& one : result.collectives) promised.push_back(promised_rate(result, one, options));
+  const std::optional<double> none;
+  EXPECT_EQ(promised, (std::vector<std::optional<double>>{none, none, none, 80e9, 20e9, 100e9}));
+  EXPECT_EQ(promised_rate(result, result.collectives[3], {.host_rate = 50e9, .network_rate = 20e9}), 50e9);
+  EXPECT_EQ(promised_rate(result, result.collectives[3], {.host_rate = 50e9}), none);
+  EXPECT_EQ(promised_rate(result, {"tp", {0}, "all-reduce", 1 << 26, 1e-3, 0, 1}, options), none);
+}
+
+TEST(NetcheckCollectives, HalfOfThePromiseIsEnoughAndLessIsNamed) {
+  NetcheckResult result = collectives();
+  const NetcheckOptions options{.host_rate = 100e9, .network_rate = 20e9};
+  EXPECT_TRUE(netcheck_problems(result, options).empty()) << "small tensors are not judged";
+  EXPECT_EQ(collectives_verdict(result, options),
+            "the slowest of 3 collectives has 60 % of what the hardware promises");
+  EXPECT_EQ(collectives_verdict(result, {}), "");
+  result.collectives[3].rate = 39e9;
+  const std::vector<std::string> problems = netcheck_problems(result, options);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0],
+            "all-gather of fsdp_gather over ranks 0 to 7, 64.00 MiB: 39 GB/s, where the hardware "
+            "promises 80 GB/s");
+  EXPECT_EQ(collectives_verdict(result, options),
+            "the slowest of 3 collectives has 49 % of what the hardware promises");
+}
+
+TEST(NetcheckCollectives, TheTableAndTheJsonShowThePromiseOfTheLargest) {
+  const NetcheckOptions options{.host_rate = 100e9, .network_rate = 20e9};
+  const std::vector<std::string> table = netcheck_table(collectives(), options);
+  EXPECT_TRUE(table[0].ends_with("  promised")) << table[0];
+  EXPECT_EQ(std::count_if(table.begin(), table.end(), [](const auto& line) { return line.ends_with("        80"); }),
+            1);
+  EXPECT_FALSE(netcheck_table(collectives(), {})[0].ends_with("promised"));
+  const nlohmann::ordered_json json = netcheck_json(collectives(), options, {});
+  EXPECT_FALSE(json["collectives"][0].contains("promised_gb_per_second"));
+  EXPECT_EQ(json["collectives"][3]["promised_gb_per_second"], 80.0);
+  EXPECT_TRUE(json["compared"]);
+}
+
 TEST(NetcheckReport, TheTableHasTheSlowestOfEachNameAndTheJsonHasAll) {
   NetcheckResult result = even(2);
   result.collectives[1].rate = 4e9;
-  const std::vector<std::string> table = netcheck_table(result);
+  const std::vector<std::string> table = netcheck_table(result, {});
   EXPECT_EQ(
       std::count_if(table.begin(), table.end(), [](const auto& line) { return line.find("all-reduce") != line.npos; }),
       1);
-  const nlohmann::ordered_json json = netcheck_json(result, {"a sentence"}, true);
+  const nlohmann::ordered_json json = netcheck_json(result, {}, {"a sentence"});
   EXPECT_EQ(json["collectives"].size(), 2u);
   EXPECT_EQ(json["pairs"].size(), 3u);
   EXPECT_FALSE(json["passed"]);

@@ -106,6 +106,16 @@ TEST_F(Supervised, ThreeRestartsWithoutACommittedStepEndIt) {
       << result.errors;
 }
 
+TEST_F(Supervised, WhatIsNotFiniteIsPrintedOnceAndRecordedWhole) {
+  const Result result = launch("[ $RANK = 0 ] || exit 74; echo 'titan_train: step 2 is not finite' >&2; exit 72");
+  EXPECT_EQ(result.code, 72);
+  EXPECT_EQ(count(result.errors, "step 2 is not finite"), 1) << result.errors;
+  EXPECT_TRUE(result.errors.ends_with("rank 0 ended with exit code 72 (its message is above)\n")) << result.errors;
+  const std::vector<EndedAttempt> attempts = read_attempts(folder_);
+  ASSERT_EQ(attempts.size(), 1u);
+  EXPECT_EQ(attempts[0].why, "rank 0 ended with exit code 72: step 2 is not finite");
+}
+
 TEST_F(Supervised, CommittedStepsLetItGoOnUntilAllRestartsAreUsed) {
   supervision_.restarts = 5;
   const Result result = launch(std::string(kCommit) + "exit 71");

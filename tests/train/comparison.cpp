@@ -28,7 +28,7 @@ LayoutRow row_named(const std::string& name) {
   return {};
 }
 
-int64_t compared_steps() { return std::getenv("TITAN_TEST_FULL") ? 20 : 3; }
+int64_t compared_steps(const LayoutRow& row) { return row.muon || std::getenv("TITAN_TEST_FULL") ? 20 : 3; }
 
 const RankResult& reference_of(const LayoutRow& row) {
   LayoutRow single;
@@ -53,7 +53,7 @@ const RankResult& reference_of(const LayoutRow& row) {
                         single.sizes.n_layers, single.sizes.vocab_size, single.documents, single.length, single.frozen,
                         single.whole_matrices, single.muon, single.side_channel, single.experts)];
   const bool only_gradients = single.compute == ElementType::bfloat16;  // losses have no bound there
-  if (result.losses.empty()) result = train_ranks(single, only_gradients ? 1 : compared_steps())[0];
+  if (result.losses.empty()) result = train_ranks(single, only_gradients ? 1 : compared_steps(single))[0];
   return result;
 }
 
@@ -105,7 +105,7 @@ std::string traffic_difference(const RankResult& result) {
 
 std::vector<RankResult> expect_as_one_process(const LayoutRow& row) {
   const RankResult& reference = reference_of(row);
-  std::vector<RankResult> ranks = train_ranks(row, compared_steps());
+  std::vector<RankResult> ranks = train_ranks(row, compared_steps(row));
   for (size_t rank = 0; rank < ranks.size() && !::testing::Test::HasFailure(); ++rank) {
     EXPECT_EQ(difference(ranks[rank], reference), "") << "rank " << rank;
     EXPECT_EQ(traffic_difference(ranks[rank]), "") << "rank " << rank;

@@ -19,9 +19,10 @@ double gradient_error(const at::Tensor& a, const at::Tensor& b);
 /// The row of layouts.tsv of that name; a failure when there is none.
 LayoutRow row_named(const std::string& name);
 
-/// How far a row is followed: the gradients of the first step are the proof, and later ones see what a step leaves
-/// behind. With TITAN_TEST_FULL 20 steps, else 3.
-int64_t compared_steps();
+/// How many steps a row is followed: the gradients of the first step are the proof, and later steps show what a step
+/// leaves behind. 20 steps with TITAN_TEST_FULL, else 3. A row that Muon steps is always followed for 20, because its
+/// iteration multiplies differences between gradients.
+int64_t compared_steps(const LayoutRow& row = {});
 
 /// The single process that a row is held against, in fp32 as many steps, in bf16 one; run once for each model, dtype,
 /// mask, length, model and batch.

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "saved_jobs.h"
 #include "support/job.h"
 #include "support/safetensors_file.h"
 #include "support/tensors.h"
@@ -89,6 +90,24 @@ TEST(DebugDump, LogitsOfAllMicrobatchesAreInSampleOrder) {
   const std::vector<at::Tensor> logits{normal({2, 5, 7}, 40), normal({2, 5, 7}, 41)};
   dump.add_logits(logits);
   EXPECT_TRUE(same_bits(f.write(dump, 1).at("logits"), at::cat(logits)));
+}
+
+TEST(DebugDump, LogitsOfAPipelineWithUnevenShardsOfTheVocabularyAreWhole) {
+  const TestFolder whole, parts;
+  const std::vector<std::string> dumped{"--model.override.vocab_size=2049", "--training.steps=1",
+                                        "--debug.dump_steps=1", "--debug.dump_logits"};
+  std::vector<std::string> layout = dumped;
+  layout.insert(layout.end(), {"--parallelism.pipeline_parallel_degree=2", "--parallelism.tensor_parallel_degree=2"});
+  test::run(whole, dumped);
+  test::run_together(parts, 4, layout);
+  std::map<std::string, at::Tensor> logits;
+  for (const TestFolder* folder : {&whole, &parts}) {
+    for (const auto& [name, tensor] : read_safetensors(*folder / "out/debug/step-1/step.safetensors")) {
+      if (name == "logits") logits[folder == &whole ? "whole" : "parts"] = tensor;
+    }
+  }
+  EXPECT_EQ(logits.at("parts").size(2), 2049);
+  EXPECT_TRUE(at::allclose(logits.at("parts"), logits.at("whole"), 1e-4, 1e-4));
 }
 
 TEST(DebugDump, GradientsThatCameGroupByGroupAreNotRepeated) {

@@ -1,9 +1,13 @@
 // Muon in every kind of layout, alone and combined: one process's losses and updates, the plan's traffic and memory,
-// and each matrix orthogonalised by one rank. Eight rows always, the others with TITAN_TEST_FULL.
+// and each matrix orthogonalised by one rank. Eight rows always, the others with TITAN_TEST_FULL; all for 20 steps
+// (compared_steps). Then offloaded and bf16 moments and the spike guard on four ranks.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
 
 #include "comparison.h"
 #include "titan/job/updates.h"
@@ -67,6 +71,10 @@ std::vector<LayoutRow> muon_rows() {
   return rows;
 }
 
+bool is_muon_matrix(const std::string& name, const at::Tensor& weight) {
+  return name.starts_with("layers.") && weight.dim() == 2;
+}
+
 class MuonLayouts : public ::testing::TestWithParam<LayoutRow> {};
 
 TEST_P(MuonLayouts, TrainAsOneProcess) {
@@ -83,7 +91,7 @@ TEST_P(MuonLayouts, TrainAsOneProcess) {
     double gap = 0, size = 0;
     for (const auto& [name, update] : alone.first_update) {
       // Adam's first step has the sign of a gradient, however small: what AdamW steps is compared elsewhere.
-      if (!name.starts_with("layers.") || update.dim() != 2) continue;
+      if (!is_muon_matrix(name, update)) continue;
       const double error = gradient_error(rank.first_update.at(name), update);
       EXPECT_LE(error, kMatrixError) << name;
       size += update.square().sum().item<double>();
@@ -107,6 +115,130 @@ TEST_P(MuonLayouts, TrainAsOneProcess) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, MuonLayouts, ::testing::ValuesIn(muon_rows()),
                          [](const auto& info) { return info.param.layout; });
+
+/// In place of its gradient every parameter gets the same numbers in each layout: what the layout's sums round
+/// differently is then no longer an input of the update.
+void put_equal_gradient(int64_t /*rank*/, Parameter& parameter) {
+  at::Tensor whole = normal(parameter.spec().shape, std::hash<std::string>()(parameter.name()), at::kFloat, 0.01);
+  const Box& box = parameter.shard_box();
+  for (size_t d = 0; d < box.extent.size(); ++d) {
+    whole = whole.narrow(static_cast<int64_t>(d), box.offset[d], box.extent[d]);
+  }
+  parameter.gradient_shard.copy_(whole);
+}
+
+TEST(MuonLayouts, EqualMatricesHaveTheSameBitsInEveryLayout) {
+  Fault equal;
+  equal.reduced_gradient = put_equal_gradient;
+  const RankResult alone = train_ranks(muon_row("single", [](LayoutRow&) {}), 2, equal)[0];
+  for (const LayoutRow& row : {muon_row("fsdp2", [](LayoutRow& row) { row.shard = 2; }),
+                               muon_row("tp2", [](LayoutRow& row) { row.tensor = 2; }),
+                               muon_row("fsdp3_uneven", [](LayoutRow& row) { row.shard = 3, row.global_batch = 12; }),
+                               muon_row("hsdp2x2", [](LayoutRow& row) { row.replicate = row.shard = 2; }),
+                               muon_row("fsdp2xtp2", [](LayoutRow& row) { row.shard = row.tensor = 2; }),
+                               muon_row("pp2xcp2", [](LayoutRow& row) { row.pipeline = row.context = 2; })}) {
+    SCOPED_TRACE(row.layout);
+    for (const RankResult& rank : train_ranks(row, 2, equal)) {
+      EXPECT_EQ(rank.norms, alone.norms) << "else gradients are clipped by other factors";
+      for (const auto& [name, weight] : alone.weights) {
+        if (!is_muon_matrix(name, weight)) continue;
+        EXPECT_TRUE(same_bits(rank.first_update.at(name), alone.first_update.at(name))) << name;
+        EXPECT_TRUE(same_bits(rank.weights.at(name), weight)) << name;
+        EXPECT_TRUE(same_bits(rank.first_moments.at(name), alone.first_moments.at(name))) << name;
+      }
+    }
+  }
+}
+
+/// FSDP × TP, with messages through sockets (Gloo) as between hosts.
+LayoutRow on_four_ranks() {
+  return muon_row("fsdp2xtp2", [](LayoutRow& row) { row.shard = row.tensor = 2, row.sockets = true; });
+}
+
+using TensorsByName = std::map<std::string, at::Tensor>;
+
+void expect_same_bits(const TensorsByName& found, const TensorsByName& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, tensor] : expected) EXPECT_TRUE(same_bits(found.at(name), tensor)) << name;
+}
+
+/// The share of elements that differ.
+double share_that_differs(const TensorsByName& a, const TensorsByName& b) {
+  int64_t differing = 0, all = 0;
+  for (const auto& [name, tensor] : b) {
+    EXPECT_EQ(tensor.scalar_type(), at::kBFloat16) << name;
+    differing += a.at(name).ne(tensor).sum().item<int64_t>();
+    all += tensor.numel();
+  }
+  return static_cast<double>(differing) / static_cast<double>(all);
+}
+
+TEST(MuonOnFourRanks, MomentsOnTheHostChangeNoBitAndTravelAsPlanned) {
+  constexpr int64_t kSteps = 4;
+  LayoutRow row = on_four_ranks();
+  const std::vector<RankResult> resident = train_ranks(row, kSteps);
+  row.host_moments = true;
+  const std::vector<RankResult> offloaded = train_ranks(row, kSteps);
+  for (size_t rank = 0; rank < offloaded.size(); ++rank) {
+    SCOPED_TRACE(rank);
+    const RankResult& result = offloaded[rank];
+    EXPECT_EQ(result.losses, resident[rank].losses);
+    expect_same_bits(result.weights, resident[rank].weights);
+    expect_same_bits(result.first_moments, resident[rank].first_moments);
+    EXPECT_EQ(difference(result, reference_of(row)), "");
+    EXPECT_EQ(traffic_difference(result), "");
+    EXPECT_EQ(result.moment_bytes, result.plan.optimizer_offload_bytes) << "each moment once in a step, each way";
+    EXPECT_GT(result.moment_bytes, 0);
+    EXPECT_EQ(resident[rank].moment_bytes, 0);
+  }
+}
+
+TEST(MuonOnFourRanks, Bf16WeightsAndMomentsAreRoundedAsInOneProcess) {
+  const auto narrow = [](LayoutRow row) {
+    row.master = row.state = ElementType::bfloat16;
+    return row;
+  };
+  LayoutRow alone = narrow(muon_row("single", [](LayoutRow&) {}));
+  const LayoutRow cut = narrow(on_four_ranks());
+  // An element is rounded otherwise only where the difference of two sums of gradients decides. Later steps are
+  // compared by their losses: the iteration multiplies what one rounding of a weight changes in the gradients.
+  const RankResult one = train_ranks(alone, 1)[0];
+  for (const RankResult& rank : train_ranks(cut, 1)) {
+    EXPECT_LT(share_that_differs(rank.weights, one.weights), 0.01);
+    EXPECT_LT(share_that_differs(rank.first_moments, one.first_moments), 0.01);
+  }
+  constexpr int64_t kSteps = 4;
+  const RankResult longer = train_ranks(alone, kSteps)[0];
+  for (const RankResult& rank : train_ranks(cut, kSteps)) {
+    for (size_t step = 0; step < kSteps; ++step) {
+      EXPECT_NEAR(rank.losses[step] / longer.losses[step], 1, step == 0 ? kFirstLossError : 2e-3) << step;
+    }
+  }
+  alone.rounding_seed = 1;
+  const RankResult other = train_ranks(alone, 1)[0];
+  EXPECT_GT(share_that_differs(other.weights, one.weights), 0.2) << "rounding is stochastic";
+  EXPECT_GT(share_that_differs(other.first_moments, one.first_moments), 0.2) << "of moments, too";
+}
+
+TEST(MuonOnFourRanks, ASpikeIsFoundAsInOneProcessAndItsStepChangesNothing) {
+  constexpr int64_t kSpiked = 5;
+  Fault spike, none;
+  spike.spiked_step = kSpiked;
+  none.spiked_step = kSpiked + 1;  // a guard that never meets it
+  const RankResult alone = train_ranks(muon_row("single", [](LayoutRow&) {}), kSpiked, spike)[0];
+  const RankResult before = train_ranks(on_four_ranks(), kSpiked - 1, none)[0];
+  ASSERT_EQ(alone.spikes.back()[0], 1);
+  const std::vector<RankResult> ranks = train_ranks(on_four_ranks(), kSpiked, spike);
+  for (const RankResult& rank : ranks) {
+    EXPECT_EQ(rank.spikes.back(), ranks[0].spikes.back()) << "all ranks judge alike, to the bit";
+    for (size_t step = 0; step < kSpiked; ++step) {
+      EXPECT_EQ(rank.spikes[step][0], alone.spikes[step][0]) << step;
+      EXPECT_NEAR(rank.losses[step], alone.losses[step], kLossError * alone.losses[step]) << step;
+    }
+    expect_same_bits(rank.weights, before.weights);
+    expect_same_bits(rank.first_moments, before.first_moments);
+  }
+}
 
 }  // namespace
 }  // namespace titan

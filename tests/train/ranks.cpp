@@ -262,6 +262,7 @@ class RankRun {
       }
     }
     result_.weights = whole_weights();
+    if (row_.muon) result_.first_moments = whole_first_moments();
     if (!fault_.save_to.empty()) save_rank(state(), fault_.save_to, fault_.steps_before + steps);
     calls_.write(row_, world_.rank, result_);
     return std::move(result_);
@@ -296,6 +297,21 @@ class RankRun {
     }
     return weights;
   }
+
+  std::map<std::string, at::Tensor> whole_first_moments() {
+    std::map<const Parameter*, at::Tensor> mine;  // those of other pipeline stages are missing
+    for (size_t i = 0; i < assembly_.parameters.size(); ++i) {
+      if (assembly_.parameters[i]->trainable()) mine[assembly_.parameters[i]] = optimizer_->moments(i)[0];
+    }
+    std::map<std::string, at::Tensor> moments;
+    for (const auto& parameter : assembly_.model->parameter_handles()) {
+      if (!trained_.contains(parameter->name())) continue;
+      moments[parameter->name()] =
+          gather_logical(*parameter, mine[parameter.get()], communicators_.world.get(), at::kCPU);
+    }
+    return moments;
+  }
+
   void note_traffic() {
     result_.traffic = traffic_of(made_);
     result_.reported = check_traffic(result_.plan, made_).differences;

@@ -31,11 +31,12 @@ struct RankResult {
   std::vector<std::vector<double>> statistics;  // of each step
   std::vector<std::vector<double>> spikes;      // what the spike guard said of each step, if there is one
   std::map<std::string, at::Tensor> gradients;
-  std::map<std::string, at::Tensor> first_update;  // whole weights, before the first step
-  std::map<std::string, at::Tensor> weights;       // and after the last
-  std::vector<std::string> strays;                 // parameters whose gradient here is not that part of the whole one
-  std::map<std::string, TrafficTable> traffic;     // of one later step, by communicator
-  std::vector<std::string> reported;               // by check_traffic, of that step
+  std::map<std::string, at::Tensor> first_update;   // whole weights, before the first step
+  std::map<std::string, at::Tensor> weights;        // and after the last
+  std::map<std::string, at::Tensor> first_moments;  // whole, after the last step, of rows that Muon steps
+  std::vector<std::string> strays;                  // parameters whose gradient here is not that part of the whole one
+  std::map<std::string, TrafficTable> traffic;      // of one later step, by communicator
+  std::vector<std::string> reported;                // by check_traffic, of that step
   Plan plan;
   int64_t to_device_bytes = 0, to_host_bytes = 0;  // of that step
   int64_t device_peak = 0, host_peak = 0;          // of weights that live on the host

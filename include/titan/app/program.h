@@ -26,7 +26,7 @@ Failure describe_failure(const std::exception_ptr& error);
 /// seconds; a rank that does not reach rank 0 prints its own. `is_rank` false: this process only starts ranks.
 int report_job_problems(const LoadedConfig& loaded, bool is_rank = true);
 
-/// As report_job_problems, for options only.
+/// Does what report_job_problems does, for the options alone.
 int report_config_problems(const LoadedConfig& loaded);
 
 }  // namespace titan

@@ -58,7 +58,7 @@ class ConsoleWriter {
   int64_t left_out_ = 0, gap_ = 0;
 };
 
-/// Of the process, like the descriptors themselves.
+/// The writers of this process: one for each descriptor, since all threads share it.
 ConsoleWriter& standard_output();
 ConsoleWriter& standard_error();
 

@@ -56,10 +56,10 @@ inline constexpr size_t kKindBytes = 4096;
 
 FileKind kind_of(std::string_view head);
 
-/// By the first bytes of the file at `path`; `other` if it is not a regular file or cannot be read.
+/// The kind that the first bytes of the file at `path` show; `other` if it is not a regular file or cannot be read.
 FileKind file_kind_at(const std::filesystem::path& path);
 
-/// "this is gzip data; unpack it with gunzip". Empty for `other`.
+/// "this is gzip data; unpack it with gunzip". An empty text for `other`.
 std::string describe_kind(FileKind kind);
 
 /// What a text that is read as a whole may be, too: a document may be a page, or begin with a server's words.

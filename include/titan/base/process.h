@@ -77,7 +77,8 @@ struct ProcessorState {
   std::optional<double> celsius;    // the hottest sensor
 };
 
-/// From /sys/devices/system/cpu, else /proc/cpuinfo; and from /sys/class/thermal. Values that cannot be read are none.
+/// Reads clock rates from /sys/devices/system/cpu, or else from /proc/cpuinfo, and temperatures from
+/// /sys/class/thermal. Values that cannot be read are none.
 ProcessorState processor_state(const std::filesystem::path& sys = "/sys", const std::filesystem::path& proc = "/proc");
 
 }  // namespace titan

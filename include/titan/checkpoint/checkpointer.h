@@ -83,7 +83,7 @@ class Checkpointer {
  private:
   void start_save(int64_t step, const CheckpointState& state, bool now);
   void plan_for(const std::vector<StateTensor>& tensors);
-  /// In the writer thread.
+  /// Runs in the writer thread.
   void write(const SavePlace& place, const CheckpointState& state);
   void after_save(const SaveOutcome& outcome);
   void join_writer();

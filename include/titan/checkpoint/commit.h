@@ -1,5 +1,5 @@
-// The stages of a save, from staging to commit, each for one rank and without a communicator. The caller puts a
-// barrier between stages (docs/checkpoints.md has the order).
+// The phases of a save, from the temporary folder to the commit, each for one rank and without a communicator. The
+// caller puts a barrier between phases (docs/checkpoints.md has the order).
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct SavePlace {
   int64_t step = 0;
   std::string run;  // differs from run to run
 
-  /// The staging folder.
+  /// The folder until the commit.
   std::filesystem::path temporary() const;
   /// The folder after the commit.
   std::filesystem::path final() const;
@@ -40,7 +40,7 @@ std::string step_folder(int64_t step);
 /// 1200 for "step-1200"; nothing for any other name.
 std::optional<int64_t> step_of(std::string_view folder);
 
-/// Rank 0, first: checks that `bytes` fit and creates the staging folder. Throws StorageError(ENOSPC) if not.
+/// Rank 0, first: checks that `bytes` fit and creates the temporary folder. Throws StorageError(ENOSPC) if not.
 void begin_save(Storage& storage, const SavePlace& place, int64_t bytes);
 
 /// The tensor of the `index`-th planned write.
@@ -52,12 +52,15 @@ std::optional<FileRecord> write_data(Storage& storage, const SavePlace& place, i
                                      std::span<const SavedValue> values, size_t writes, const WrittenTensor& tensor,
                                      int64_t file = 0);
 
+/// Writes and syncs the index of a checkpoint in `folder`.
+FileRecord write_index_file(Storage& storage, const std::filesystem::path& folder, const CheckpointIndex& index);
+
 /// Rank 0, last: writes index and manifest, renames the folder, reads both back. `files`: the data files of all ranks.
 /// The checkpoint is committed when this returns.
 void commit_save(Storage& storage, const SavePlace& place, const CheckpointIndex& index,
                  std::map<std::string, FileRecord> files, nlohmann::ordered_json facts);
 
-/// After a failure: removes the staging folder as far as possible. Does not throw.
+/// After a failure: removes the temporary folder as far as possible. Does not throw.
 void abandon_save(Storage& storage, const SavePlace& place);
 
 }  // namespace titan

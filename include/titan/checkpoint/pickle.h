@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -56,9 +58,21 @@ class PickleError : public Error {
   explicit PickleError(const std::string& message) : Error(ExitCode::storage, message) {}
 };
 
-/// The single value in `bytes`. Throws PickleError if it is malformed, truncated, deeper than 100 levels, or of a type
-/// that checkpoints do not contain.
-PickleRef read_pickle(std::string_view bytes);
+/// Takes parts out of a pickle while it is read: a value needs about 25 times the bytes that it has in a compact table,
+/// so a large pickle is never held as values as a whole. `integer` of a list or dictionary is the taker's, to know it
+/// again; it is 0 at first.
+class PickleTaker {
+ public:
+  virtual ~PickleTaker() = default;
+  /// Called with each item that is added to `list`; true: it was taken, and the list does not hold it.
+  virtual bool take_item(PickleValue& list, const PickleValue& item) = 0;
+  /// The same with each pair that is added to `dictionary`.
+  virtual bool take_pair(PickleValue& dictionary, const PickleValue& key, const PickleValue& value) = 0;
+};
+
+/// The single value in `bytes`, without what `taker` took. Throws PickleError if it is malformed, truncated, deeper
+/// than 100 levels, or of a type that checkpoints do not contain.
+PickleRef read_pickle(std::string_view bytes, PickleTaker* taker = nullptr);
 
 /// Constructors of values to write.
 namespace pickle {
@@ -82,6 +96,63 @@ PickleRef persistent(PickleRef id);
 /// The pickle of a value. Its length depends only on the value's structure and texts, not on its numbers, except for
 /// integers beyond 32 bits.
 std::string write_pickle(const PickleRef& value);
+
+/// Writes one value piece by piece, for pickles too large to be held as values. What is open is closed in reverse
+/// order.
+class PickleStream {
+ public:
+  /// Receives the bytes in order, in pieces.
+  using Sink = std::function<void(std::string_view)>;
+
+  explicit PickleStream(Sink sink);
+  /// Ends the pickle and passes the last bytes on.
+  void finish();
+
+  void value(const PickleValue& value);
+  void integer(int64_t value);
+  /// Written once; later occurrences refer to the first.
+  void shared_text(const std::string& text);
+
+  void open_tuple() { bytes_ += '('; }
+  void close_tuple() { bytes_ += 't'; }
+  void open_list();
+  void next_item();
+  void close_list() { close('e'); }
+  void open_dictionary();
+  /// Called before the key of each pair.
+  void next_pair();
+  void close_dictionary() { close('u'); }
+  /// A call of `name` with the tuple that is written until it is closed.
+  void open_call(const std::string& name) { shared_global(name); }
+  void close_call() { bytes_ += 'R'; }
+  /// An object that is filled from the state that is written until it is closed.
+  void open_instance(const std::string& name);
+  void close_instance() { bytes_ += 'b'; }
+
+ private:
+  void next(char end);
+  void close(char end);
+  void shared_global(const std::string& name);
+  /// Refers to what is known by `key`; false if it is new: then it must be written and remembered.
+  bool refer(const std::string& key);
+  void remember(const std::string& key);
+  void counted(char code, const std::string& content);
+  void tuple(const PickleValue& value);
+  void filled(std::string_view begin, const PickleValue& value, char end);
+  void global(const std::string& name);
+  void object(const PickleValue& value);
+  void pass_on();
+
+  template <class Number>
+  void number(Number value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+
+  Sink sink_;
+  std::string bytes_;
+  std::vector<size_t> counts_;                       // items of the open lists and dictionaries, the innermost last
+  std::unordered_map<std::string, uint32_t> known_;  // places of shared texts and names; each key begins with its kind
+};
 
 // The types and functions that a checkpoint's pickles may name. Other names are rejected, so an untrusted pickle can
 // name only these; none of them is ever called.

@@ -1,5 +1,5 @@
 // A collective save: the plan (which rank writes which shards, a pure function of the layouts, equal on every rank) and
-// the stages of commit.h with the messages of the ranks between them.
+// the phases of commit.h with the messages of the ranks between them.
 #pragma once
 
 #include <cstddef>

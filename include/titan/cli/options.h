@@ -97,8 +97,8 @@ struct ReportOptions {
   std::string output;             ///< empty: the usual place
 };
 
-// Each parses the words after its command. Nothing, with the help in `out`, if they ask for it. Throws
-// Error(bad_config).
+// Each parses the words after its command. If they ask for help, it prints the help to `out` and returns nothing.
+// Throws Error(bad_config).
 
 std::optional<GenerateOptions> parse_generate(std::span<const std::string> arguments, std::ostream& out);
 std::optional<EvaluateOptions> parse_evaluate(std::span<const std::string> arguments, std::ostream& out);

@@ -307,6 +307,9 @@ struct DataSection {
   int64_t timeout{};       ///< seconds
   int64_t prefetch{};      ///< batches kept ready
   std::string text_field;
+  std::string order;  ///< documents, megatron
+  std::string megatron_split;
+  int64_t megatron_seed{};
   std::string split;  ///< global, upstream
   bool shuffle{};
   int64_t shuffle_seed{};

@@ -27,7 +27,7 @@ class Schema {
   Schema& operator=(const Schema&) = delete;
 
   const std::vector<SectionInfo>& sections() const { return sections_; }
-  /// In the order of help: by section, then as declared.
+  /// All options in the order in which help lists them: by section, then as declared.
   const std::deque<Option>& options() const { return options_; }
   const std::vector<Alias>& aliases() const { return aliases_; }
 
@@ -46,7 +46,7 @@ class Schema {
   /// "training.steps", or for a former spelling "training.local_batch_size (formerly training.batch_size)".
   std::string display_name(const std::string& key) const;
 
-  // For the files that describe the options.
+  // The files that describe the options (schema_*.cpp) call these.
   void add_section(std::string name, std::string description);
   Option& add(Option option);
   /// The options described so far in a section, to set a property of all of them.

@@ -31,7 +31,8 @@ struct SourcePosition {
 
 struct Document {
   std::string text;  ///< valid UTF-8
-  /// Instead of text: the document's ids, including BOS and EOS. Valid as long as the source.
+  /// Instead of text: the document's ids as they are to be read, with BOS and EOS if its maker wrote them. Valid as
+  /// long as the source.
   std::optional<TokenView> tokens;
   /// Instead of text: an encoded conversation.
   std::optional<EncodedChat> chat;
@@ -42,6 +43,18 @@ struct SourceCounters {
   int64_t documents = 0;
   int64_t bad_records = 0;   ///< records skipped (BadRecord::skip)
   int64_t invalid_utf8 = 0;  ///< malformed sequences replaced by U+FFFD
+};
+
+/// The sequences that the index of one Megatron-LM file lists, by their number: what its GPTDataset calls documents. A
+/// document of the index may have several.
+class SequenceIndex {
+ public:
+  virtual ~SequenceIndex() = default;
+
+  /// Ids in each sequence: a copy, since they are not aligned in the file.
+  virtual std::vector<int32_t> lengths() const = 0;
+  /// The ids of a sequence, valid as long as the source. Throws Error(bad_data) as `read` does.
+  virtual TokenView sequence(int64_t index) = 0;
 };
 
 class DocumentSource {
@@ -71,6 +84,9 @@ class DocumentSource {
   /// Sizes of consecutive runs of documents, all of them, of which two can be read in any order once each was read
   /// from its beginning; empty if every document can be read by itself. May read the files' indexes.
   virtual std::vector<int64_t> blocks() { return {}; }
+
+  /// The sequences of a source that is a single file of Megatron-LM; else null.
+  virtual SequenceIndex* sequence_index() { return nullptr; }
 
   /// Throws Error(bad_data) if the tokenizer does not match: the documents are ids of another vocabulary, or are text
   /// that it cannot encode.
@@ -120,7 +136,7 @@ class DocumentSource {
 enum class BadRecord { error, skip };
 
 struct DatasetOptions {
-  std::string dataset = "text";     ///< text, c4, c4_test, c4_validation or chat
+  std::string dataset = "text";     ///< text, nanogpt, c4, c4_test, c4_validation or chat
   std::string path = {};            ///< a file, a folder or a glob
   std::string text_field = "text";  ///< field of JSONL records, column of Parquet files
   BadRecord bad_record = BadRecord::error;
@@ -133,9 +149,16 @@ struct DatasetOptions {
   /// For "chat": fields of records and of messages that are read as if they were not there.
   std::vector<std::string> ignore_fields = {};
   bool holds_ids = false;  ///< `text_field` holds lists of ids, for `data tokenize --ids`
+  /// The run's, used while the source is opened: ids that come without a vocabulary must be in its vocabulary, and its
+  /// end-of-text id ends documents of "nanogpt". nullptr: any ids are returned.
+  const Tokenizer* tokenizer = nullptr;
 };
 
-/// Valid values of `DatasetOptions::dataset` for text; case-insensitive.
+/// The .bin file of Megatron-LM's corpus `prefix`, its usual name: PREFIX.bin, if PREFIX.bin and PREFIX.idx are files
+/// and nothing is at PREFIX.
+std::optional<std::filesystem::path> find_megatron_file(const std::string& prefix);
+
+/// Valid values of `DatasetOptions::dataset` for text and ids; case-insensitive.
 std::vector<std::string> dataset_names();
 
 /// Opens the source. Throws Error(bad_data): unknown name, missing path, no data, unsupported format, or a corpus that

@@ -1,4 +1,4 @@
-// `titan_train data stats` and `peek`: print statistics and examples of a corpus.
+// `titan_train data info`, `stats` and `peek`: print what a corpus is, statistics and examples of it.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,10 @@ struct Inspection {
   std::string chat_template;        ///< for conversations; needs a tokenizer; empty: the records are texts
   int64_t documents = 3;            ///< for show_documents
 };
+
+/// Prints kind, files and sizes of a corpus; of ids also their type, how many there are, and the largest id of a
+/// sample. Reads no more of it than a run does when it starts.
+void describe_files(const Inspection& wanted, std::ostream& out);
 
 /// Reads the whole corpus (text on all cores) and prints documents, bytes, tokens, labels (of conversations), document
 /// lengths and problems of records. Throws Error(bad_data) if reading fails.

@@ -1,29 +1,20 @@
-// A non-owning view of token ids, two or four bytes each.
+// Files of ids whose documents are known: what they have in common, and this program's own.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "titan/corpus/corpus_record.h"
+#include "titan/corpus/token_view.h"
 #include "titan/text/tokenizer.h"
 
 namespace titan {
-
-struct TokenView {
-  const void* data = nullptr;
-  size_t size = 0;   ///< tokens
-  size_t width = 2;  ///< bytes per token: 2 or 4
-  int64_t vocabulary = 0;
-  const std::filesystem::path* file = nullptr;  ///< for messages
-
-  /// Appends the ids to `ids`. Throws Error(bad_data) for an id outside the vocabulary: the file was written to after
-  /// its checksums were verified.
-  void append_to(std::vector<int32_t>& ids) const;
-};
 
 // A .bin file of token ids and its index, NAME.bin.idx: written by `titan_train data tokenize`, memory-mapped by
 // training. The ids are contiguous, two bytes each if the vocabulary fits, else four; documents are whole, including
@@ -37,11 +28,11 @@ struct TokenView {
 
 struct TokenFileFacts {
   int64_t token_bytes = 2;
-  int64_t vocabulary = 0;
+  int64_t vocabulary = 0;               ///< 0: the file does not say
   uint64_t vocabulary_fingerprint = 0;  ///< Tokenizer::fingerprint
   int32_t bos = 0, eos = 0;
   int64_t documents = 0, tokens = 0;
-  std::string tokenizer;  ///< Tokenizer::description
+  std::string tokenizer;  ///< Tokenizer::description; of a file of another program, the name in it, if any
 
   bool operator==(const TokenFileFacts&) const = default;
 };
@@ -60,45 +51,72 @@ TokenFileFacts facts_of(const Tokenizer& tokenizer);
 void write_token_index(const std::filesystem::path& bin, const TokenFileFacts& facts,
                        const std::vector<uint64_t>& block_hashes, const std::filesystem::path& ends);
 
-/// An open .bin file, memory-mapped. Not thread-safe.
-class TokenFile {
+class MappedIds;
+class SequenceIndex;
+
+/// An open file of ids with document boundaries, memory-mapped. Not thread-safe.
+class IdFile {
  public:
-  /// Opens `bin` and its index and validates the index. Throws Error(bad_data): missing, damaged or truncated index, or
-  /// a file size that differs from the index.
-  explicit TokenFile(const std::filesystem::path& bin);
-  ~TokenFile();
-  TokenFile(const TokenFile&) = delete;
-  TokenFile& operator=(const TokenFile&) = delete;
+  explicit IdFile(std::filesystem::path path) : path_(std::move(path)) {}
+  virtual ~IdFile() = default;
+  IdFile(const IdFile&) = delete;
+  IdFile& operator=(const IdFile&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
   const TokenFileFacts& facts() const { return facts_; }
 
-  /// Ids of document `index`, valid while the file is open. Verifies a block's checksum at its first access. Throws
-  /// Error(bad_data): a damaged block, or a file that was written to since it was opened.
-  TokenView document(int64_t index);
+  /// Ids of document `index`, valid while the file is open; their vocabulary is unknown if the file does not say it.
+  /// Throws Error(bad_data): damaged ids, or a file that was written to since it was opened.
+  virtual TokenView document(int64_t index) = 0;
 
- private:
-  class Map;
-  using Clock = std::chrono::steady_clock;
-  // A check for each document slowed loading; docs/dropped.md has the number.
-  static constexpr std::chrono::milliseconds kCheckHolds{1};
+  virtual IdType type() const = 0;
+  /// The format in words, the same for all files of a format: "Megatron ids".
+  virtual std::string format() const = 0;
+  /// What identifies the contents: the file and, of other programs, its index, with their sizes.
+  virtual CorpusFiles files() const = 0;
+  /// Parts of documents that the maker kept apart, if the format has such.
+  virtual std::optional<int64_t> sequences() const { return std::nullopt; }
+  /// The same by number; nullptr if the format has none.
+  virtual SequenceIndex* sequence_index() { return nullptr; }
+  /// A warning for the user about this file; usually none.
+  virtual std::string warning() const { return {}; }
+  /// The ids of a file that has no checksums and does not say its vocabulary; nullptr for this program's own.
+  virtual MappedIds* unverified_ids() { return nullptr; }
 
-  [[noreturn]] void fail(const std::string& what, const std::string& remedy) const;
-  [[noreturn]] void fail_without_index() const;
-  void read_index();
-  void check_ends() const;
-  /// Throws if the size or the time of change of the file or its index is another. Skipped for kCheckHolds after a
-  /// check, because system calls per document would slow down loading.
-  void check_unchanged();
-  void check_blocks(int64_t begin, int64_t end);
-
+ protected:
   std::filesystem::path path_;
   TokenFileFacts facts_;
-  std::unique_ptr<Map> ids_, index_;
+};
+
+class ChangeWatch;
+class MappedFile;
+
+/// A .bin file of this program.
+class TokenFile : public IdFile {
+ public:
+  /// Opens `bin` and its index and validates the index. Throws Error(bad_data): missing, damaged or truncated index, or
+  /// a file size that differs from the index.
+  explicit TokenFile(const std::filesystem::path& bin);
+  ~TokenFile() override;
+
+  /// Verifies a block's checksum at its first access.
+  TokenView document(int64_t index) override;
+
+  IdType type() const override { return facts_.token_bytes == 2 ? IdType::uint16 : IdType::uint32; }
+  std::string format() const override { return "ids of titan_train data tokenize"; }
+  CorpusFiles files() const override { return {{path_, facts_.tokens * facts_.token_bytes}}; }
+
+ private:
+  [[noreturn]] void fail(const std::string& what, const std::string& remedy) const;
+  void read_index();
+  void check_ends() const;
+  void check_blocks(int64_t begin, int64_t end);
+
+  std::unique_ptr<MappedFile> ids_, index_;
+  std::unique_ptr<ChangeWatch> watch_;
   const uint64_t* block_hashes_ = nullptr;
   const uint64_t* ends_ = nullptr;
-  std::vector<bool> checked_;              // per block
-  Clock::time_point unchanged_seen_ = {};  // time of the last check
+  std::vector<bool> checked_;  // per block
 };
 
 // The fixed-size header of the index of a .bin file. Private to corpus.

@@ -87,7 +87,7 @@ class Communicator {
   /// Limit of every later call.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
   /// Waits for the calls in flight and closes the transport; no call may follow. All members call it, in the same order
-  /// of communicators. Without it, the transport stays open until the process exits.
+  /// of communicators. If it is not called, the transport stays open until the process exits.
   virtual void shut_down() {}
 
   /// Records every later call in `trace`; null stops recording.

@@ -34,8 +34,8 @@ struct CommunicatorRequest {
   std::string queue{};
 };
 
-/// For ranks of one host. Blocks until all members have called it. Null, on all members, if one of them cannot share
-/// memory with the others; `refusal` is the reason.
+/// A communicator whose members are ranks of one host. Blocks until all of them have called it. Returns null on all
+/// members if one of them cannot share memory with the others; `refusal` is the reason.
 std::unique_ptr<Communicator> make_host_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const CommunicatorRequest& request, std::string& refusal);
 
@@ -64,7 +64,7 @@ struct MeshCommunicators {
   std::shared_ptr<Communicator> world;
   /// Of weight groups that are sharded or replicated over other axes, by name (weight_communicators in plan/plan.h).
   std::map<std::string, std::shared_ptr<Communicator>, std::less<>> of_weights;
-  /// What this rank has spent in calls of all of them.
+  /// The time that this rank has spent in calls of all communicators.
   std::shared_ptr<CollectiveTime> time = std::make_shared<CollectiveTime>();
   /// Collective over `tensor`: allocates peer memory of `capacity` bytes per rank. Empty where the device has none.
   std::function<std::unique_ptr<PeerMemory>(int64_t capacity)> make_peer_memory;

@@ -101,7 +101,7 @@ class RankCheck {
   std::vector<int64_t> crowded_ranks() const;
   std::vector<int64_t> bound_ranks() const;
 
-  /// Adds `sign` to the numbers of ranks like this one on its host.
+  /// Adds `sign`, 1 or -1, to the numbers of ranks that share host, cores, quota or GPU with this one.
   void count(const RankFacts& facts, int64_t sign);
 
   using Host = std::pair<std::string, std::string>;  // name and machine id
@@ -113,7 +113,7 @@ class RankCheck {
   std::map<std::pair<Host, std::vector<int>>, int64_t> on_cores_;
   std::map<std::pair<Host, std::string>, int64_t> in_quota_group_;
   std::map<std::pair<Host, std::string>, int64_t> rank_on_gpu_;  // by the GPU's uuid
-  // Of a settled check.
+  // What is known once the check is settled.
   std::map<Host, std::vector<int64_t>> ranks_of_host_;
   std::vector<int64_t> local_ranks_;
 };

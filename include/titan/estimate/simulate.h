@@ -32,13 +32,14 @@ struct Hardware {
   int64_t gpus_per_host = 8;
   RateShares likely, good;  // expected; and if products and attention come close to their rates in a step
 
-  /// With shares of the rates. `flash_attention`: attention by that kernel.
+  /// This hardware with the rates that a step reaches: `shares` of the published ones. `flash_attention`: whether
+  /// attention is computed by that kernel.
   Hardware in_a_step(const RateShares& shares, bool flash_attention) const;
   bool has_range() const { return !(good == likely); }
 };
 
-/// By name from src/estimate/hardware.toml, or from a TOML file with one such table. Throws Error(bad_config) with the
-/// list.
+/// Finds hardware by its name in src/estimate/hardware.toml, or reads a TOML file with one such table. Throws
+/// Error(bad_config) with the list of names.
 Hardware find_hardware(const std::string& name_or_file);
 std::vector<std::string> hardware_names();
 
@@ -72,7 +73,7 @@ struct SimulatedStep {
 /// each pipeline coordinate, in order. Throws Error(bad_config) for float8 on a GPU without it.
 SimulatedStep simulate_step(const std::vector<Plan>& plans, const Hardware& hardware, bool keep_events = false);
 
-/// In the format of chrome://tracing and Perfetto: a process per rank, a thread per track.
+/// The step as chrome://tracing and Perfetto read it, with a process per rank and a thread per track.
 std::string chrome_trace(const SimulatedStep& step);
 
 /// A row per rank and track, to scale, below the text `lines`.

@@ -104,8 +104,9 @@ class Cuda {
 };
 
 /// Opens libtitan_cuda.so if an NVIDIA driver is installed or `without_driver` is set; later calls return the same
-/// library. Call it before any CUDA query of LibTorch, because LibTorch caches the answer that there is no CUDA. Null
-/// without a driver and in a CPU build. Throws Error(bad_config) if the library is missing or cannot be loaded.
+/// library. Call it before any CUDA query of LibTorch, because LibTorch caches the answer that there is no CUDA.
+/// Returns null without a driver and in a CPU build. Throws Error(bad_config) if the library is missing or cannot be
+/// loaded.
 const Cuda* find_cuda(bool without_driver = false);
 
 /// Null before find_cuda() has opened it.

@@ -53,7 +53,7 @@ int64_t fewest_ranks(const JobConfig& config);
 /// sequence. `model` null: its sizes contradict each other, and only sequences are checked.
 std::vector<Problem> check_degrees(const ModelDescription* model, const JobConfig& config, const Origins& origins);
 
-/// The problems of the pipeline, for the config's report. None without one.
+/// The problems of the pipeline, for the config's report; no problem if the config asks for no pipeline.
 std::vector<Problem> check_pipeline(const JobConfig& config, const ModelDescription& model, const Origins& origins);
 
 }  // namespace titan

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,12 @@ bool compiles(const JobConfig& config, std::string_view component);
 RecomputeSelection make_recompute_selection(const JobConfig& config);
 /// The float8 options; none if the model is not converted to float8.
 std::optional<LinearFloat8Section> float8_options(const JobConfig& config);
+/// The option that holds the degree of an axis.
+struct DegreeOption {
+  std::string key;  // "parallelism.tensor_parallel_degree"
+  int64_t ParallelismSection::*degree;
+};
+DegreeOption degree_option(MeshAxis axis);
 /// The mesh of `world` ranks with the config's degrees. Throws Error(bad_config) if they do not fit.
 DeviceMesh make_mesh(const JobConfig& config, int64_t world);
 /// `on_gpu`: plans validation with fused kernels and CUDA graphs, as far as the config enables them.

@@ -11,13 +11,14 @@
 
 namespace titan {
 
-/// Index of each update if optimizer.name is "Muon"; any other optimizer has the first alone.
+/// Index of each update in update_descriptions if optimizer.name is "Muon". Any other optimizer has only the first.
 inline constexpr size_t kAdamUpdate = 0, kMuonUpdate = 1;
 
 std::vector<UpdateDescription> update_descriptions(const OptimizerSection& optimizer);
 
-/// Names of the statistics of Muon's updates: of each kind of matrix ("wq": the last part of its name) the root mean
-/// square of the orthogonalised updates; the largest singular value of one update, and the number of that matrix.
+/// Names of the statistics of Muon's updates. update_rms.KIND is the root mean square of the orthogonalised updates of
+/// a kind of matrix ("wq": the last part of its name). The other two are the largest singular value of one update, and
+/// the number of that matrix.
 inline constexpr const char* kUpdateRms = "update_rms.";
 inline constexpr const char* kSingularValue = "update_singular_value";
 inline constexpr const char* kMeasuredMatrix = "update_measured_matrix";

@@ -20,8 +20,8 @@ struct CrossEntropyRows {
 };
 
 /// `counted`: rows with a valid label. Their logits are read, and reread for the gradient, from the cache if the rows
-/// of concurrent blocks fit: 132 rows of 128,256 bf16 logits are 34 MB. Also a loss and a label per row, and the scale
-/// if it is in memory.
+/// of concurrent blocks fit: 132 rows of 128,256 bf16 logits are 34 MB. A loss and a label per row are also moved, and
+/// the scale if it is in memory.
 constexpr KernelTraffic traffic(const CrossEntropyRows& a, int64_t counted) {
   const int64_t row = a.vocab_size * bytes_of(a.type);
   return {counted * row + a.rows * 8 + (a.scale_at ? 4 : 0), (a.gradient ? a.rows * row : 0) + a.rows * 4,

@@ -8,7 +8,7 @@ namespace titan {
 /// Throws std::runtime_error naming the kernel and CUDA's reason if the last launch on this thread failed.
 void check_launch(const char* kernel);
 
-/// Of the current GPU. Asks CUDA for a number that it keeps.
+/// Number of multiprocessors of the current GPU. The call is cheap: CUDA keeps the number.
 int multiprocessors();
 
 }  // namespace titan

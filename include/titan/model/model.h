@@ -34,7 +34,7 @@ struct BatchContext {
   AttentionBounds bounds;    // of complete samples
   double loss_scale = 1.0;   // 1 / valid tokens of the whole step
   at::Tensor loss_scale_at;  // fp64 device scalar that replaces loss_scale in captured work
-  // Only for generation (UnitMode::logits):
+  // Set only in generation (UnitMode::logits):
   KeyValueCache* cache = nullptr;  // keys and values of the preceding tokens; null: none
   at::Tensor logit_rows;           // int64 [n], of the B·T tokens: compute only their logits; undefined: all
 };

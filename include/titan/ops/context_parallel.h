@@ -24,13 +24,14 @@ struct AttentionBlock {
   bool operator==(const AttentionBlock&) const = default;
 };
 
-/// The blocks of `rank`'s queries with keys of `source`: at most one per document and sample, none if all keys are
-/// later. `documents` (of all samples, as positions of the whole sequence) may be empty: one document each.
+/// The blocks in which `rank`'s queries meet keys of `source`: at most one per document and sample, none if all keys
+/// are later. `documents`: where the documents of each sample start, as positions of the whole sequence; if it is
+/// empty, each sample is one document.
 std::vector<AttentionBlock> attention_blocks(const SequenceSplit& split, int64_t samples, int64_t length, int64_t rank,
                                              int64_t source, const std::vector<DocumentStarts>& documents);
 
 /// Called when keys and values are sent ("send"), awaited ("wait") and used ("attend", "differentiate"), and when their
-/// gradients are sent ("return"). `source`: the rank they belong to, or this rank for an all-gather. For tests.
+/// gradients are sent ("return"). `source`: the rank they belong to, or this rank for an all-gather. Only tests set it.
 using RingTrace = std::function<void(const char* what, int64_t source)>;
 
 /// What attention needs for context parallelism.

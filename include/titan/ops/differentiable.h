@@ -17,7 +17,7 @@ using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
 /// Backward of one operation. It consumes the saved tensors: a node runs once.
 class BackwardNode : public torch::autograd::Node {
  public:
-  /// One gradient per output (undefined: none) → one per input passed to `connect`.
+  /// Takes one gradient per output, undefined where there is none; returns one per input passed to `connect`.
   virtual torch::autograd::variable_list backward(torch::autograd::variable_list gradients) = 0;
 
  private:

@@ -12,7 +12,7 @@ namespace titan {
 
 class KeyValueCache {
  public:
-  /// For `samples` samples of at most `capacity` tokens each. A block's memory is allocated at its first use.
+  /// Has room for `samples` samples of at most `capacity` tokens each. A block's memory is allocated at its first use.
   KeyValueCache(int64_t samples, int64_t capacity);
 
   /// Attention of block `block` over T new tokens: query [B, T, Hq, d], key and value [B, T, Hk, d] → [B, T, Hq, d].

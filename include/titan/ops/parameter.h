@@ -40,7 +40,7 @@ class Parameter {
   bool in_float8() const { return in_float8_; }
   void set_in_float8(bool on) { in_float8_ = on; }
 
-  // For operations, between WAIT_UNSHARD and RESHARD.
+  // Operations use these, between WAIT_UNSHARD and RESHARD.
 
   /// The unsharded weight [extents of unsharded_box] in the compute dtype, or in float8 if it was all-gathered in that.
   /// Throws if the weight is not unsharded.
@@ -50,7 +50,7 @@ class Parameter {
   bool gradient_written() const { return gradient_written_; }
   void mark_gradient_written() { gradient_written_ = true; }
 
-  // For the weight store, the optimizer and the checkpoint.
+  // The weight store, the optimizer and the checkpoint use these.
 
   /// This rank's shard [extents of shard_box] in training.dtype: the optimizer steps it, the checkpoint stores it.
   at::Tensor master;

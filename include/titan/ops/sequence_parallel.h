@@ -35,8 +35,8 @@ class SequenceParallel {
 /// One all-gather or one reduce-scatter, without overlap.
 std::shared_ptr<const SequenceParallel> make_collective_sequence_parallel(std::shared_ptr<Communicator> communicator);
 
-/// Called on the caller's thread when a chunk's transfer ("read", "write") or product ("multiply") is enqueued. For
-/// tests.
+/// Called on the caller's thread when a chunk's transfer ("read", "write") or product ("multiply") is enqueued.
+/// Only tests set it.
 using ExchangeTrace = std::function<void(const char* what, int64_t chunk)>;
 
 /// In chunks through peer memory, whose capacity is twice the gathered stream: one chunk is transferred while the

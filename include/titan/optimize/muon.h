@@ -23,26 +23,27 @@ namespace titan {
 
 /// What Optimizer::statistics needs to know of the plan.
 struct MuonStatistics {
-  std::map<std::string, int64_t> of_kind;  // index of update_rms.KIND (job/updates.h)
-  std::map<std::string, size_t> number;    // of each matrix of this rank, among those of the whole model
-  size_t matrices = 0;                     // of the whole model
-  int64_t numel = 0;                       // of the result; 0: none
+  std::map<std::string, int64_t> of_kind;  // by kind of matrix: index of update_rms.KIND (job/updates.h) in the result
+  std::map<std::string, size_t> number;    // by name of a matrix of this rank: its number in the whole model
+  size_t matrices = 0;                     // how many the whole model has
+  int64_t numel = 0;                       // elements of the result; 0: no statistics
 };
 
 class MuonOptimizer : public Optimizer {
  public:
-  /// `by_muon`: for each parameter whether Muon steps it. The others as AdamOptimizer.
+  /// `by_muon`: for each parameter whether Muon steps it; AdamW steps the others. The other arguments are those of
+  /// AdamOptimizer.
   MuonOptimizer(std::vector<Parameter*> parameters, const std::vector<ParameterGroup>& groups,
                 const std::vector<bool>& by_muon, const OptimizerSection& options, uint64_t rounding_seed = 0,
                 std::shared_ptr<HostOffload> offload = nullptr, MuonStatistics statistics = {});
 
   void step(int64_t step, double lr, const StepControl& control) override;
-  /// A matrix that several ranks hold is stepped by `step` alone.
+  /// `parameters` must not include a matrix that several ranks hold: only `step` steps those.
   void step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control) override;
 
-  /// Of a matrix its momentum.
+  /// A matrix that Muon steps has one moment, its momentum; other parameters have AdamW's two.
   std::vector<at::Tensor> moments(size_t index) const override;
-  /// Undefined for a matrix: nothing depends on the number.
+  /// Undefined for a matrix that Muon steps, whose update does not depend on the number of steps.
   const at::Tensor& applied_steps(size_t index) const override;
   int64_t state_bytes() const override;
   at::Tensor statistics() const override { return measured_; }
@@ -59,44 +60,46 @@ class MuonOptimizer : public Optimizer {
   struct Matrix {
     Parameter* parameter = nullptr;
     double lr_multiplier = 1, weight_decay = 0;
-    double ratio = 1;     // of the learning rate, by shape
-    at::Tensor momentum;  // [rows, columns] of the shard; on the host if moments are offloaded
-    at::Tensor update;    // [rows, columns] of the shard, until `step` has applied it
+    double ratio = 1;           // factor on the learning rate that depends on the shape
+    at::Tensor momentum;        // [rows, columns] of the shard; on the host if moments are offloaded
+    at::Tensor update;          // [rows, columns] of the shard, until `step` has applied it
+    int64_t momentum_step = 0;  // the last step that changed the momentum, if moments are offloaded
   };
   struct Fetched {
     at::Tensor momentum;  // [rows, columns] of the shard
     AsyncCopy copy;
   };
+  Matrix new_matrix(Parameter& parameter, ElementType type) const;
   Matrix& matrix_of(const Parameter& parameter) { return matrices_[by_parameter_.at(&parameter)]; }
-  /// Forgets the last step's statistics when the first matrix of another comes.
+  /// Resets the statistics if `step` is not the one that they are of.
   void begin(int64_t step);
   void measure(const Parameter& parameter, const at::Tensor& update);
   void step_matrices(std::span<Matrix* const> matrices, int64_t step, double lr, const StepControl& control);
-  /// Updates of matrices that this rank has whole.
+  /// Computes the updates of those of `matrices` that this rank holds whole.
   void update(std::span<Matrix* const> matrices, int64_t step, const StepControl& control);
   void apply(Matrix& matrix, int64_t step, double lr, const StepControl& control);
-  /// The momentum on the device; that of the next matrix is on its way when this returns.
-  at::Tensor momentum_on_device(Matrix& matrix);
+  /// The momentum on the device. If momenta are on the host, this also starts the copy of the next matrix's.
+  at::Tensor momentum_on_device(Matrix& matrix, int64_t step);
   Fetched fetch(const Matrix& matrix);
   void keep_on_host(const Matrix& matrix, const at::Tensor& momentum);
 
   MuonSection options_;
   NewtonSchulz iteration_;
-  double base_lr_;  // the schedule's peak, of which the given rate is a share
+  double base_lr_;  // optimizer.lr: `lr` / base_lr_ is the schedule's factor, which optimizer.muon.lr has, too
   uint64_t rounding_seed_;
   std::shared_ptr<HostOffload> offload_;
   std::vector<Matrix> matrices_;
-  std::map<const Parameter*, size_t> by_parameter_;  // of matrices_
-  std::vector<std::optional<size_t>> in_adam_;       // of each parameter: its index there
-  std::vector<size_t> in_muon_;                      // its index in matrices_ if it is not there
+  std::map<const Parameter*, size_t> by_parameter_;  // index in matrices_
+  std::vector<std::optional<size_t>> in_adam_;       // by index of a parameter: its index in adam_, if AdamW steps it
+  std::vector<size_t> in_muon_;                      // by index of a parameter: its index in matrices_ otherwise
   std::unique_ptr<AdamOptimizer> adam_;
-  std::map<size_t, Fetched> fetched_;       // momenta on their way to the device
-  mutable std::vector<AsyncCopy> returns_;  // and to the host
-  at::Tensor no_steps_;                     // always undefined, so it has no shape
+  std::map<size_t, Fetched> fetched_;       // momenta that are being copied to the device, by index in matrices_
+  mutable std::vector<AsyncCopy> returns_;  // copies of momenta to the host
+  at::Tensor no_steps_;                     // never defined, so without a shape: applied_steps of matrices
   int64_t orthogonalised_ = 0;
   MuonStatistics statistics_;
   at::Tensor measured_;  // fp64 [statistics_.numel]
-  int64_t step_ = 0;     // that measured_ is of
+  int64_t step_ = 0;     // the step that measured_ is of
 };
 
 }  // namespace titan

@@ -20,7 +20,7 @@ struct NewtonSchulz {
 };
 
 /// The iteration on each of `matrices` [rows, columns], in its dtype: fp32 or bf16. The bits of a result depend on its
-/// matrix, the device and the number of threads alone, those of matrices up to 2²⁰ elements not on the threads either.
+/// matrix and the device alone, not on the number of threads or on the other matrices.
 std::vector<at::Tensor> orthogonalised(std::span<const at::Tensor> matrices, const NewtonSchulz& iteration);
 inline at::Tensor orthogonalised(const at::Tensor& matrix, const NewtonSchulz& iteration) {
   return orthogonalised(std::span(&matrix, 1), iteration)[0];

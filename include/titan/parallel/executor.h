@@ -74,8 +74,8 @@ class Executor {
   /// that this rank computed (fp64), undefined if none.
   at::Tensor run(const Program& program, std::span<const BatchContext> microbatches, StepWork& work,
                  const Observer& observer = {});
-  /// From now on called with what each forward hands on and the input gradients of each backward (any shape), if they
-  /// are defined and not computed in a recorded microbatch; empty: off.
+  /// From now on the inspector is called with what each forward hands on and with the input gradients of each backward
+  /// (any shape), if they are defined and not computed in a recorded microbatch. An empty one ends that.
   using Inspector = std::function<void(const Action&, std::span<const at::Tensor>)>;
   void inspect_with(Inspector inspector) { inspector_ = std::move(inspector); }
   /// Runs the evaluation program. UnitMode::evaluate: the loss, 0 on ranks without the model's last stage.
@@ -136,9 +136,9 @@ class Executor {
   const UnitPlan& plan_of(const Action& action) const { return plan_.units[static_cast<size_t>(action.unit)]; }
   UnitState& state_of(const Action& action);
   std::unique_ptr<UnitContext> context_for(const Action& action, UnitMode mode);
-  /// Of one group, or of all (-1).
+  /// The weight stores of one group, or of all groups (-1).
   std::vector<WeightStore*> stores_of(int group) const;
-  /// Of these, the groups that the optimizer steps.
+  /// The same, of the groups that the optimizer steps.
   std::vector<WeightStore*> trained_stores(int group) const;
 
   Plan plan_;

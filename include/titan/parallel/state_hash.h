@@ -17,11 +17,11 @@ struct TensorState {
   bool operator==(const TensorState&) const = default;
 };
 
-/// Of each tensor: any shape, contiguous, fp32, bf16, or of one byte per element (then taken as finite). Hashes of a
-/// host and of a GPU cannot be compared with each other. Waits for the device, once.
+/// The state of each tensor. A tensor is contiguous, of any shape, in fp32, bf16, or a dtype of one byte, whose values
+/// count as finite. Hashes of a host and of a GPU cannot be compared with each other. Waits for the device, once.
 std::vector<TensorState> states_of(std::span<const at::Tensor> tensors);
 
-/// Of `tensor` on any device, by tensor operations alone: int64 [hash, 0 if finite], on its device.
+/// How a GPU hashes: by tensor operations alone, int64 [hash, 0 if finite] of `tensor`, on its device.
 at::Tensor state_by_operations(const at::Tensor& tensor);
 
 // Loops over memory (cpu_state_hash.cpp).

@@ -112,7 +112,7 @@ class WeightStore {
   /// Sets the float8 scales from `largest`: each float8 weight's current amax, over all ranks. Scales stay at their
   /// addresses.
   void set_amaxes(const at::Tensor& largest);
-  /// One view into `memory` per trained parameter, adjacent: of its `box` in `type`.
+  /// Adjacent views into `memory`, one per trained parameter: each holds the elements of its `box` in `type`.
   std::vector<at::Tensor> gradient_views(const at::Tensor& memory, Box ParameterPlan::*box, at::ScalarType type) const;
   /// Gives the trained parameters their shards of the gradient.
   void set_gradient_shards(const at::Tensor& memory);
@@ -137,7 +137,7 @@ class WeightStore {
   std::shared_ptr<Communicator> gathering_, scattering_, replicating_, tensor_, tied_;
   Float8Casts casts_;
 
-  // In the shards' memory: the host's with CPU offload.
+  // These are where the shards are: on the host with CPU offload, else on the device.
   at::Tensor masters_;          // [elements], training.dtype
   at::Tensor copies_;           // [bytes] of the shards as gathered; undefined if those are the masters
   at::Tensor gradient_shards_;  // [trained elements], fp32; resident: undefined until OPEN_GRADIENT

@@ -41,9 +41,9 @@ class Architecture {
 
 /// All architectures; register new ones here.
 std::span<const Architecture* const> architectures();
-/// Null when none serves `name`.
+/// Returns null if no architecture serves `name`.
 const Architecture* find_architecture(std::string_view name);
-/// By the architecture of that name, which exists.
+/// Describes the model by the architecture that `request` names, which must exist.
 ModelDescription describe_model(const ModelRequest& request);
 
 }  // namespace titan

@@ -19,7 +19,7 @@ enum class UnitRole { embedding, block, head };
 /// The parameters of a unit that are gathered, reduced and stepped together: a weight group.
 struct WeightGroupDescription {
   std::string suffix = {};  // "experts": the group is called "layers.3.experts"; empty: like its unit
-  /// FSDP: the axes over which dimension 0 is sharded, and gathered before the unit runs. Of dp_shard and cp.
+  /// The axes over which FSDP shards dimension 0, and gathers it before the unit runs: dp_shard, cp, both or none.
   std::vector<MeshAxis> sharded_over = {MeshAxis::dp_shard, MeshAxis::cp};
 };
 

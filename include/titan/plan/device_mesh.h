@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,13 @@ enum class MeshAxis { pp, dp_replicate, dp_shard, cp, tp };
 inline constexpr std::array kMeshAxes{MeshAxis::pp, MeshAxis::dp_replicate, MeshAxis::dp_shard, MeshAxis::cp,
                                       MeshAxis::tp};
 std::string_view name(MeshAxis axis);
+
+/// What the ranks along an axis divide among themselves. Code that treats axes by their kind asks for this, so that an
+/// axis is listed here alone.
+enum class DividedWork { units, samples, sequences, features };
+DividedWork divided_along(MeshAxis axis);
+/// The axes along which one of `work` is divided, outermost first.
+std::vector<MeshAxis> axes_that_divide(std::initializer_list<DividedWork> work);
 
 /// Names of the communicators that a run makes (docs/distributed.md).
 namespace communicator_names {

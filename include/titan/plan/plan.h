@@ -96,7 +96,7 @@ struct PlanRequest {
   int64_t microbatches_per_pass() const { return pipeline ? pipeline->microbatches : 1; }
   /// True if weight gradients are separate actions.
   bool splits_backward() const { return pipeline && pipeline->splits_backward; }
-  /// Of all ranks.
+  /// Tokens of all ranks together.
   int64_t tokens_per_step() const {
     return samples * sequence_length * accumulation * place.mesh.data_parallel_degree();
   }
@@ -181,7 +181,8 @@ struct WeightGroupPlan {
   /// optimizer steps.
   int64_t trained_numel() const;
   int64_t trained_shard_numel() const;
-  /// Of the latter, those whose gradients are partial sums, because every tensor-parallel rank holds the weight whole.
+  /// The elements among trained_shard_numel() whose gradients are partial sums, because every tensor-parallel rank
+  /// holds the weight whole.
   int64_t partial_numel() const;
 };
 
@@ -261,7 +262,7 @@ struct Plan {
 
   /// True if a weight group is gathered before its unit runs.
   bool gathers_weights() const;
-  /// Of trained parameters, on this rank: bytes of the moments of one, of a group.
+  /// Bytes of the moments on this rank, of one parameter or of the trained parameters of a group.
   int64_t moment_bytes(const ParameterPlan& parameter) const;
   int64_t moment_bytes(const WeightGroupPlan& group) const;
   /// True if the weights that are gathered or multiplied are copies of the masters.

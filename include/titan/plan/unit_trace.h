@@ -138,7 +138,7 @@ class UnitTrace {
     std::vector<const TracedWork*> work;
     std::vector<const TracedMessage*> messages;
   };
-  /// In execution order (backward: operations in reverse).
+  /// The parts of a phase in the order in which they run: in backward the operations in reverse.
   std::vector<Part> parts(Phase phase, const RecomputePolicy& policy) const;
 
  private:

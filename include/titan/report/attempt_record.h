@@ -136,7 +136,7 @@ struct RestartReport {
 };
 
 std::string json_line(const RestartReport& report);
-/// For the log: the parts of the time.
+/// The parts of the time that the restart took, for the log.
 std::string restart_words(const RestartReport& report);
 
 }  // namespace titan

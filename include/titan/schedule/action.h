@@ -29,7 +29,7 @@ enum class ActionKind : uint8_t {
   overlap,           ///< OVERLAP_F_B: a forward and a backward of two stages that a runtime may interleave
   batch,             ///< BATCH: sends and receives that are posted together (not a word of PyTorch's)
 
-  // Only in programs. Hidden states between stages:
+  // The following are only in programs. Hidden states between stages:
   handoff_forward,   ///< passes a stage's output to the next stage on this rank, rounded like a message
   handoff_backward,  ///< the same for the gradient of a stage's input, to the previous stage
   wait_forward,      ///< waits for the input of a stage

@@ -60,8 +60,9 @@ struct Simulation {
 /// of forward and backward runs one after the other, and both results are available at its end.
 Simulation simulate(const ScheduleTable& table, const ActionTimes& times);
 
-/// One sentence for every rank that does not finish, with what it waits for, if every send, receive and batch blocks
-/// until the other side has posted its own. Empty: no deadlock, even with a transport that buffers nothing.
+/// Runs the table with sends, receives and batches that block until the other side has posted its own. Returns one
+/// sentence for every rank that does not finish, with what it waits for. If there is none, no transport deadlocks, not
+/// even one that buffers nothing.
 std::vector<std::string> deadlocks(const ScheduleTable& table);
 
 struct ClosedForm {

@@ -65,6 +65,9 @@ class ChunkSource {
   /// or padded if it holds conversations. Throws Error(bad_data) if a source is empty or too short.
   virtual bool next(Chunk& chunk) = 0;
 
+  /// As `next`, for a chunk that another rank trains on: of `chunk` only what says which labels count is valid.
+  virtual bool skip(Chunk& chunk) { return next(chunk); }
+
   /// The position after the last chunk returned.
   virtual StreamState state() const = 0;
 
@@ -81,6 +84,18 @@ class ChunkSource {
   /// another thread is inside `next`.
   virtual std::string place_of(const StreamState& state) const;
 };
+
+/// What a saved position must fit.
+struct StreamIdentity {
+  const DocumentSource& source;
+  const Tokenizer& tokenizer;
+  uint64_t fingerprint;
+  const CorpusRecord& corpus;
+  const std::string& dataset;  ///< for messages
+};
+
+/// Throws Error(bad_data) if `state` was saved from another corpus, tokenizer or order.
+void check_saved_corpus(const StreamState& state, const StreamIdentity& now);
 
 // The global sequence of packed chunks that every layout shares: documents → tokens → chunks of T+1 tokens. Packing
 // follows torchtitan: append BOS + document + EOS to a buffer, remove T+1 tokens.
@@ -136,8 +151,6 @@ class ChunkStream : public ChunkSource {
   void skip_to(int64_t token_offset);
   void take_source_counters();
   void take_used_counters();
-  /// Throws Error(bad_data) if `state` is from another corpus.
-  void check_corpus(const StreamState& state) const;
   bool is_too_short() const;
   [[noreturn]] void fail_too_short() const;
   /// Sequences filled, or partly filled, by the current pass.

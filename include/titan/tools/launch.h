@@ -35,6 +35,8 @@ struct LaunchEnd {
   bool was_asked = false;        // this process received a signal that asks to end
   double failed = 0, ended = 0;  // when the first rank ended, and when all had; seconds since 1970
   std::string sentence;          // how it ended, if not all ranks ended with 0
+  /// The part of `sentence` that a rank has printed to standard error and that is too long to be printed twice.
+  std::string printed = {};
 };
 
 /// Returns after every rank has ended. Ranks that only report a failed peer (74) are consequences and count only if
@@ -42,7 +44,10 @@ struct LaunchEnd {
 /// it ends. Throws Error(launcher) if a rank cannot be started.
 LaunchEnd launch_attempt(const LaunchRequest& request);
 
-/// The same; prints the sentence and returns the exit code.
+/// `words`, which hold the sentence of `end`, with a reference in the place of what a rank has printed.
+std::string without_printed(std::string words, const LaunchEnd& end);
+
+/// The same as launch_attempt; prints the sentence and returns the exit code.
 int launch_ranks(const LaunchRequest& request);
 
 }  // namespace titan

@@ -30,7 +30,8 @@ struct MeasuredCollective {
   std::string collective;        // "all-gather", …
   int64_t bytes = 0;             // of the whole tensor
   double seconds = 0, rate = 0;  // rate: bytes per second that each rank sends, (n - 1) / n of the tensor; twice that
-                                 // for an all-reduce
+                                 // for an all-reduce. nccl-tests call it bus bandwidth
+  int64_t hosts = 1;             // of its members
 };
 
 struct NetcheckOptions {
@@ -58,16 +59,28 @@ std::optional<NetcheckResult> measure_network(const World& world, const DeviceMe
                                               MeshCommunicators& communicators, const at::Device& device,
                                               const NetcheckOptions& options);
 
+/// What the hardware promises for the rate of a collective, by the formula of the estimate: that of a link of the host,
+/// and across hosts at most that of all network cards of a host that the ring uses; a message uses one card. None if
+/// `options` have no promise, or if there are larger tensors of the same communicator and collective: what small ones
+/// take is latency.
+std::optional<double> promised_rate(const NetcheckResult& result, const MeasuredCollective& one,
+                                    const NetcheckOptions& options);
+
 /// A sentence for each pair and communicator that is slow. Pairs are compared with pairs of the same kind (on one host,
-/// or between hosts), communicators with those of the same name and collective, each if there are at least three.
+/// or between hosts), communicators with those of the same name and collective, each if there are at least three; both
+/// also with what the hardware promises.
 std::vector<std::string> netcheck_problems(const NetcheckResult& result, const NetcheckOptions& options);
 
 /// Whether netcheck_problems had anything to compare with.
 bool netcheck_compares(const NetcheckResult& result, const NetcheckOptions& options);
 
+/// Of the largest collectives, the one with the least of what the hardware promises: "the slowest of 8 collectives has
+/// 83 % of what the hardware promises". Empty without a promise.
+std::string collectives_verdict(const NetcheckResult& result, const NetcheckOptions& options);
+
 /// The table of the collectives and the slowest pairs.
-std::vector<std::string> netcheck_table(const NetcheckResult& result);
-nlohmann::ordered_json netcheck_json(const NetcheckResult& result, const std::vector<std::string>& problems,
-                                     bool compared);
+std::vector<std::string> netcheck_table(const NetcheckResult& result, const NetcheckOptions& options);
+nlohmann::ordered_json netcheck_json(const NetcheckResult& result, const NetcheckOptions& options,
+                                     const std::vector<std::string>& problems);
 
 }  // namespace titan

@@ -61,9 +61,9 @@ struct MemoryRoom {
   std::optional<int64_t> bytes;  // none: unknown
   std::string words;             // the device's name, its memory, and how much of that is for this rank and why
 };
-/// For one of `host_ranks` ranks of this host, before the job's first tensor. GPU: its memory, or an even share with
-/// `share_gpu`, minus the reserve for libraries. CPU: an even share of the available memory, limited by this process's
-/// limits.
+/// The memory that one of `host_ranks` ranks of this host may use; call it before the job's first tensor. On a GPU this
+/// is the GPU's memory, or an even share of it with `share_gpu`, minus the reserve for libraries. On a CPU it is an
+/// even share of the available memory, within this process's limits.
 MemoryRoom memory_room(const DeviceInfo& device, int64_t host_ranks, bool share_gpu);
 
 /// Peak memory on the device since the last reset: allocator's reserved bytes on CUDA, resident memory on the CPU.
@@ -100,7 +100,7 @@ class HostCopy {
   /// Whether wait() would return at once.
   bool is_done() const { return !copied_ || copied_->query(); }
   std::span<const double> wait();
-  /// Of a completed copy.
+  /// The values of a copy that has completed.
   std::span<const double> values() const;
 
  private:

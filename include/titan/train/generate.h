@@ -35,8 +35,8 @@ struct GeneratedText {
 
 class Generator {
  public:
-  /// For `samples` parallel texts of at most `context` tokens each. Without `cached` all tokens are read again for each
-  /// new one.
+  /// Generates `samples` parallel texts of at most `context` tokens each. Without `cached` all tokens are read again
+  /// for each new one.
   Generator(const Run& run, int64_t samples, int64_t context, bool cached = true);
 
   /// Appends each sample's tokens (at least one) to those it has read. Returns the logits of its last token, fp32

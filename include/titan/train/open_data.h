@@ -14,8 +14,14 @@ std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const
                                                   const std::shared_ptr<const Tokenizer>& tokenizer,
                                                   const BatchOptions& options, std::string& description);
 
+/// The chunks of one validation. Throws Error(bad_data).
+std::unique_ptr<ChunkSource> open_validation_chunks(const JobConfig& config, const MeshPlace& place,
+                                                    const std::shared_ptr<const Tokenizer>& tokenizer,
+                                                    const BatchOptions& options);
+
 /// The documents of the training corpus that this rank reads.
-std::unique_ptr<DocumentSource> open_training_documents(const JobConfig& config, const MeshPlace& place);
+std::unique_ptr<DocumentSource> open_training_documents(const JobConfig& config, const MeshPlace& place,
+                                                        const Tokenizer& tokenizer);
 
 /// The template for the conversations of a dataset "chat". Throws Error(bad_config) if the configured template does not
 /// exist or the tokenizer lacks its tokens.

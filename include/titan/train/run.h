@@ -108,7 +108,8 @@ at::Tensor infer(const Run& run, const BatchContext& batch, UnitMode mode);
 /// comm.train_timeout_seconds.
 void use_training_timeouts(Run& run);
 
-/// On GPUs: waits until no rank has work left, then closes all communicators. Not after a failure (NcclTransport).
+/// On GPUs: waits until no rank has work left, then closes all communicators. Do not call it after a failure: closing
+/// NCCL blocks behind kernels that hang (NcclTransport).
 void close_communicators(Run& run);
 
 }  // namespace titan

@@ -37,7 +37,7 @@ class StateCheck {
   /// this step if it is due. Throws Error(silent_corruption) on all ranks, and before a save Error(non_finite) if a
   /// number of the state is not finite.
   void after_step(int64_t step, bool saves);
-  /// Before the optimizer changes anything in a step.
+  /// Call it before the optimizer changes anything in a step.
   void before_change();
   /// Collective: true on all ranks if it is on one.
   bool is_on_any_rank(bool here) const;

@@ -84,7 +84,7 @@ class StateDict {
   std::vector<SavedParameter> parameters() const;
   /// Everything, to resume a run.
   CheckpointState whole(const RunPosition& now) const;
-  /// Only the weights, in `type`.
+  /// The weights alone, converted to `type`.
   CheckpointState model(const RunPosition& now, at::ScalarType type) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace titan {
 namespace {
 
-/// In the order of torchtitan's module tree; np_layernorm has no norm weights.
+/// The block's weights in the order of torchtitan's module tree. The norm np_layernorm has none.
 std::vector<Parameter*> weights_of(const LlamaBlockParameters& p) {
   std::vector<Parameter*> weights{p.wq, p.wk, p.wv, p.wo, p.w1, p.w2, p.w3, p.attention_norm, p.ffn_norm};
   std::erase(weights, nullptr);

@@ -1,0 +1,75 @@
+#include "mapped_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "file_reader.h"
+#include "titan/base/error.h"
+#include "titan/base/text.h"
+
+namespace titan {
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  // Opening a pipe without a writer would block for ever.
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor_ < 0) fail_reading(path, fmt::format("{}. Check the file.", std::strerror(errno)));
+  const struct stat facts = facts_now();
+  if (!S_ISREG(facts.st_mode)) {
+    ::close(descriptor_);
+    fail_reading(path, "this is not a file but a pipe, a device or a folder. Name a file.");
+  }
+  size_ = static_cast<size_t>(facts.st_size);
+  changed_ = facts.st_mtim;
+  if (size_ == 0) return;
+  data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor_, 0);
+  if (data_ == MAP_FAILED) {
+    data_ = nullptr;
+    const int reason = errno;
+    ::close(descriptor_);
+    fail_reading(path, fmt::format("it cannot be mapped into memory: {}.", std::strerror(reason)));
+  }
+}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(data_, size_);
+  ::close(descriptor_);
+}
+
+bool MappedFile::is_unchanged() const {
+  const struct stat facts = facts_now();
+  return static_cast<size_t>(facts.st_size) == size_ && facts.st_mtim.tv_sec == changed_.tv_sec &&
+         facts.st_mtim.tv_nsec == changed_.tv_nsec;
+}
+
+struct stat MappedFile::facts_now() const {
+  struct stat facts {};
+  if (::fstat(descriptor_, &facts) != 0) facts = {};
+  return facts;
+}
+
+void ChangeWatch::check(const std::filesystem::path& path, const MappedFile& ids, const MappedFile* index) {
+  const Clock::time_point now = Clock::now();
+  if (now - seen_ < kCheckHolds) return;
+  const auto fail = [&path](const std::string& what) {
+    throw Error(ExitCode::bad_data, fmt::format("token file {}: {}. Leave the corpus alone while a run reads it; put "
+                                                "the file back and start again.",
+                                                path.string(), what));
+  };
+  if (ids.size_now() < ids.size()) {
+    fail(fmt::format("the file shrank while it was read: it had {} bytes and now has {}",
+                     with_thousands(static_cast<int64_t>(ids.size())),
+                     with_thousands(static_cast<int64_t>(ids.size_now()))));
+  }
+  if (!ids.is_unchanged() || (index && !index->is_unchanged())) {
+    fail(fmt::format("{} was written to while it was read: its size or its time of change is another one",
+                     ids.is_unchanged() ? "its index" : "the file"));
+  }
+  seen_ = now;
+}
+
+}  // namespace titan

@@ -1,0 +1,215 @@
+// Megatron-LM's PREFIX.bin and PREFIX.idx. The index, little-endian and without padding: "MMIDIDX" and two zero bytes,
+// uint64 version (1), uint8 type of the ids, uint64 sequences n, uint64 boundaries of documents m, n int32 lengths of
+// sequences (in ids), n int64 places of sequences (in bytes), m int64 boundaries of documents (in sequences, 0 first);
+// of multimodal corpora n int8 modes of sequences.
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+
+#include "foreign_ids.h"
+#include "titan/base/text.h"
+#include "titan/corpus/document_source.h"
+
+namespace titan {
+namespace {
+
+constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
+constexpr std::string_view kFormerMagic{"TNTIDX\0\0", 8};
+constexpr size_t kVersionAt = 9, kTypeAt = 17, kSequencesAt = 18, kBoundariesAt = 26, kMegatronHeader = 34;
+
+const std::string kBothAgain = "Get both files again, or make them again with Megatron-LM";
+
+/// By its code, from 1 on.
+struct StoredType {
+  std::string_view name;
+  std::optional<IdType> type;  ///< nothing: no integer
+};
+constexpr std::array<StoredType, 8> kTypes{{{"uint8", IdType::uint8},
+                                            {"int8", IdType::int8},
+                                            {"int16", IdType::int16},
+                                            {"int32", IdType::int32},
+                                            {"int64", IdType::int64},
+                                            {"float64", std::nullopt},
+                                            {"float32", std::nullopt},
+                                            {"uint16", IdType::uint16}}};
+
+class MegatronFile : public IndexedIdFile, private SequenceIndex {
+ public:
+  explicit MegatronFile(const std::filesystem::path& bin) : IndexedIdFile(bin, megatron_index_path(bin)) {
+    ids_.set_layout(read_type(), 0);
+    find_parts();
+    check_sequences();
+    check_documents();
+    facts_.token_bytes = size_of(ids_.type());
+    facts_.tokens = ids_.size();
+  }
+
+  std::string format() const override { return "Megatron ids"; }
+  std::optional<int64_t> sequences() const override { return sequences_; }
+  SequenceIndex* sequence_index() override { return this; }
+
+ private:
+  std::vector<int32_t> lengths() const override;
+  TokenView sequence(int64_t index) override;
+  std::string index_name() const { return index_path_.filename().string(); }
+
+  IdType read_type() const;
+  void find_parts();
+  void check_sequences() const;
+  void check_documents();
+  int64_t begin_of(int64_t index) const override;
+  /// Place of its first id; -1 for a number that is no sequence, in an index that was written to.
+  int64_t begin_of_sequence(int64_t sequence) const;
+
+  int64_t place_of_sequence(int64_t sequence) const {
+    return index_number<int64_t>(places_ + static_cast<size_t>(sequence) * sizeof(int64_t));
+  }
+  int64_t boundary(int64_t index) const {
+    return index_number<int64_t>(boundaries_ + static_cast<size_t>(index) * sizeof(int64_t));
+  }
+
+  int64_t sequences_ = 0, boundary_count_ = 0;
+  size_t places_ = 0, boundaries_ = 0;  // in the index, in bytes
+  bool has_documents_ = true;           // else each sequence is one
+};
+
+IdType MegatronFile::read_type() const {
+  const std::string_view index(index_.bytes(), index_.size());
+  if (index.starts_with(kFormerMagic)) {
+    fail(fmt::format("its index {} is in a former format of Megatron-LM (TNTIDX)", index_name()),
+         "Make the corpus again with a Megatron-LM of today");
+  }
+  if (!index.starts_with(kMegatronMagic.substr(0, index.size()))) {
+    fail(fmt::format("its index {} is no index of Megatron-LM: it does not begin with MMIDIDX", index_name()),
+         kBothAgain);
+  }
+  if (index.size() < kMegatronHeader) fail(fmt::format("its index {} is cut off", index_name()), kBothAgain);
+  if (const auto version = index_number<uint64_t>(kVersionAt); version != 1) {
+    fail(fmt::format("its index {} has version {}, and version 1 is read", index_name(), version),
+         "Make the corpus again with a Megatron-LM that writes version 1");
+  }
+  const size_t code = index_number<uint8_t>(kTypeAt);
+  if (code < 1 || code > kTypes.size()) {
+    fail(fmt::format("its index {} says that the type of its ids is {}, and Megatron-LM's are 1 to {}", index_name(),
+                     code, kTypes.size()),
+         kBothAgain);
+  }
+  const StoredType& stored = kTypes[code - 1];
+  if (!stored.type) {
+    fail(fmt::format("its ids are {} numbers, as its index {} says, and ids are integers", stored.name, index_name()),
+         "Make the corpus again with --dtype or a tokenizer that gives integers");
+  }
+  return *stored.type;
+}
+
+/// Finds the parts of the index. A header may say anything, so each count is compared with the index's size before it
+/// is multiplied.
+void MegatronFile::find_parts() {
+  const auto sequences = index_number<uint64_t>(kSequencesAt), boundaries = index_number<uint64_t>(kBoundariesAt);
+  const size_t left = index_.size() - kMegatronHeader;
+  constexpr size_t kOfSequence = sizeof(int32_t) + sizeof(int64_t);
+  const bool fits = sequences <= left / kOfSequence && boundaries <= (left - sequences * kOfSequence) / sizeof(int64_t);
+  const size_t rest = fits ? left - sequences * kOfSequence - boundaries * sizeof(int64_t) : 0;
+  if (!fits || (rest != 0 && rest != sequences)) {
+    fail(fmt::format("its index {} is cut off or damaged: it has {} bytes, and does not hold the {} sequences and {} "
+                     "boundaries of documents that its header says",
+                     index_name(), with_thousands(static_cast<int64_t>(index_.size())), sequences, boundaries),
+         kBothAgain);
+  }
+  sequences_ = static_cast<int64_t>(sequences);
+  boundary_count_ = static_cast<int64_t>(boundaries);
+  places_ = kMegatronHeader + sequences * sizeof(int32_t);
+  boundaries_ = places_ + sequences * sizeof(int64_t);
+  const char* modes = index_.bytes() + index_.size() - rest;
+  for (size_t i = 0; i < rest; ++i) {
+    if (modes[i] == 0) continue;
+    fail(fmt::format("it is a multimodal corpus: its sequence {} has mode {}, and only text (mode 0) is read", i,
+                     static_cast<int>(modes[i])),
+         "Give a corpus of text");
+  }
+}
+
+/// Sequences follow each other from the beginning of the file to its end, so a document is one piece.
+void MegatronFile::check_sequences() const {
+  const int64_t width = size_of(ids_.type()), bytes = ids_.bytes();
+  int64_t end = 0;
+  for (int64_t i = 0; i < sequences_; ++i) {
+    const auto length = index_number<int32_t>(kMegatronHeader + static_cast<size_t>(i) * sizeof(int32_t));
+    const int64_t place = place_of_sequence(i);
+    if (length < 0) {
+      fail(fmt::format("its index {} is damaged: sequence {} has the length {}", index_name(), i, length), kBothAgain);
+    }
+    if (place != end) {
+      fail(fmt::format("in its index {} sequence {} begins at byte {}, and the one before it ends at byte {}",
+                       index_name(), i, place, end),
+           kBothAgain);
+    }
+    end += length * width;
+    if (end > bytes) break;  // before the sum overflows
+  }
+  if (end == bytes) return;
+  fail(fmt::format("it has {} bytes, and its index {} describes {}{}: the two are not of one corpus, or one of them is "
+                   "cut off",
+                   with_thousands(bytes), index_name(), end > bytes ? "more, at least " : "", with_thousands(end)),
+       kBothAgain);
+}
+
+void MegatronFile::check_documents() {
+  const std::string damaged = fmt::format("its index {} is damaged: ", index_name());
+  if (boundary_count_ < 1 || boundary(0) != 0) {
+    fail(damaged + "its first document does not begin with the first sequence", kBothAgain);
+  }
+  // A writer that never calls end_document leaves the first boundary alone; then Megatron-LM trains on sequences.
+  has_documents_ = boundary_count_ > 1;
+  facts_.documents = has_documents_ ? boundary_count_ - 1 : sequences_;
+  if (!has_documents_) return;
+  for (int64_t i = 1; i < boundary_count_; ++i) {
+    if (boundary(i) >= boundary(i - 1)) continue;
+    fail(fmt::format("{}document {} ends before it begins, at sequence {}", damaged, i - 1, boundary(i)), kBothAgain);
+  }
+  if (boundary(boundary_count_ - 1) == sequences_) return;
+  fail(fmt::format("{}its last document ends at sequence {} of {}", damaged, boundary(boundary_count_ - 1), sequences_),
+       kBothAgain);
+}
+
+std::vector<int32_t> MegatronFile::lengths() const {
+  std::vector<int32_t> lengths(static_cast<size_t>(sequences_));
+  if (sequences_ > 0) std::memcpy(lengths.data(), index_.bytes() + kMegatronHeader, lengths.size() * sizeof(int32_t));
+  return lengths;
+}
+
+TokenView MegatronFile::sequence(int64_t index) {
+  TITAN_CHECK(index >= 0 && index < sequences_, index, sequences_);
+  ids_.view(0, 0, &index_);  // before the index is read
+  return part(begin_of_sequence(index), begin_of_sequence(index + 1));
+}
+
+int64_t MegatronFile::begin_of(int64_t index) const {
+  return begin_of_sequence(has_documents_ ? boundary(index) : index);
+}
+
+int64_t MegatronFile::begin_of_sequence(int64_t sequence) const {
+  if (sequence == sequences_) return ids_.size();
+  return sequence < 0 || sequence > sequences_ ? -1 : place_of_sequence(sequence) / size_of(ids_.type());
+}
+
+}  // namespace
+
+std::filesystem::path megatron_index_path(const std::filesystem::path& bin) {
+  std::filesystem::path index = bin;
+  return index.replace_extension(".idx");
+}
+
+std::unique_ptr<IdFile> open_megatron_file(const std::filesystem::path& bin) {
+  return std::make_unique<MegatronFile>(bin);
+}
+
+std::optional<std::filesystem::path> find_megatron_file(const std::string& prefix) {
+  std::error_code unknown;
+  const auto is_file = [&](const std::string& path) { return std::filesystem::is_regular_file(path, unknown); };
+  if (std::filesystem::exists(prefix, unknown) || !is_file(prefix + ".bin") || !is_file(prefix + ".idx")) return {};
+  return prefix + ".bin";
+}
+
+}  // namespace titan
