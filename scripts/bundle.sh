@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Makes build/bundle/titan-VERSION: a folder that runs on another Linux machine (Debian 12, Ubuntu 24.04 or newer) given
+# Makes build/bundle/titan-VERSION: a folder that runs on another Linux machine (Debian 12, Ubuntu 22.04 or newer) given
 # only a Python torch 2.11.0, and checks that it will. Its last line is the path. It reads Parquet if the build does
 # (scripts/setup.sh --parquet).
-#   scripts/bundle.sh                    checks, and fails when the program needs a newer system than Debian 12
+#   scripts/bundle.sh                    checks, and fails when the program needs a newer system than Ubuntu 22.04
 #   scripts/bundle.sh --allow-newer      the same, but on a newer build machine only says what the bundle will need
 #   scripts/bundle.sh --self-contained   with LibTorch inside, as one .tar.zst: needs no Python; computes on CPUs
 #   scripts/bundle.sh --self-contained --cuda   with NVIDIA's libraries, too
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-readonly newest_glibc=2.36 newest_glibcxx=3.4.30 most_megabytes=60
+# Those of Ubuntu 22.04; Debian 12 has glibc 2.36 and the same libstdc++.
+readonly newest_glibc=2.35 newest_glibcxx=3.4.30 most_megabytes=60
 
 # newest_symbol_version PREFIX FILE...: the highest PREFIX_x.y that the files ask for.
 newest_symbol_version() {
@@ -25,7 +26,7 @@ check_symbol_version() {
   say "  newest ${prefix} symbol: ${found:-none} (at most $newest)"
   [ "$(printf '%s\n' "$newest" "$found" | sort -V | tail -n 1)" = "$newest" ] && return 0
   [ "$allow_newer" = no ] || { say "  it will need a system with ${prefix}_$found"; return 0; }
-  fail 69 "the bundle needs ${prefix}_$found, newer than Debian 12 has" \
+  fail 69 "the bundle needs ${prefix}_$found, newer than Ubuntu 22.04 has" \
     "Build on Debian 12, or pass --allow-newer for a bundle that runs only on systems like this one."
 }
 

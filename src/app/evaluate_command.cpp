@@ -25,9 +25,11 @@
 namespace titan {
 namespace {
 
-constexpr std::array<Rewording, 3> kEvaluateWords{
+constexpr std::array<Rewording, 5> kEvaluateWords{
     {{" and is a conversation (training.dataset = \"chat\")", ": it is a conversation, which evaluate does not read"},
      {"data.text_field", "--text-field"},
+     {"Read it with training.dataset = \"text\"", "Leave --nanogpt out"},
+     {"training.dataset = \"nanogpt\"", "--nanogpt"},
      {"data.bad_record = \"skip\"", "--data.bad_record skip"}}};
 
 /// Texts to score, and the report of their sums.
@@ -55,7 +57,7 @@ std::string perplexity_line(const std::string& name, const nlohmann::ordered_jso
 
 Evaluation texts_of(const EvaluateOptions& options, const DataSection& config, const Tokenizer& tokenizer) {
   const std::unique_ptr<DocumentSource> source =
-      open_dataset({.dataset = "text",
+      open_dataset({.dataset = options.nanogpt ? "nanogpt" : "text",
                     .path = options.data,
                     .text_field = options.text_field.empty() ? config.text_field : options.text_field,
                     .bad_record = config.bad_record == "skip" ? BadRecord::skip : BadRecord::error,

@@ -27,8 +27,12 @@ int run_restart(const Schema& schema, std::span<const std::string> arguments) {
                                 .checkpoints = std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder,
                                 .supervisor = options->supervisor,
                                 .restarts = options->restarts,
-                                .host = {}};
-  std::vector<EndedAttempt> attempts = read_attempts(supervision.folder);
+                                .host = {},
+                                .counts_by_record = true,
+                                .follows_restart = follows_failure()};
+  std::string problem;
+  std::vector<EndedAttempt> attempts = recorded_attempts(supervision, problem);
+  if (!problem.empty()) std::cerr << fmt::format("titan_train restart: {}\n", problem);
   AttemptEnd end;
   end.ranks.exit_code = static_cast<int>(options->exit_code);
   end.ranks.failed = end.ranks.ended = wall_time();

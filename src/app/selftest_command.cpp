@@ -79,14 +79,11 @@ class Selftest {
       if (!json) std::cout << selftest_line(results.back()) << std::endl;
     }
     if (world_.rank != 0) return ExitCode::success;
-    const auto passed = std::count_if(results.begin(), results.end(), [](const auto& one) { return one.passed(); });
-    const bool all = passed == std::ssize(results);
+    const bool all = std::all_of(results.begin(), results.end(), [](const auto& one) { return one.passed(); });
     if (json) {
       std::cout << json_text(json_of(results)) << std::endl;
     } else {
-      std::cout << fmt::format("selftest {}: {} of {} rows on {} rank{} ({})", all ? "passed" : "failed", passed,
-                               results.size(), world_.size, world_.size == 1 ? "" : "s", device.name)
-                << std::endl;
+      std::cout << selftest_verdict(results, world_.size, device.name) << std::endl;
     }
     return all ? ExitCode::success : ExitCode::silent_corruption;
   }

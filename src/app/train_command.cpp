@@ -1,4 +1,3 @@
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -17,6 +16,7 @@
 #include "titan/estimate/planned_job.h"
 #include "titan/job/checks.h"
 #include "titan/job/start.h"
+#include "titan/tools/supervise.h"
 #include "titan/train/device.h"
 #include "titan/train/run.h"
 
@@ -53,12 +53,6 @@ void save_config(const Schema& schema, const JobConfig& config) {
     make_folders(path.parent_path());
     write_file_atomically(path, path.extension() == ".toml" ? dump_toml(schema, config) : dump_json(schema, config));
   });
-}
-
-/// Whether a supervisor started this process after a failure: titan_train launch or scripts/titan.sbatch.
-bool follows_failure() {
-  const char* const value = std::getenv("TITAN_RESTARTED");
-  return value && *value;
 }
 
 /// Rank 0 reports the memory per rank; the other ranks print nothing.

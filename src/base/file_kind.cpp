@@ -168,87 +168,65 @@ FileKind kind_of_text(std::string_view head) {
 }
 
 /// What the file is, and what to do.
-struct Words {
+struct KindWords {
+  FileKind kind = FileKind::other;
   std::string_view what, remedy;
 };
 
-Words words_of(FileKind kind) {
-  switch (kind) {
-    case FileKind::other:
-      return {};
-    case FileKind::lfs_pointer:
-      return {"a Git LFS pointer, not the file itself", "fetch the file with git lfs pull, or download it"};
-    case FileKind::annex_pointer:
-      return {"a pointer of git-annex, not the file itself", "fetch the file with git annex get"};
-    case FileKind::gzip:
-      return {"gzip data", "unpack it with gunzip, or, if it is a corpus, give it a name that ends in .gz"};
-    case FileKind::zstd:
-      return {"zstd data", "unpack it with zstd -d, or, if it is a corpus, give it a name that ends in .zst"};
-    case FileKind::xz:
-      return {"xz data", "unpack it with xz -d"};
-    case FileKind::bzip2:
-      return {"bzip2 data", "unpack it with bunzip2"};
-    case FileKind::lz4:
-      return {"lz4 data", "unpack it with lz4 -d"};
-    case FileKind::zip:
-      return {"a zip archive", "unpack it with unzip"};
-    case FileKind::torch_zip:
-      return {"a file of torch.save (a zip archive with a pickle)",
-              "give the file that is meant, or write what it holds in that form with Python"};
-    case FileKind::numpy:
-      return {"a NumPy array", "write its values as JSON lines or as safetensors with Python"};
-    case FileKind::seven_zip:
-      return {"a 7z archive", "unpack it with 7z x"};
-    case FileKind::rar:
-      return {"a RAR archive", "unpack it with unrar x"};
-    case FileKind::lzma:
-      return {"lzma data", "unpack it with xz --format=lzma -d"};
-    case FileKind::lzip:
-      return {"lzip data", "unpack it with lzip -d"};
-    case FileKind::snappy:
-      return {"snappy data", "unpack it with Python (snappy.stream_decompress)"};
-    case FileKind::tar:
-      return {"a tar archive", "unpack it with tar -xf"};
-    case FileKind::parquet:
-      return {"a Parquet file", "if it is a corpus, give it a name that ends in .parquet"};
-    case FileKind::arrow:
-      return {"an Arrow file, as datasets' save_to_disk writes them",
-              "convert it with python -c \"import datasets; "
-              "datasets.load_from_disk('FOLDER').to_json('FILE.jsonl')\""};
-    case FileKind::orc:
-      return {"an ORC file", "write its rows as JSON lines with Python"};
-    case FileKind::avro:
-      return {"an Avro file", "write its rows as JSON lines with Python"};
-    case FileKind::gguf:
-      return {"a model file of llama.cpp (GGUF)", "give the model's Hugging Face folder, with safetensors"};
-    case FileKind::pickle:
-      return {"a pickle of Python", "give the file that is meant, or write what it holds in that form with Python"};
-    case FileKind::safetensors:
-      return {"a safetensors file, which holds weights", "give the file that is meant"};
-    case FileKind::hdf5:
-      return {"an HDF5 file", "write what it holds as JSON lines or as safetensors with Python"};
-    case FileKind::sqlite:
-      return {"an SQLite database", "write its rows as JSON lines"};
-    case FileKind::html:
-      return {"an HTML page, as a failed download or a login page leaves it", "download the file again"};
-    case FileKind::failed_download:
-      return {"a server's error message, as a failed download leaves it", "download the file again"};
-    case FileKind::megatron_index:
-      return {"an index of Megatron-LM's .bin files", "give the .bin file that it belongs to, beside NAME.idx"};
-    case FileKind::llm_c_ids:
-      return {"a file of ids of llm.c", "if it is a corpus, give it a name that ends in .bin"};
-    case FileKind::tekken:
-      return {"a tekken.json of mistral-common", "give the tokenizer.json of the model's Hugging Face folder"};
-    case FileKind::pdf:
-      return {"a PDF document", "write its text to a .txt file"};
-    case FileKind::office:
-      return {"a document of Microsoft Office", "write its text to a .txt file"};
-    case FileKind::image:
-      return {"an image", "give the file that is meant"};
-    case FileKind::program:
-      return {"a program (ELF)", "give the file that is meant"};
+/// One row for each kind but `other`, in the order of FileKind.
+constexpr std::array kWords = std::to_array<KindWords>({
+    {FileKind::lfs_pointer, "a Git LFS pointer, not the file itself",
+     "fetch the file with git lfs pull, or download it"},
+    {FileKind::annex_pointer, "a pointer of git-annex, not the file itself", "fetch the file with git annex get"},
+    {FileKind::gzip, "gzip data", "unpack it with gunzip, or, if it is a corpus, give it a name that ends in .gz"},
+    {FileKind::zstd, "zstd data", "unpack it with zstd -d, or, if it is a corpus, give it a name that ends in .zst"},
+    {FileKind::xz, "xz data", "unpack it with xz -d"},
+    {FileKind::bzip2, "bzip2 data", "unpack it with bunzip2"},
+    {FileKind::lz4, "lz4 data", "unpack it with lz4 -d"},
+    {FileKind::zip, "a zip archive", "unpack it with unzip"},
+    {FileKind::torch_zip, "a file of torch.save (a zip archive with a pickle)",
+     "give the file that is meant, or write what it holds in that form with Python"},
+    {FileKind::numpy, "a NumPy array", "write its values as JSON lines or as safetensors with Python"},
+    {FileKind::seven_zip, "a 7z archive", "unpack it with 7z x"},
+    {FileKind::rar, "a RAR archive", "unpack it with unrar x"},
+    {FileKind::lzma, "lzma data", "unpack it with xz --format=lzma -d"},
+    {FileKind::lzip, "lzip data", "unpack it with lzip -d"},
+    {FileKind::snappy, "snappy data", "unpack it with Python (snappy.stream_decompress)"},
+    {FileKind::tar, "a tar archive", "unpack it with tar -xf"},
+    {FileKind::parquet, "a Parquet file", "if it is a corpus, give it a name that ends in .parquet"},
+    {FileKind::arrow, "an Arrow file, as datasets' save_to_disk writes them",
+     "convert it with python -c \"import datasets; "
+     "datasets.load_from_disk('FOLDER').to_json('FILE.jsonl')\""},
+    {FileKind::orc, "an ORC file", "write its rows as JSON lines with Python"},
+    {FileKind::avro, "an Avro file", "write its rows as JSON lines with Python"},
+    {FileKind::gguf, "a model file of llama.cpp (GGUF)", "give the model's Hugging Face folder, with safetensors"},
+    {FileKind::pickle, "a pickle of Python",
+     "give the file that is meant, or write what it holds in that form with Python"},
+    {FileKind::safetensors, "a safetensors file, which holds weights", "give the file that is meant"},
+    {FileKind::hdf5, "an HDF5 file", "write what it holds as JSON lines or as safetensors with Python"},
+    {FileKind::sqlite, "an SQLite database", "write its rows as JSON lines"},
+    {FileKind::html, "an HTML page, as a failed download or a login page leaves it", "download the file again"},
+    {FileKind::failed_download, "a server's error message, as a failed download leaves it", "download the file again"},
+    {FileKind::megatron_index, "an index of Megatron-LM's .bin files",
+     "give the .bin file that it belongs to, beside NAME.idx"},
+    {FileKind::llm_c_ids, "a file of ids of llm.c", "if it is a corpus, give it a name that ends in .bin"},
+    {FileKind::tekken, "a tekken.json of mistral-common", "give the tokenizer.json of the model's Hugging Face folder"},
+    {FileKind::pdf, "a PDF document", "write its text to a .txt file"},
+    {FileKind::office, "a document of Microsoft Office", "write its text to a .txt file"},
+    {FileKind::image, "an image", "give the file that is meant"},
+    {FileKind::program, "a program (ELF)", "give the file that is meant"},
+});
+
+constexpr bool has_words_of_all_kinds() {
+  for (size_t i = 0; i < kWords.size(); ++i) {
+    if (static_cast<size_t>(kWords[i].kind) != i + 1) return false;
   }
-  return {};
+  return kWords.size() == static_cast<size_t>(FileKind::program);
+}
+static_assert(has_words_of_all_kinds());
+
+KindWords words_of(FileKind kind) {
+  return kind == FileKind::other ? KindWords{} : kWords[static_cast<size_t>(kind) - 1];
 }
 
 }  // namespace
@@ -290,7 +268,7 @@ FileKind file_kind_at(const std::filesystem::path& path) {
 }
 
 std::string describe_kind(FileKind kind) {
-  const Words words = words_of(kind);
+  const KindWords words = words_of(kind);
   return words.what.empty() ? "" : fmt::format("this is {}; {}", words.what, words.remedy);
 }
 

@@ -52,7 +52,8 @@ void Checkpointer::plan_for(const std::vector<StateTensor>& tensors) {
 void Checkpointer::save(int64_t step, const CheckpointState& state, bool now) {
   finish();
   start_save(step, state, now);
-  if (now && failed_) start_save(step, state, now);  // again: no later save of this run mends it
+  // A save at once is the last of its process, so one that failed is tried again: no later save would replace it.
+  if (now && failed_) start_save(step, state, now);
 }
 
 void Checkpointer::start_save(int64_t step, const CheckpointState& state, bool now) {
@@ -190,12 +191,12 @@ std::string Checkpointer::rehearse() {
 }
 
 LoadOutcome Checkpointer::load(std::optional<int64_t> step, const LoadAttempt& attempt,
-                               const ExportAttempt& attempt_export) {
+                               const ExportAttempt& attempt_export, const LoadLimit& limit) {
   std::vector<std::string> warnings;
   const bool cleans = barrier_.rank() == 0 && !options_.only_loads;
   if (cleans) give_back(storage_, options_.root);  // failures are retried below and reported there
   LoadOutcome outcome =
-      load_together(storage_, barrier_, options_.root, step, attempt, options_.only_loads, attempt_export);
+      load_together(storage_, barrier_, options_.root, step, attempt, options_.only_loads, attempt_export, limit);
   if (cleans) warnings = clean_leftovers(storage_, options_.root);  // nothing is removed if the load failed
   if (cleans) {
     const std::vector<std::string> files = files_in_the_way(storage_, options_.root);

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "titan/base/file_kind.h"
+#include "titan/base/text.h"
 #include "titan/checkpoint/metadata.h"
 
 namespace titan {
@@ -348,6 +349,10 @@ class IndexTables : public PickleTaker {
     const size_t before = files_.size();
     const uint32_t number = files_.number_of(file);
     if (files_.size() == before) return number;
+    // A NUL byte ends a text for C: what follows it would be part neither of the name that is opened nor of a message.
+    if (printable(file) != file) {
+      fail(fmt::format("the data file {} has characters in its name that none needs", printable(file)));
+    }
     const std::filesystem::path path(file);
     if (path.filename() != path || file.empty() || file == "." || file == "..") {
       fail(fmt::format("the data file {} is outside the checkpoint's folder", file));
@@ -473,10 +478,15 @@ std::string write_index(const CheckpointIndex& index) {
   return bytes;
 }
 
-CheckpointIndex read_index(std::string_view bytes) {
-  const FileKind kind = kind_of(bytes);
+void check_index_begin(std::string_view head) {
+  const FileKind kind = kind_of(head);
   if (kind != FileKind::pickle && kind != FileKind::other)
     throw DamageError(fmt::format(".metadata: {}", describe_kind(kind)));
+  check_pickle_begin(head);
+}
+
+CheckpointIndex read_index(std::string_view bytes) {
+  check_index_begin(bytes);
   IndexTables tables;
   const PickleRef metadata = read_pickle(bytes, &tables);
   const PickleValue& descriptions = field(*metadata, kMetadata, "state_dict_metadata");

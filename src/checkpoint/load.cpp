@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "titan/base/file_kind.h"
 #include "titan/checkpoint/blob.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/ops/tensor_checks.h"
@@ -12,6 +13,13 @@ namespace titan {
 namespace {
 
 constexpr size_t kReaders = 4;  // a rank saves up to four files, since one thread copies about 2 GB/s
+
+CheckpointIndex read_index_file(CheckedReader& file) {
+  check_index_begin(file.read(0, std::min(file.size(), static_cast<int64_t>(kKindBytes))));
+  const std::string bytes = file.read(0, file.size());
+  file.drop_cache();
+  return read_index(bytes);
+}
 
 }  // namespace
 
@@ -27,14 +35,12 @@ OpenCheckpoint::OpenCheckpoint(Storage& storage, std::filesystem::path folder, b
   }
   manifest_ = read_manifest(bytes);
   if (!manifest_->files.contains(kIndexFile)) throw DamageError("its manifest names no index");
-  CheckedReader& index = file(kIndexFile);
-  index_ = read_index(index.read(0, index.size()));
+  index_ = read_index_file(file(kIndexFile));
   if (all_sizes) check_sizes();
 }
 
 void OpenCheckpoint::read_unverified() {
-  CheckedReader& index = file(kIndexFile);
-  index_ = read_index(index.read(0, index.size()));
+  index_ = read_index_file(file(kIndexFile));
   if (index_.has_manifest) throw DamageError(fmt::format("{} is missing", (folder_ / kManifestFile).string()));
   check_sizes();
 }
@@ -107,13 +113,38 @@ void OpenCheckpoint::load(std::span<const LoadTarget> targets) {
   });
 }
 
-void OpenCheckpoint::read(const PlannedRead& read, const LoadTarget& target) {
-  CheckedReader& source = file(read.place.file);
-  const StoredElements stored = read_tensor_blob(source, read.place.offset, read.place.length);
-  if (stored.shape != read.chunk_shape || stored.type != index_.tensors.at(target.tensor.name).tensor.type) {
-    throw DamageError(fmt::format("a chunk of {} is not what the index says", target.tensor.name));
+StoredElements OpenCheckpoint::stored_chunk(const PlannedRead& read, const std::string& name) {
+  StoredElements stored = read_tensor_blob(file(read.place.file), read.place.offset, read.place.length);
+  if (stored.shape != read.chunk_shape || stored.type != index_.tensors.at(name).tensor.type) {
+    throw DamageError(fmt::format("a chunk of {} is not what the index says", name));
   }
-  read_elements(source, stored, read.in_chunk, narrowed(target.into, read.in_target));
+  return stored;
+}
+
+void OpenCheckpoint::read(const PlannedRead& read, const LoadTarget& target) {
+  const StoredElements stored = stored_chunk(read, target.tensor.name);
+  read_elements(file(read.place.file), stored, read.in_chunk, narrowed(target.into, read.in_target));
+}
+
+void OpenCheckpoint::check_entries() {
+  std::vector<std::pair<PlannedRead, const std::string*>> chunks;
+  for (const auto& [name, stored] : index_.tensors) {
+    for (PlannedRead& read : plan_load(index_, stored.tensor, whole_box(stored.tensor.shape))) {
+      chunks.emplace_back(std::move(read), &name);
+    }
+  }
+  // As in load(): every block is read once, and only one file's blocks are kept.
+  std::sort(chunks.begin(), chunks.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.first.place.file, a.first.place.offset) < std::tie(b.first.place.file, b.first.place.offset);
+  });
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const auto& [read, name] = chunks[i];
+    stored_chunk(read, *name);
+    const bool is_last = i + 1 == chunks.size() || chunks[i + 1].first.place.file != read.place.file;
+    if (is_last) file(read.place.file).drop_cache();
+  }
+  if (!verified()) return;  // another program's may be of types that only the program itself reads
+  for (const auto& [name, place] : index_.values) value(name);
 }
 
 PickleRef OpenCheckpoint::value(const std::string& name) {

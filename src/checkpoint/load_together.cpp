@@ -79,32 +79,51 @@ Verdict agreed(RankBarrier& barrier, const Verdict& mine) {
   return verdict_in(answer, 0);
 }
 
-/// Rank 0 lists the checkpoints, so that all ranks try the same ones.
-std::vector<FoundCheckpoint> agreed_candidates(Storage& storage, RankBarrier& barrier,
-                                               const std::filesystem::path& root) {
-  nlohmann::json message{{"problem", ""}, {"steps", nlohmann::json::array()}};
+struct Candidates {
+  std::vector<FoundCheckpoint> allowed;  // newest first
+  std::string passed_over;               // a sentence about those that the limit forbids; empty: there are none
+};
+
+std::string passed_over(const std::vector<int64_t>& steps, const LoadLimit& limit) {
+  if (steps.empty()) return {};
+  return fmt::format("step{} {} {} passed over: {}", steps.size() == 1 ? "" : "s", number_list(steps),
+                     steps.size() == 1 ? "is" : "are", limit.why);
+}
+
+/// Rank 0 lists the checkpoints, so that all ranks try the same ones: all, or `step` alone.
+Candidates agreed_candidates(Storage& storage, RankBarrier& barrier, const std::filesystem::path& root,
+                             std::optional<int64_t> step, const LoadLimit& limit) {
+  nlohmann::json message{{"problem", ""}, {"steps", nlohmann::json::array()}, {"passed_over", ""}};
   if (barrier.rank() == 0) {
+    std::vector<int64_t> passed;
     try {
       for (const FoundCheckpoint& found : find_checkpoints(storage, root)) {
-        message["steps"].push_back({found.step, found.is_export});
+        if (step && found.step != *step) continue;
+        if (!step && limit.last && found.step > *limit.last) {
+          passed.push_back(found.step);
+        } else {
+          message["steps"].push_back({found.step, found.is_export});
+        }
       }
+      message["passed_over"] = passed_over({passed.rbegin(), passed.rend()}, limit);
     } catch (const StorageError& error) {
       message["problem"] = error.what();
     }
   }
   std::string problem;
+  Candidates candidates;
   std::vector<std::pair<int64_t, bool>> steps;
   read_words(barrier.tell(json_text(message)), 0, [&](const nlohmann::json& heard) {
     problem = heard.at("problem").get<std::string>();
     steps = heard.at("steps").get<std::vector<std::pair<int64_t, bool>>>();
+    candidates.passed_over = heard.at("passed_over").get<std::string>();
   });
   if (!problem.empty()) {
     throw Error(ExitCode::storage,
                 problem + "; checkpoint.folder (under job.dump_folder) must be a folder that this user can read");
   }
-  std::vector<FoundCheckpoint> candidates;
-  for (const auto& [step, is_export] : steps) {
-    candidates.push_back({.step = step, .is_export = is_export});
+  for (const auto& [found, is_export] : steps) {
+    candidates.allowed.push_back({.step = found, .is_export = is_export});
   }
   return candidates;
 }
@@ -255,11 +274,10 @@ LoadOutcome load_folder_together(Storage& storage, RankBarrier& barrier, const s
 
 LoadOutcome load_together(Storage& storage, RankBarrier& barrier, const std::filesystem::path& root,
                           std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads,
-                          const ExportAttempt& attempt_export) {
-  std::vector<FoundCheckpoint> candidates = agreed_candidates(storage, barrier, root);
-  std::erase_if(candidates, [&](const FoundCheckpoint& one) {
-    return (one.is_export && !attempt_export) || (step && one.step != *step);
-  });
+                          const ExportAttempt& attempt_export, const LoadLimit& limit) {
+  const Candidates found = agreed_candidates(storage, barrier, root, step, limit);
+  std::vector<FoundCheckpoint> candidates = found.allowed;
+  if (!attempt_export) std::erase_if(candidates, [](const FoundCheckpoint& one) { return one.is_export; });
   if (step && candidates.empty()) {
     throw Error(ExitCode::storage, fmt::format("{} holds no checkpoint of step {}", root.string(), *step));
   }
@@ -279,11 +297,13 @@ LoadOutcome load_together(Storage& storage, RankBarrier& barrier, const std::fil
     failures.push_back({candidate, verdict});
   }
   if (candidates.empty()) {
-    outcome.line = fmt::format("LOAD: nothing: {} holds no checkpoint; starting fresh", root.string());
+    outcome.line = fmt::format("LOAD: nothing: {} holds no {}checkpoint; starting fresh", root.string(),
+                               found.passed_over.empty() ? "" : "other ");
   } else if (!outcome.step) {
     throw nothing_loaded(root, failures, step.has_value());
   }
   if (!failures.empty()) outcome.line += "; " + joined(failures);
+  if (!found.passed_over.empty()) outcome.line += "; " + found.passed_over;
   for (const Failure& failure : failures) {
     if (failure.verdict.fate != Fate::damaged || barrier.rank() != 0 || only_reads) continue;
     try {

@@ -78,9 +78,10 @@ PickleRef make(PickleValue value) { return std::make_shared<const PickleValue>(s
 /// Marks an object that is created without a call; see `pickle::instance`.
 constexpr int64_t kInstance = 1;
 
-/// Readers keep the items of a batch on their stack until it ends; Python writes as many in one.
+/// The number of items of a list or dictionary that one APPENDS or SETITEMS adds. A reader keeps them on its stack
+/// until then, so the number is limited; Python's pickle module uses the same.
 constexpr size_t kBatchItems = 1000;
-/// Bytes that are passed on at once.
+/// A stream passes its bytes on in pieces of this size.
 constexpr size_t kStreamPiece = size_t{64} << 10;
 
 }  // namespace

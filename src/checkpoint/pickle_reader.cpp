@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "titan/base/text.h"
 #include "titan/checkpoint/pickle.h"
 
 namespace titan {
@@ -16,6 +17,10 @@ using Kind = PickleValue::Kind;
 using Node = std::shared_ptr<PickleValue>;
 
 constexpr int kMaximumDepth = 100;  // whoever walks or frees a value calls itself for each level
+
+// Sixty pairs, each of which holds the one before twice, are a few hundred bytes and a walk over 2^60 values. What
+// Python shares are names and small objects: a walk is a few times as long as the file.
+constexpr uint64_t kWalkOfAByte = 64, kWalkOfAnyPickle = uint64_t{1} << 20;
 
 /// The bytes that latin-1 text encodes: protocol 2's form of bytes.
 std::string latin1_bytes(std::string_view utf8) {
@@ -46,7 +51,7 @@ int64_t long_integer(std::string_view digits) {
 // memory as a whole, so only those that an instruction recalls are kept.
 
 /// Walks over instructions without executing any. It needs to know all of `Machine`; at one that is unknown to both the
-/// machine stops, so whatever is found after it is not used.
+/// machine stops, and so does the walk.
 class MemoScan {
  public:
   explicit MemoScan(std::string_view bytes) : rest_(bytes) {}
@@ -113,9 +118,13 @@ class MemoScan {
         skip_line();
         return skip_line();
       default:
-        return;
+        if (kWithoutOperand.find(static_cast<char>(code)) == kWithoutOperand.npos) rest_ = {};
     }
   }
+
+  static constexpr std::string_view kWithoutOperand =
+      "N()t]}aesuRbQ"
+      "\x81\x85\x86\x87\x88\x89\x93\x94";
 
   std::string_view rest_;
 };
@@ -123,7 +132,11 @@ class MemoScan {
 class Machine {
  public:
   Machine(std::string_view bytes, PickleTaker* taker)
-      : rest_(bytes), taker_(taker), recalled_(MemoScan(bytes).recalled_places()) {}
+      : rest_(bytes),
+        spare_bytes_(bytes.size()),
+        longest_walk_(kWalkOfAnyPickle + kWalkOfAByte * bytes.size()),
+        taker_(taker),
+        recalled_(MemoScan(bytes).recalled_places()) {}
 
   PickleRef run() {
     static const std::array<Instruction, 256> instructions = make_instructions();
@@ -176,7 +189,7 @@ class Machine {
     return *stack_.back();
   }
   PickleValue& push(Kind kind, std::string_view text = {}) {
-    return push({.kind = kind, .text = std::string(text), .items = {}});
+    return push({.kind = kind, .text = std::string(text), .items = {}, .walk = 1 + text.size()});
   }
   void push_integer(int64_t value, Kind kind = Kind::integer) {
     push({.kind = kind, .integer = value, .text = {}, .items = {}});
@@ -212,12 +225,17 @@ class Machine {
     return values;
   }
 
-  /// Appends `items` to those of `owner`. Values inside another are never changed again, so none can contain itself.
-  static void add(PickleValue& owner, std::vector<Node> items) {
-    if (owner.frozen) throw PickleError("it changes a value that another one already holds");
+  /// Appends `items` to those of `owner`. Values inside another are never changed again, so none can contain itself by
+  /// way of others; that it is added to itself is asked of each.
+  void add(PickleValue& owner, std::vector<Node> items) const {
+    if (owner.frozen) throw PickleError("it changes a value that another one already holds: one may hold itself");
     for (Node& item : items) {
+      if (item.get() == &owner) throw PickleError("one of its values holds itself");
       item->frozen = true;
       owner.depth = std::max(owner.depth, item->depth + 1);
+      owner.walk += item->walk;
+      // Asked for each item, so that no sum overflows.
+      if (owner.walk > longest_walk_) throw PickleError("its values hold one another in too many places");
       owner.items.push_back(std::move(item));
     }
     if (owner.depth > kMaximumDepth) throw PickleError("its values are nested too deep");
@@ -275,7 +293,9 @@ class Machine {
   void push_global(std::string name) {
     if (!is_known_name(name)) {
       std::replace(name.begin(), name.end(), ' ', '.');
-      throw PickleError(fmt::format("it asks for {}, which no checkpoint needs; nothing was executed", name));
+      // A NUL byte in the name would end the message.
+      throw PickleError(
+          fmt::format("it asks for {}, which no checkpoint needs; nothing was executed", printable(name)));
     }
     push(Kind::global, name);
   }
@@ -297,6 +317,10 @@ class Machine {
       const auto& items = arguments->items;
       const bool fits = items.size() == 2 && items[0]->is(Kind::text) && items[1]->text == "latin1";
       if (!fits) throw PickleError("it spells bytes in an unknown way");
+      // Python spells each object of bytes in a text of its own, so all together are no longer than the pickle. A text
+      // that is recalled for each call would become many times that.
+      if (items[0]->text.size() > spare_bytes_) throw PickleError("it spells more bytes than it has");
+      spare_bytes_ -= items[0]->text.size();
       push(Kind::bytes, latin1_bytes(items[0]->text));
     } else if (name.ends_with(" getattr")) {
       make_member(*arguments);
@@ -314,10 +338,14 @@ class Machine {
     auto name = std::make_shared<PickleValue>();
     name->kind = Kind::tuple;
     name->items = {items[1]};
+    name->depth += items[1]->depth;
+    name->walk += items[1]->walk;
     add(push(Kind::object, items[0]->text), {std::move(name)});
   }
 
   std::string_view rest_;
+  size_t spare_bytes_;  // that _codecs.encode may still make
+  uint64_t longest_walk_;
   std::vector<Node> stack_;
   std::vector<size_t> marks_;  // stack heights
   PickleTaker* taker_;
@@ -383,13 +411,22 @@ std::array<Machine::Instruction, 256> Machine::make_instructions() {
   table['b'] = [](Machine& m) { m.fill_object(m.pop()); };
   table['Q'] = [](Machine& m) {
     Node id = m.pop();
-    add(m.push(Kind::persistent), {std::move(id)});
+    m.add(m.push(Kind::persistent), {std::move(id)});
   };
   return table;
 }
 
 }  // namespace
 
-PickleRef read_pickle(std::string_view bytes, PickleTaker* taker) { return Machine(bytes, taker).run(); }
+void check_pickle_begin(std::string_view bytes) {
+  constexpr char kProtocol = '\x80', kFirst = 2, kLast = 5;
+  const bool begins = bytes.size() >= 2 && bytes[0] == kProtocol && bytes[1] >= kFirst && bytes[1] <= kLast;
+  if (!begins) throw PickleError("it does not begin as a pickle of protocol 2 to 5");
+}
+
+PickleRef read_pickle(std::string_view bytes, PickleTaker* taker) {
+  check_pickle_begin(bytes);
+  return Machine(bytes, taker).run();
+}
 
 }  // namespace titan

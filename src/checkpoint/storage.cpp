@@ -151,7 +151,7 @@ class PosixReadableFile : public ReadableFile {
       const ssize_t got = ::pread(file_.descriptor(), into.data(), into.size(), offset);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) throw StorageError("read", file_.path(), errno);
-      if (got == 0) throw StorageError("read", file_.path(), ENODATA);  // the file has shrunk
+      if (got == 0) throw StorageError("read", file_.path(), ENODATA);  // the file was cut off after it was opened
       offset += got;
       into = into.subspan(static_cast<size_t>(got));
     }

@@ -310,7 +310,9 @@ class Restoration {
     }
     std::map<std::string, std::vector<LogicalTensor>> rest;  // by file, so that one rank reads its blocks
     for (const auto& [name, stored] : index_.tensors) {
-      if (!needed.contains(name)) rest[stored.chunks.at(0).place.file].push_back(stored.tensor);
+      if (needed.contains(name)) continue;
+      // A tensor without chunks is refused when it is read, unless it has no elements.
+      rest[stored.chunks.empty() ? "" : stored.chunks[0].place.file].push_back(stored.tensor);
     }
     std::vector<LoadTarget> mine;
     int64_t file = 0;

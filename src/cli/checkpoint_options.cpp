@@ -109,6 +109,9 @@ std::optional<EvaluateOptions> parse_evaluate(std::span<const std::string> argum
                  "Field of a .jsonl record that holds the text; else --data.text_field");
   auto* choices = app.add_flag("--choices", options.has_choices,
                                "The data are questions: {\"context\": …, \"choices\": [ … ], \"answer\": index}");
+  app.add_flag("--nanogpt", options.nanogpt,
+               "The .bin files are nanoGPT's: uint16 ids without a header, documents ended by the tokenizer")
+      ->excludes(choices);
   app.add_option("--delimiter", options.delimiter, "Between a question's context and each choice; else a space")
       ->needs(choices);
   bool with_bos = false, without_bos = false;

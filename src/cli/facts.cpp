@@ -17,6 +17,7 @@
 #include "titan/base/filesystem.h"
 #include "titan/base/text.h"
 #include "titan/corpus/document_source.h"
+#include "titan/job/data_order.h"
 
 namespace titan {
 
@@ -134,7 +135,17 @@ std::vector<InputPlace> find_inputs(const LoadedConfig& loaded) {
 }
 
 MachineFacts machine_facts(const LoadedConfig& loaded) {
-  return {std::thread::hardware_concurrency(), find_inputs(loaded)};
+  MachineFacts facts{std::thread::hardware_concurrency(), find_inputs(loaded)};
+  const auto found = [&](std::string_view key) {
+    const auto place = std::find_if(facts.inputs.begin(), facts.inputs.end(),
+                                    [&](const InputPlace& one) { return one.input.key == key; });
+    return place == facts.inputs.end() ? std::nullopt : place->found;
+  };
+  const std::optional<std::string> training = found("training.dataset_path"), other = found("validation.dataset_path");
+  // Finding the files of a folder may take long, and only this order asks.
+  facts.validates_on_training_corpus =
+      reads_in_megatron_order(loaded.config) && training && other && name_one_corpus(*training, *other);
+  return facts;
 }
 
 }  // namespace titan

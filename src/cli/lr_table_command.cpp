@@ -20,6 +20,12 @@ int run_lr_table(const Schema& schema, std::span<const std::string> arguments) {
   std::vector<std::string> notes;
   const LearningRateSchedule schedule = make_schedule(loaded.config, notes);
   for (const std::string& note : notes) std::cerr << note << '\n';
+  const OptimizerSection& optimizer = loaded.config.optimizer;
+  if (optimizer.name == OptimizerKind::muon) {
+    std::cerr << fmt::format(
+        "lr is the rate of what AdamW steps; that of the matrices is factor times optimizer.muon.lr = {}\n",
+        optimizer.muon.lr);
+  }
   std::cout << fmt::format("{:>10}  {:>12}  {:>10}\n", "step", "lr", "factor");
   for (int64_t step = 1; step <= loaded.config.training.steps; ++step) {
     std::cout << fmt::format("{:>10}  {:>12.6e}  {:>10.6f}\n", step, schedule.rate(step), schedule.factor(step));

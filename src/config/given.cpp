@@ -91,17 +91,22 @@ void GivenReader::read(const CommandLine& command_line) {
     } else if (type == ValueType::records) {
       problem(given.key_place, given.option->key, fmt::format("{} cannot be given in one word", given.option->key),
               fmt::format("write [[{}]] tables in the config file", given.option->key));
+    } else if ((type == ValueType::integer_list || type == ValueType::number_list) && word.value.starts_with('[') &&
+               word.value.ends_with(']')) {
+      std::string elements = word.value.substr(1, word.value.size() - 2);
+      std::erase(elements, ' ');
+      wrong_type(given, quoted, "in one word a list has commas and no brackets: " + elements);
     } else {
       wrong_type(given, quoted);
     }
   }
 }
 
-void GivenReader::wrong_type(const Given& given, const std::string& found) {
+void GivenReader::wrong_type(const Given& given, const std::string& found, std::string remedy) {
   ValueType type = given.alias != nullptr && given.alias->convert ? given.alias->type : given.option->type;
+  if (remedy.empty()) remedy = given.alias == nullptr ? allowed_text(*given.option) : "give it " + describe(type);
   problem(given.value_place, given.option->key,
-          fmt::format("{} = {} is not {}", given.spelling(), found, describe(type)),
-          given.alias == nullptr ? allowed_text(*given.option) : "give it " + describe(type));
+          fmt::format("{} = {} is not {}", given.spelling(), found, describe(type)), std::move(remedy));
 }
 
 void GivenReader::add(Given given, const Value& value, const std::string& found,

@@ -87,7 +87,8 @@ class GivenReader {
  private:
   void unknown_key(const TomlEntry& entry);
   bool find(const std::string& key, Given& given) const;
-  void wrong_type(const Given& given, const std::string& found);
+  /// An empty remedy: what the option's type and range say.
+  void wrong_type(const Given& given, const std::string& found, std::string remedy = {});
   void add(Given given, const Value& value, const std::string& found, const std::map<std::string, Place>& inside);
   bool fill_records(const Given& given, Value& value, const std::map<std::string, Place>& inside);
   bool fill_record(const Option& option, Record& record, const std::string& element,

@@ -62,7 +62,7 @@ void describe_run_length(TrainingFields& training) {
   training.add("dataset_path", &S::dataset_path, std::nullopt)
       .not_empty()
       .only_when(one_source_used())
-      .help("file, folder or glob the dataset is read from");
+      .help("file, folder or glob the dataset is read from; of Megatron-LM also its name without .bin");
   training.add("local_batch_size", &S::local_batch_size, 8)
       .later()
       .at_least(1)
@@ -163,7 +163,7 @@ void describe_validation(Schema& schema) {
       .later()
       .not_empty()
       .only_when(on)
-      .help("file or folder the dataset is read from");
+      .help("file, folder or glob the dataset is read from; of Megatron-LM also its name without .bin");
   validation.add("local_batch_size", &S::local_batch_size, 8)
       .later()
       .at_least(1)
@@ -254,7 +254,9 @@ void describe_order(DataFields& data) {
       .own()
       .not_empty()
       .only_when(as_megatron)
-      .help("Megatron-LM's --split: shares of the file's sequences for training, validation and test");
+      .help(
+          "Megatron-LM's --split: shares of the file's entries (Megatron's sequences) for training, validation and "
+          "test");
   data.add("megatron_seed", &S::megatron_seed, 1234)
       .own()
       .at_least(0)
@@ -307,7 +309,7 @@ void describe_data(Schema& schema) {
           "that and no label across documents (for block_causal models)");
   Option& mixture = data.add_records("mixture", write_mixture, read_mixture);
   mixture.own()
-      .field("path", ValueType::text, Value(), "file, folder or glob")
+      .field("path", ValueType::text, Value(), "file, folder or glob, as training.dataset_path")
       .field("weight", ValueType::number, Value(), "share of the tokens: parts (3, 1) or fractions that sum to 1")
       .field("text_field", ValueType::text, Value(""),
              "field of a .jsonl record or column of a .parquet file; empty: data.text_field")

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
+#include <string_view>
 
 #include "foreign_ids.h"
 #include "titan/base/text.h"
@@ -75,10 +75,9 @@ IdType DatatroveFile::find_type() const {
 }
 
 void DatatroveFile::read_metadata() {
-  std::ifstream file(beside(path_, ".metadata"), std::ios::binary);
-  std::string line(kLongestName, '\0');
-  file.read(line.data(), static_cast<std::streamsize>(line.size()));
-  line.resize(static_cast<size_t>(std::max<std::streamsize>(0, file.gcount())));
+  if (!is_there(beside(path_, ".metadata"))) return;
+  const MappedFile file(beside(path_, ".metadata"));  // refuses a pipe
+  std::string line(std::string_view(file.bytes(), std::min(file.size(), kLongestName)));
   line.resize(std::min(line.size(), line.find('\n')));
   repair_utf8(line);
   for (const char* width : {"|2", "|4"}) {

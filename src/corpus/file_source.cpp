@@ -15,6 +15,17 @@
 
 namespace titan {
 
+DocumentRange find_document(int64_t index, const std::vector<int64_t>& first,
+                            const std::vector<std::vector<int64_t>>& begins) {
+  DocumentRange range;
+  range.file = static_cast<size_t>(std::upper_bound(first.begin(), first.end(), index) - first.begin()) - 1;
+  const std::vector<int64_t>& in_file = begins[range.file];
+  const auto inside = static_cast<size_t>(index - first[range.file]);
+  range.begin = in_file[inside];
+  if (inside + 1 < in_file.size()) range.end = in_file[inside + 1];
+  return range;
+}
+
 FileSource::FileSource(DatasetOptions options, TextFiles found)
     : options_(std::move(options)), files_(std::move(found.files)) {
   for (std::string& text : notices_of(options_.path, found)) notice(std::move(text));

@@ -52,6 +52,17 @@ std::string read_ids(std::string_view line, const std::string& field, const Toke
 
 // The files of a corpus, and their documents as stored.
 
+/// Where a document is: the positions [begin, end) of a file, in bytes or ids.
+struct DocumentRange {
+  size_t file = 0;
+  int64_t begin = 0;
+  std::optional<int64_t> end = {};  ///< nothing: it ends with the file
+};
+/// Document `index` of a corpus. Of each file, `first` is the number of its first document, and `begins` says where
+/// each of its documents begins.
+DocumentRange find_document(int64_t index, const std::vector<int64_t>& first,
+                            const std::vector<std::vector<int64_t>>& begins);
+
 struct TextFiles {
   std::vector<std::filesystem::path> files;  ///< sorted by path unless they are in_own_order
   int64_t left_out = 0;                      ///< files of other kinds in a folder, without hidden ones

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "file_source.h"
+#include "foreign_ids.h"
 #include "hub_folder.h"
 #include "titan/base/error.h"
 #include "titan/base/file_kind.h"
@@ -88,7 +89,7 @@ class FolderWalk {
   }
 
   void add(const fs::path& file, const std::string& name) {
-    if (belongs_to_ids(file)) return;
+    if (belongs_to_ids(file) || is_megatron_cache(name)) return;
     const bool is_read = text_form(file) != TextForm::none && !describes_dataset(name);
     if (is_read) return found_.files.push_back(file);
     others_.push_back(file);
@@ -138,6 +139,11 @@ std::vector<fs::path> files_matching(const std::string& pattern) {
   }
   std::erase_if(files, [](const fs::path& file) { return !fs::is_regular_file(file); });
   if (files.empty()) fail(pattern, "no file matches");
+  // As in a folder, an index is left out if its file of ids is there. A glob of indexes alone is refused by its name.
+  const auto is_beside = [](const fs::path& file) {
+    return belongs_to_ids(file) || is_megatron_cache(file.filename().string());
+  };
+  if (!std::all_of(files.begin(), files.end(), is_beside)) std::erase_if(files, is_beside);
   return files;
 }
 
@@ -189,14 +195,14 @@ TextFiles find_text_files(const std::string& path) {
   std::error_code problem;
   fs::file_status status = fs::status(path, problem);
   TextFiles found;
-  if (fs::is_directory(status)) {
+  if (const std::optional<fs::path> bin = find_megatron_file(path)) {
+    found.files = {*bin};
+  } else if (fs::is_directory(status)) {
     found = FolderWalk(path).run();
   } else if (fs::is_regular_file(status)) {
     found.files = {path};
   } else if (fs::exists(status)) {
     fail(path, "this is neither a file nor a folder, and text is read more than once");
-  } else if (const std::optional<fs::path> bin = find_megatron_file(path)) {
-    found.files = {*bin};
   } else if (path.find_first_of("*?[") != path.npos) {
     found.files = files_matching(path);
   } else {

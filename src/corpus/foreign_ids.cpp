@@ -13,25 +13,31 @@
 namespace titan {
 namespace {
 
-constexpr int64_t kSampleBlocks = 64;  // more blocks are more random reads of a disk
+constexpr int64_t kProbeBlocks = 64;  // more blocks are more random reads of a disk
 
 bool is_file(const std::filesystem::path& path) {
   std::error_code unknown;
   return std::filesystem::exists(path, unknown);
 }
 
-/// Adds to `sample` what `view` holds.
-void add_to(IdSample& sample, const TokenView& view) {
-  sample.ids += static_cast<int64_t>(view.size);
+/// A view of the id at `index` alone.
+TokenView one_of(const TokenView& view, size_t index) {
+  TokenView one = view;
+  one.data = static_cast<const char*>(view.data) + index * static_cast<size_t>(size_of(view.type));
+  one.size = 1;
+  one.unverified_place += static_cast<int64_t>(index);
+  return one;
+}
+
+/// Adds to the probe of a sample what `view` holds.
+void add_to(IdProbe& probe, const TokenView& view) {
+  probe.ids += static_cast<int64_t>(view.size);
   for (size_t i = 0; i < view.size; ++i) {
     const int64_t id = view.at(i);
-    const bool is_larger = id > sample.largest;
-    sample.largest = std::max(sample.largest, id);
-    if ((id >= 0 && !is_larger) || (sample.worst && sample.worst->at(0) < 0)) continue;
-    sample.worst = view;
-    sample.worst->data = static_cast<const char*>(view.data) + i * static_cast<size_t>(size_of(view.type));
-    sample.worst->size = 1;
-    sample.worst->unverified_place += static_cast<int64_t>(i);
+    const bool is_larger = id > probe.largest;
+    probe.largest = std::max(probe.largest, id);
+    if ((id >= 0 && !is_larger) || (probe.worst && probe.worst->at(0) < 0)) continue;
+    probe.worst = one_of(view, i);
   }
 }
 
@@ -88,12 +94,12 @@ IndexedIdFile::IndexedIdFile(const std::filesystem::path& path, const std::files
 
 TokenView IndexedIdFile::document(int64_t index) {
   TITAN_CHECK(index >= 0 && index < facts_.documents, index, facts_.documents);
-  ids_.view(0, 0, &index_);  // before the index is read
+  ids_.view(0, 0, &index_);  // throws if a file was written to; called before the index is read
   return part(begin_of(index), begin_of(index + 1));
 }
 
 TokenView IndexedIdFile::part(int64_t begin, int64_t end) {
-  // The index was right when the file was opened, but it is a map of a file that others may write to.
+  // The index was checked when the file was opened, but it is mapped, and another process may write to it.
   if (begin < 0 || end < begin || end > ids_.size()) {
     fail("its index was written to while it was read",
          "Leave the corpus alone while a run reads it; put the file back and start again");
@@ -117,48 +123,60 @@ std::unique_ptr<IdFile> open_id_file(const std::filesystem::path& path) {
   refuse_unknown_ids(path);
 }
 
-IdSample sample_ids(const std::vector<MappedIds*>& files) {
+IdProbe probe_ids(const std::vector<MappedIds*>& files) {
+  const auto bytes_of = [](const MappedIds* ids) { return ids->size() * size_of(ids->type()); };
   const int64_t all = std::accumulate(files.begin(), files.end(), int64_t{0},
-                                      [](int64_t sum, const MappedIds* ids) { return sum + ids->size(); });
-  IdSample sample;
-  if (all == 0) return sample;
-  const int64_t width = size_of(files.front()->type());
-  const bool whole = all <= kSampleBytes / width;
-  const int64_t blocks = whole ? 1 : kSampleBlocks, block = whole ? all : kSampleBytes / kSampleBlocks / width;
-  int64_t before = 0;  // ids of the files before `file`
+                                      [&](int64_t sum, const MappedIds* ids) { return sum + bytes_of(ids); });
+  IdProbe probe;
+  if (all == 0) return probe;
+  const bool whole = all <= kProbeBytes;
+  const int64_t blocks = whole ? 1 : kProbeBlocks, block = whole ? all : kProbeBytes / kProbeBlocks;
+  int64_t before = 0;  // bytes of the files before `file`
   size_t file = 0;
   for (int64_t i = 0; i < blocks; ++i) {
-    int64_t first = blocks == 1 ? 0 : i * (all - block) / (blocks - 1);
+    int64_t at = blocks == 1 ? 0 : i * (all - block) / (blocks - 1);
     for (int64_t left = block; left > 0;) {
-      while (first >= before + files[file]->size()) before += files[file++]->size();
-      const int64_t count = std::min(left, before + files[file]->size() - first);
-      add_to(sample, files[file]->view(first - before, count));
-      first += count;
-      left -= count;
+      while (at >= before + bytes_of(files[file])) before += bytes_of(files[file++]);
+      const int64_t bytes = std::min(left, before + bytes_of(files[file]) - at);
+      // A block may begin and end inside an id.
+      const int64_t width = size_of(files[file]->type()), first = (at - before) / width;
+      add_to(probe, files[file]->view(first, (at - before + bytes) / width - first));
+      at += bytes;
+      left -= bytes;
     }
   }
-  return sample;
+  return probe;
 }
 
-void check_sample(const IdSample& sample, const std::string& corpus, const std::string& maker,
-                  const Tokenizer& tokenizer) {
-  if (!sample.worst) return;
-  const int64_t id = sample.worst->at(0);
+void add_checked(IdProbe& probe, const TokenView& view) {
+  const TokenView::Outside outside = view.outside();
+  probe.ids += static_cast<int64_t>(view.size);
+  probe.outside += outside.count;
+  if (outside.count > 0 && !probe.worst) probe.worst = one_of(view, outside.first);
+}
+
+void check_probe(const IdProbe& probe, const std::string& corpus, const std::string& maker,
+                 const Tokenizer& tokenizer) {
+  if (!probe.worst) return;
+  const int64_t id = probe.worst->at(0);
   if (id >= 0 && id < tokenizer.vocabulary_size()) return;
-  const std::string place = fmt::format("{} holds the id {} (its id {}, counted from 0)", sample.worst->file->string(),
-                                        id, with_thousands(sample.worst->unverified_place));
+  const std::string place = fmt::format("{} holds the id {} (its id {}, counted from 0)", probe.worst->file->string(),
+                                        id, with_thousands(probe.worst->unverified_place));
+  const std::string count = probe.outside > 0 ? fmt::format(" That is the first of {} such ids among {}.",
+                                                            with_thousands(probe.outside), with_thousands(probe.ids))
+                                              : "";
   if (id < 0 || id >= kMostIds) {
-    throw Error(ExitCode::bad_data,
-                fmt::format("corpus {}: {}, and no tokenizer has such an id. Get the file again, or "
-                            "make it again with the program that wrote it.",
-                            corpus, place));
+    throw Error(
+        ExitCode::bad_data,
+        fmt::format("corpus {}: {}, and no tokenizer has such an id.{} Get the file again, or make it again with "
+                    "the program that wrote it.",
+                    corpus, place, count));
   }
-  throw Error(
-      ExitCode::bad_data,
-      fmt::format("corpus {}: {}, and this run's tokenizer has {} ids ({}). Name the tokenizer that made the file{} in "
-                  "model.tokenizer_path.",
-                  corpus, place, with_thousands(tokenizer.vocabulary_size()), tokenizer.description(),
-                  maker.empty() ? "" : fmt::format(" ({})", maker)));
+  throw Error(ExitCode::bad_data,
+              fmt::format("corpus {}: {}, and this run's tokenizer has {} ids ({}).{} Name the tokenizer that made the "
+                          "file{} in model.tokenizer_path.",
+                          corpus, place, with_thousands(tokenizer.vocabulary_size()), tokenizer.description(), count,
+                          maker.empty() ? "" : fmt::format(" ({})", maker)));
 }
 
 }  // namespace titan

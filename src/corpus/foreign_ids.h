@@ -1,6 +1,6 @@
 // Ids that other programs wrote, memory-mapped where they are: Megatron-LM's .bin with .idx, datatrove's and nanotron's
 // .ds, llm.c's and nanoGPT's .bin. None has checksums or says how many ids its vocabulary has: ids are compared with
-// the run's vocabulary, a sample at the start (sample_ids) and each document when it is copied (TokenView::append_to).
+// the run's vocabulary, some at the start (probe_ids) and each document when it is copied (TokenView::append_to).
 // Documents hold what their maker wrote; no BOS or EOS is added or removed.
 #pragma once
 
@@ -87,6 +87,10 @@ class IndexedIdFile : public IdFile {
 /// Of PREFIX.bin: PREFIX.idx.
 std::filesystem::path megatron_index_path(const std::filesystem::path& bin);
 
+/// True for the name of a file in which Megatron-LM's data sets keep the order of samples: by default in
+/// PREFIX/cache/GPTDataset_indices beside PREFIX.bin, one of them a .txt file that is no text to train on.
+bool is_megatron_cache(const std::string& name);
+
 /// Throws Error(bad_data) for an index that is damaged, contradicts itself or its .bin file, or describes ids of a type
 /// that no tokenizer has.
 std::unique_ptr<IdFile> open_megatron_file(const std::filesystem::path& bin);
@@ -101,22 +105,26 @@ bool is_indexed_elsewhere(const std::filesystem::path& path);
 /// Error(bad_data) with what is wrong and what to do.
 std::unique_ptr<IdFile> open_id_file(const std::filesystem::path& path);
 
-/// What a sample of ids shows.
-struct IdSample {
-  int64_t ids = 0;       ///< size of the sample
-  int64_t largest = -1;  ///< -1: the sample is empty
-  /// A view of one id: a negative one, if the sample has one, else the largest. nullopt: the sample is empty.
+/// What a probe of a corpus shows: a look at some of its ids, or at all of them.
+struct IdProbe {
+  int64_t ids = 0;       ///< that were looked at
+  int64_t largest = -1;  ///< -1: the corpus is empty
+  /// A view of one id. Of a sample: a negative one, if one was found, else the largest; nullopt: the corpus is empty.
+  /// Of all ids: the first that is outside the vocabulary; nullopt: there is none.
   std::optional<TokenView> worst;
+  int64_t outside = 0;  ///< of all ids: those outside the vocabulary; of a sample they are not counted
 };
 
-/// Looks at evenly spaced blocks of the files, the first and the last included, kSampleBytes in all; of a smaller
-/// corpus, at all ids. A corpus may hold terabytes, so it cannot be read at each start.
-IdSample sample_ids(const std::vector<MappedIds*>& files);
-inline constexpr int64_t kSampleBytes = int64_t{16} << 20;
+/// Adds to a probe of all ids those of `view`, which come after the ids so far.
+void add_checked(IdProbe& probe, const TokenView& view);
 
-/// Throws Error(bad_data) if the sample holds an id that `tokenizer` does not have. `corpus`: the user's name for the
+/// Looks at evenly spaced blocks of the files, the first and the last included, kProbeBytes in all; of a smaller
+/// corpus, at all ids. A corpus may hold terabytes, so it cannot be read at each start.
+IdProbe probe_ids(const std::vector<MappedIds*>& files);
+inline constexpr int64_t kProbeBytes = int64_t{16} << 20;
+
+/// Throws Error(bad_data) if the probe found an id that `tokenizer` does not have. `corpus`: the user's name for the
 /// files; `maker`: the name of the tokenizer in them, or empty.
-void check_sample(const IdSample& sample, const std::string& corpus, const std::string& maker,
-                  const Tokenizer& tokenizer);
+void check_probe(const IdProbe& probe, const std::string& corpus, const std::string& maker, const Tokenizer& tokenizer);
 
 }  // namespace titan

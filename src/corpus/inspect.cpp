@@ -55,17 +55,25 @@ class Lengths {
 
 void show_ids_facts(const IdFacts& facts, std::ostream& out) {
   if (facts.documents) out << fmt::format("documents     {}\n", with_thousands(*facts.documents));
-  if (facts.sequences) out << fmt::format("sequences     {}\n", with_thousands(*facts.sequences));
+  if (facts.entries) out << fmt::format("entries       {}\n", with_thousands(*facts.entries));
   out << fmt::format("tokens        {} of {}\nvocabulary    {}\n", with_thousands(facts.tokens), facts.types,
                      facts.vocabulary.empty() ? "the files do not say" : facts.vocabulary);
 }
 
-void describe_ids(IdSource& source, std::ostream& out) {
+void describe_ids(IdSource& source, const Tokenizer* tokenizer, std::ostream& out) {
   source.count_documents();
   show_ids_facts(source.facts(), out);
   Lengths lengths;
-  for (Document document; source.next(document);) lengths.add(static_cast<int64_t>(document.tokens->size));
+  IdProbe all;
+  for (Document document; source.next(document);) {
+    lengths.add(static_cast<int64_t>(document.tokens->size));
+    // Those of this program are verified by their checksums.
+    if (tokenizer && document.tokens->unverified_place >= 0) add_checked(all, *document.tokens);
+  }
   lengths.show("tokens", out);
+  if (!tokenizer) return;
+  source.check_ids(all, *tokenizer);
+  out << "every id is in the tokenizer's vocabulary\n";
 }
 
 void show_notices(DocumentSource& source, std::ostream& out) {
@@ -154,7 +162,9 @@ std::vector<int32_t> labels_of(const EncodedChat& chat) {
 
 /// The corpus, and the tokenizer if one is named.
 struct Inspected {
-  explicit Inspected(const Inspection& wanted) {
+  /// `samples_ids`: compares a sample of ids with the tokenizer, as a run does when it starts. Else the caller compares
+  /// all of them.
+  explicit Inspected(const Inspection& wanted, bool samples_ids = true) {
     if (!wanted.tokenizer.empty()) tokenizer = open_vocabulary(wanted.tokenizer, std::cerr);
     DatasetOptions dataset = wanted.dataset;
     if (!wanted.chat_template.empty()) {
@@ -164,7 +174,9 @@ struct Inspected {
     }
     dataset.tokenizer = tokenizer.get();
     source = open_dataset(dataset);
-    if (tokenizer) source->check_tokenizer(*tokenizer);
+    if (!tokenizer) return;
+    const auto* ids = dynamic_cast<const IdSource*>(source.get());
+    ids && !samples_ids ? ids->check_described(*tokenizer) : source->check_tokenizer(*tokenizer);
   }
 
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -174,9 +186,9 @@ struct Inspected {
 }  // namespace
 
 void describe_corpus(const Inspection& wanted, std::ostream& out) {
-  const auto [tokenizer, source] = Inspected(wanted);
+  const auto [tokenizer, source] = Inspected(wanted, /*samples_ids=*/false);
   out << fmt::format("corpus        {}\nformat        {}\n", source->description(), source->format());
-  if (auto* ids = dynamic_cast<IdSource*>(source.get())) return describe_ids(*ids, out);
+  if (auto* ids = dynamic_cast<IdSource*>(source.get())) return describe_ids(*ids, tokenizer.get(), out);
   auto& text = dynamic_cast<FileSource&>(*source);
   wanted.chat_template.empty() ? describe_text(text, tokenizer.get(), out) : describe_conversations(text, out);
 }
@@ -191,9 +203,8 @@ void describe_files(const Inspection& wanted, std::ostream& out) {
                      human_bytes(static_cast<double>(bytes)));
   if (const auto* ids = dynamic_cast<const IdSource*>(source.get())) {
     show_ids_facts(ids->facts(), out);
-    if (const IdSample sample = ids->sample(); sample.ids > 0) {
-      out << fmt::format("largest id    {} of {} looked at\n", with_thousands(sample.largest),
-                         with_thousands(sample.ids))
+    if (const IdProbe probe = ids->probe(); probe.ids > 0) {
+      out << fmt::format("largest id    {} of {} looked at\n", with_thousands(probe.largest), with_thousands(probe.ids))
           << "as written    no id is added to a document or left out\n";
     }
   }

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <limits>
 
+#include "file_source.h"
 #include "titan/base/error.h"
 #include "titan/base/file_kind.h"
 #include "titan/base/philox.h"
@@ -239,11 +240,9 @@ std::optional<int64_t> MarkedIdSource::count_documents() {
 
 bool MarkedIdSource::read(int64_t index, Document& document) {
   TITAN_CHECK(documents_ && index >= 0 && index < *documents_, index);
-  const auto file = static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), index) - first_.begin()) - 1;
-  const std::vector<int64_t>& begins = begins_[file];
-  const auto inside = static_cast<size_t>(index - first_[file]);
-  const int64_t begin = begins[inside];
-  const int64_t end = inside + 1 < begins.size() ? begins[inside + 1] : files_[file]->size();
+  const DocumentRange range = find_document(index, first_, begins_);
+  const size_t file = range.file;
+  const int64_t begin = range.begin, end = range.end.value_or(files_[file]->size());
   document.start = {.document = index, .file = static_cast<int64_t>(file), .byte = begin * width()};
   give(file, begin, end, document);
   return true;
@@ -256,10 +255,10 @@ IdFacts MarkedIdSource::facts() const {
   return facts;
 }
 
-IdSample MarkedIdSource::sample() const {
+IdProbe MarkedIdSource::probe() const {
   std::vector<MappedIds*> files;
   for (const auto& file : files_) files.push_back(file.get());
-  return sample_ids(files);
+  return probe_ids(files);
 }
 
 std::string MarkedIdSource::description() const {
@@ -294,7 +293,11 @@ CorpusFiles MarkedIdSource::file_sizes() const {
   return all;
 }
 
-void MarkedIdSource::check_tokenizer(const Tokenizer& tokenizer) const {
+void MarkedIdSource::check_ids(const IdProbe& probe, const Tokenizer& tokenizer) const {
+  check_probe(probe, path_, maker_ == Maker::llm_c ? of_ : "", tokenizer);
+}
+
+void MarkedIdSource::check_described(const Tokenizer& tokenizer) const {
   const bool marks = maker_ == Maker::nanogpt ? tokenizer.eos_id() == mark_
                                               : tokenizer.bos_id() == mark_ || tokenizer.eos_id() == mark_;
   if (!marks) {
@@ -305,7 +308,6 @@ void MarkedIdSource::check_tokenizer(const Tokenizer& tokenizer) const {
                             path_, of_, maker_ == Maker::llm_c ? "begin" : "end", mark_, tokenizer.description(), mark_,
                             maker_ == Maker::llm_c ? ", or the .bin file itself," : ""));
   }
-  check_sample(sample(), path_, maker_ == Maker::llm_c ? of_ : "", tokenizer);
 }
 
 }  // namespace titan

@@ -55,10 +55,11 @@ class MarkedIdSource : public IdSource {
   std::string order() const override;
   uint64_t fingerprint() const override;
   CorpusFiles file_sizes() const override;
-  void check_tokenizer(const Tokenizer& tokenizer) const override;
+  void check_described(const Tokenizer& tokenizer) const override;
+  void check_ids(const IdProbe& probe, const Tokenizer& tokenizer) const override;
 
   IdFacts facts() const override;
-  IdSample sample() const override;
+  IdProbe probe() const override;
 
  private:
   int64_t width() const { return size_of(files_.front()->type()); }

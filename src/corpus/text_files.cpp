@@ -213,11 +213,9 @@ void TextFileSource::find_elements(size_t file, BufferedFile& bytes) {
 
 bool TextFileSource::read(int64_t index, Document& document) {
   TITAN_CHECK(documents_ && index >= 0 && index < *documents_, index);
-  const auto file = static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), index) - first_.begin()) - 1;
-  const std::vector<int64_t>& begins = begins_[file];
-  const auto inside = static_cast<size_t>(index - first_[file]);
-  const int64_t begin = begins[inside];
-  const int64_t end = inside + 1 < begins.size() ? begins[inside + 1] : sizes_[file];
+  const DocumentRange range = find_document(index, first_, begins_);
+  const size_t file = range.file;
+  const int64_t begin = range.begin, end = range.end.value_or(sizes_[file]);
   reading_file_ = static_cast<int64_t>(file);
   RawDocument raw;
   raw.form = text_form(files_[file]);

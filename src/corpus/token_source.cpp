@@ -51,7 +51,7 @@ IdFacts TokenFileSource::facts() const {
   };
   for (const auto& file : files_) {
     facts.tokens += file->facts().tokens;
-    if (const auto sequences = file->sequences()) facts.sequences = facts.sequences.value_or(0) + *sequences;
+    if (const auto entries = file->entries()) facts.entries = facts.entries.value_or(0) + *entries;
     add(types, std::string(name_of(file->type())));
     add(makers, file->facts().tokenizer);
   }
@@ -61,12 +61,12 @@ IdFacts TokenFileSource::facts() const {
   return facts;
 }
 
-IdSample TokenFileSource::sample() const {
+IdProbe TokenFileSource::probe() const {
   std::vector<MappedIds*> files;
   for (const auto& file : files_) {
     if (MappedIds* ids = file->unverified_ids()) files.push_back(ids);
   }
-  return sample_ids(files);
+  return probe_ids(files);
 }
 
 std::string TokenFileSource::format() const {
@@ -95,14 +95,14 @@ bool TokenFileSource::read(int64_t index, Document& document) {
   return true;
 }
 
-SequenceIndex* TokenFileSource::sequence_index() {
-  return files_.size() == 1 && files_.front()->sequence_index() ? this : nullptr;
+EntryIndex* TokenFileSource::entry_index() {
+  return files_.size() == 1 && files_.front()->entry_index() ? this : nullptr;
 }
 
-std::vector<int32_t> TokenFileSource::lengths() const { return files_.front()->sequence_index()->lengths(); }
+std::vector<int32_t> TokenFileSource::lengths() const { return files_.front()->entry_index()->lengths(); }
 
-TokenView TokenFileSource::sequence(int64_t index) {
-  TokenView ids = files_.front()->sequence_index()->sequence(index);
+TokenView TokenFileSource::entry(int64_t index) {
+  TokenView ids = files_.front()->entry_index()->entry(index);
   ids.vocabulary = vocabulary_;
   return ids;
 }
@@ -147,8 +147,12 @@ uint64_t TokenFileSource::fingerprint() const {
   return name_key(what);
 }
 
-void TokenFileSource::check_tokenizer(const Tokenizer& tokenizer) const {
-  if (!is_own()) return check_sample(sample(), path_, facts().vocabulary, tokenizer);
+void TokenFileSource::check_ids(const IdProbe& probe, const Tokenizer& tokenizer) const {
+  check_probe(probe, path_, is_own() ? "" : facts().vocabulary, tokenizer);
+}
+
+void TokenFileSource::check_described(const Tokenizer& tokenizer) const {
+  if (!is_own()) return;
   const TokenFileFacts& facts = files_.front()->facts();
   if (facts.vocabulary_fingerprint == tokenizer.fingerprint()) return;
   throw Error(

@@ -20,7 +20,7 @@ struct IdFacts {
   int64_t files = 0;
   int64_t tokens = 0;
   std::optional<int64_t> documents = {};  ///< nothing: not counted yet
-  std::optional<int64_t> sequences = {};  ///< of Megatron's, whose documents may have several
+  std::optional<int64_t> entries = {};    ///< of Megatron-LM's indexes (EntryIndex)
   std::string vocabulary = {};            ///< what the files say of it; empty: nothing
 };
 
@@ -31,13 +31,23 @@ class IdSource : public DocumentSource {
     for (std::string& text : notices) notice(std::move(text));
   }
 
+  /// The part of check_tokenizer that needs no look at ids: what the files say of their vocabulary. Throws
+  /// Error(bad_data).
+  virtual void check_described(const Tokenizer& tokenizer) const = 0;
+  /// Throws Error(bad_data) if `probe` found an id that the tokenizer does not have.
+  virtual void check_ids(const IdProbe& probe, const Tokenizer& tokenizer) const = 0;
+  void check_tokenizer(const Tokenizer& tokenizer) const override {
+    check_described(tokenizer);
+    check_ids(probe(), tokenizer);
+  }
+
   virtual IdFacts facts() const = 0;
-  /// Reads some ids of all files, kSampleBytes at most; of this program's files none, since their index says enough.
-  virtual IdSample sample() const = 0;
+  /// Reads some ids of all files, kProbeBytes at most; of this program's files none, since their index says enough.
+  virtual IdProbe probe() const = 0;
 };
 
 /// Documents of files that know where these end: of this program, Megatron-LM, datatrove and nanotron.
-class TokenFileSource : public IdSource, private SequenceIndex {
+class TokenFileSource : public IdSource, private EntryIndex {
  public:
   /// Opens all `files`, read in this order. `path`: the user's name for them, for messages. `tokenizer`: the run's,
   /// with which ids are compared that come without a vocabulary; nullptr: with none. Throws Error(bad_data): see
@@ -56,11 +66,12 @@ class TokenFileSource : public IdSource, private SequenceIndex {
   std::string order() const override;
   std::optional<int64_t> count_documents() override { return documents_; }
   bool read(int64_t index, Document& document) override;
-  SequenceIndex* sequence_index() override;
-  void check_tokenizer(const Tokenizer& tokenizer) const override;
+  EntryIndex* entry_index() override;
+  void check_described(const Tokenizer& tokenizer) const override;
+  void check_ids(const IdProbe& probe, const Tokenizer& tokenizer) const override;
 
   IdFacts facts() const override;
-  IdSample sample() const override;
+  IdProbe probe() const override;
 
  private:
   bool is_own() const { return files_.front()->unverified_ids() == nullptr; }
@@ -68,7 +79,7 @@ class TokenFileSource : public IdSource, private SequenceIndex {
   size_t file_of(int64_t document) const;
 
   std::vector<int32_t> lengths() const override;
-  TokenView sequence(int64_t index) override;
+  TokenView entry(int64_t index) override;
 
   std::string path_;
   std::vector<std::unique_ptr<IdFile>> files_;

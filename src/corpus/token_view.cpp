@@ -99,6 +99,18 @@ int64_t TokenView::at(size_t index) const {
   return visit_ids(*this, [index](const auto* ids) { return static_cast<int64_t>(ids[index]); });
 }
 
+TokenView::Outside TokenView::outside() const {
+  return visit_ids(*this, [this](const auto* ids) {
+    Outside found;
+    for (size_t i = 0; i < size; ++i) {
+      const auto id = static_cast<int64_t>(ids[i]);
+      if (id >= 0 && id < vocabulary) continue;
+      if (found.count++ == 0) found.first = i;
+    }
+    return found;
+  });
+}
+
 void TokenView::append_to(std::vector<int32_t>& ids) const {
   if (size == 0) return;
   const size_t before = ids.size();

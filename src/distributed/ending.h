@@ -10,11 +10,12 @@
 
 namespace titan {
 
-/// From the report of a failure to the exit: time for the tear-down, which may block on dead peers.
+/// Time that a failed rank has from the report of its failure to its exit. Its tear-down may block on dead peers.
 inline constexpr std::chrono::seconds kOwnEndLimit{3};
 /// How long the other ranks wait until a failed rank has exited, so that launchers see its exit code first.
 inline constexpr std::chrono::seconds kFirstToEndLimit{2};
-/// How long a failed rank waits for rank 0's acknowledgement: rank 0 answers from a thread of its own, unless it hangs.
+/// How long a failed rank waits for rank 0's acknowledgement. Rank 0 sends it from a separate thread, so only a rank 0
+/// whose process or host is stopped does not.
 inline constexpr std::chrono::seconds kHeardLimit{1};
 /// How long a rank that lost a peer waits for the original failure, so that the message names the cause.
 inline constexpr std::chrono::seconds kTrueCauseLimit{2};
@@ -29,7 +30,7 @@ inline constexpr std::string_view kEndedWithoutMessage = "ended without a messag
 /// Exits with the code of a peer failure. Waits half a second first: launchers poll their processes about every tenth
 /// of a second and must see the exit of the failed rank first.
 [[noreturn]] void end_for_peer();
-/// The same with the code of a hang, since the hanging peer cannot exit with it.
+/// Waits as end_for_peer does and exits with the code of a hang: the peer that hangs cannot exit with it.
 [[noreturn]] void end_for_silent_peer();
 /// Ends this rank because the other ranks timed out waiting for it.
 [[noreturn]] void end_hanging();

@@ -22,11 +22,13 @@ using Clock = std::chrono::steady_clock;
 
 /// A caller that has not authenticated within this time is dropped: a port scanner must not hold a connection.
 constexpr std::chrono::seconds kSilenceLimit{1};
-/// The same while kMostCallers are connected: ranks send at once, and another rank may wait for a free connection.
+/// The time limit that replaces kSilenceLimit while kMostCallers are connected. Ranks authenticate at once, and another
+/// rank may be waiting for a free connection.
 constexpr std::chrono::milliseconds kFullLimit{100};
-/// The same for a caller that knows the secret and has not sent its facts, which have the whole config in them.
+/// The time limit for the facts of a caller that has authenticated. They contain the whole config.
 constexpr std::chrono::seconds kReportLimit{5};
-/// Callers that are connected at a time: each takes a file descriptor. More wait in the kernel's queue.
+/// The largest number of callers that are connected at a time, since each takes a file descriptor. Further callers wait
+/// in the kernel's queue.
 constexpr size_t kMostCallers = 512;
 /// How long a run that cannot start waits for ranks that have not joined yet, to send them the reason.
 constexpr std::chrono::seconds kRefusalLimit{5};
@@ -34,10 +36,11 @@ constexpr std::chrono::seconds kRefusalLimit{5};
 constexpr std::chrono::milliseconds kRetryTime{100};
 /// A listener that does not answer like rank 0 within this time is not rank 0.
 constexpr std::chrono::milliseconds kGreetingLimit{1000};
-/// Rank 0 may have been started later than this rank, and waits for its full timeout from then on.
+/// Added to the time that a rank waits for rank 0's decision: rank 0 may have been started later, and waits for its
+/// full timeout from then on.
 constexpr std::chrono::seconds kVerdictMargin{5};
 
-// One thread serves all callers: one that does not read must not hold the others up, and is dropped.
+// One thread serves all callers, so a caller that does not read is dropped instead of delaying the others.
 constexpr std::chrono::milliseconds kWithoutWaiting{0};
 
 Refusal stopped() {

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <string>
-#include <string_view>
 
 #include "titan/base/error.h"
 #include "titan/job/job.h"
@@ -27,17 +25,10 @@ MegatronOrderRequest order_of_part(const JobConfig& config, const BatchPlan& pla
   return request;
 }
 
-/// A path as it is compared: PREFIX and PREFIX.bin are the same corpus of Megatron-LM.
-std::string_view compared(std::string_view path) {
-  constexpr std::string_view kHere = "./", kExtension = ".bin";
-  while (path.starts_with(kHere)) path.remove_prefix(kHere.size());
-  if (path.ends_with(kExtension)) path.remove_suffix(kExtension.size());
-  return path;
-}
-
-bool names_one_file(const JobConfig& config) {
-  const auto &training = config.training.dataset_path, &validation = config.validation.dataset_path;
-  return training && validation && compared(*training) == compared(*validation);
+Problem empty_share(const JobConfig& config, const Origins& origins, const char* reader, const char* remedy) {
+  return origins.problem(
+      "data.megatron_split",
+      fmt::format("data.megatron_split = \"{}\" leaves nothing for {}", config.data.megatron_split, reader), remedy);
 }
 
 }  // namespace
@@ -48,7 +39,7 @@ MegatronOrderRequest make_training_order(const JobConfig& config, const MeshPlac
   const BatchPlan plan = make_batch_plan(config, place);
   MegatronOrderRequest request = order_of_part(config, plan);
   request.part = parse_megatron_split(config.data.megatron_split)[0];
-  request.part_name = "training part";
+  request.subject = "the training part of " + config.training.dataset_path.value_or("");
   request.samples = product(std::max<int64_t>(1, config.training.steps), plan.global_batch());
   return request;
 }
@@ -56,9 +47,10 @@ MegatronOrderRequest make_training_order(const JobConfig& config, const MeshPlac
 MegatronOrderRequest make_validation_order(const JobConfig& config, const MeshPlace& place, bool is_training_file) {
   const BatchPlan plan = make_validation_plan(config, place);
   MegatronOrderRequest request = order_of_part(config, plan);
+  request.subject = config.validation.dataset_path.value_or("");
   if (is_training_file) {
     request.part = parse_megatron_split(config.data.megatron_split)[1];
-    request.part_name = "validation part";
+    request.subject = "the validation part of " + request.subject;
   }
   request.section = "validation";
   if (config.validation.steps < 0) return request;
@@ -84,22 +76,26 @@ void check_data_order(const JobConfig& config, const Origins& origins, std::vect
   refuse(config.data.split == "upstream", "data.split", "data.split = \"upstream\"", "leave data.split at \"global\"");
   refuse(origins.is_set("data.packing"), "data.packing", fmt::format("data.packing = \"{}\"", config.data.packing),
          "its samples begin at every training.seq_len-th token; leave data.packing out");
-  const std::string shares = fmt::format("data.megatron_split = \"{}\"", config.data.megatron_split);
   try {
-    const std::array<FilePart, 3> parts = parse_megatron_split(config.data.megatron_split);
-    const auto needs = [&](size_t part, const char* reader) {
-      if (parts[part]) return;
-      problems.push_back(origins.problem("data.megatron_split", fmt::format("{} leaves nothing for {}", shares, reader),
-                                         part == 0 ? "give the first share, training's, a number above zero"
-                                                   : "give the second share a number above zero, or name another file "
-                                                     "in validation.dataset_path"));
-    };
-    needs(0, "training");
-    if (config.validation.enable && names_one_file(config)) needs(1, "validation");
+    if (!parse_megatron_split(config.data.megatron_split)[0]) {
+      problems.push_back(
+          empty_share(config, origins, "training", "give the first share, training's, a number above zero"));
+    }
   } catch (const Error& error) {
     problems.push_back(origins.problem("data.megatron_split", fmt::format("data.megatron_split: {}", error.what()),
                                        "give up to three shares, such as \"969, 30, 1\""));
   }
+}
+
+std::vector<Problem> check_validation_share(const JobConfig& config, const Origins& origins) {
+  if (!reads_in_megatron_order(config)) return {};
+  try {
+    if (parse_megatron_split(config.data.megatron_split)[1]) return {};
+  } catch (const Error&) {
+    return {};  // check_data_order reports it
+  }
+  return {empty_share(config, origins, "validation, which reads training's file",
+                      "give the second share a number above zero, or name another file in validation.dataset_path")};
 }
 
 }  // namespace titan

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <regex>
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -118,6 +119,26 @@ std::vector<Problem> check_document_ends(const ModelDescription& model, const Jo
   return problems;
 }
 
+/// Of a pattern that matches none of `names` because it is the head's name, and the head has the embedding's weight.
+std::string tie_note(const ModelDescription& model, const std::vector<std::string>& names, const JobConfig& config) {
+  const std::string head = "output.weight";
+  const auto unit = std::find_if(model.units.begin(), model.units.end(),
+                                 [](const UnitDescription& one) { return !one.borrowed.empty(); });
+  if (unit == model.units.end()) return "";
+  const auto is_of_head = [&](const ParamGroup& group) {
+    try {
+      const std::regex pattern(group.match);
+      const auto matches = [&](const std::string& name) { return std::regex_search(name, pattern); };
+      return matches(head) && std::none_of(names.begin(), names.end(), matches);
+    } catch (const std::regex_error&) {  // assign_parameter_groups reports it
+      return false;
+    }
+  };
+  const std::vector<ParamGroup>& groups = config.optimizer.param_groups;
+  if (std::none_of(groups.begin(), groups.end(), is_of_head)) return "";
+  return fmt::format("{} is tied: it is {}", head, unit->borrowed[0]);
+}
+
 /// Checks what the groups in optimizer.param_groups train, and how.
 std::vector<Problem> check_trained(const ModelDescription& model, const JobConfig& config, const Origins& origins) {
   std::vector<std::string> names;
@@ -135,11 +156,11 @@ std::vector<Problem> check_trained(const ModelDescription& model, const JobConfi
                                          "every parameter is in a group with lr_multiplier = 0: nothing is trained",
                                          "give one group another lr_multiplier"));
     }
-    // With the groups, whose rate of zero freezes parameters.
+    // Described again with the parameter groups, since a group with lr_multiplier = 0 freezes its parameters.
     const ModelDescription trained = describe_model(config, 1);
     for (Problem& problem : update_problems(config, trained, origins)) problems.push_back(std::move(problem));
   } catch (const Error& error) {
-    problems.push_back(origins.problem("optimizer.param_groups", error.what(), ""));
+    problems.push_back(origins.problem("optimizer.param_groups", error.what(), tie_note(model, names, config)));
   }
   return problems;
 }

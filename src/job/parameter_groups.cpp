@@ -59,7 +59,9 @@ std::vector<ParameterGroup> assign_parameter_groups(const std::vector<std::strin
         group.members.push_back(i);
       }
       for (const auto& [earlier, doubly] : shared) {
-        const std::string others = doubly.size() > 1 ? fmt::format(", as are {} others", doubly.size() - 1) : "";
+        const std::string others = doubly.size() > 2    ? fmt::format(", as are {} others", doubly.size() - 1)
+                                   : doubly.size() == 2 ? ", as is one other"
+                                                        : "";
         problems.push_back(fmt::format("{} is matched by both \"{}\" and \"{}\"{}; make one pattern narrower",
                                        doubly[0], patterns[earlier].match, patterns[p].match, others));
       }

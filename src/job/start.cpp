@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "titan/base/text.h"
+#include "titan/job/data_order.h"
 #include "titan/job/job.h"
 
 namespace titan {
@@ -145,6 +146,9 @@ StartCheck check_start(const LoadedConfig& loaded, const MachineFacts& facts) {
   };
   if (!loaded.problems.empty()) start.code = ExitCode::bad_config;
   add(check_threads(loaded, facts.processors), ExitCode::bad_config);
+  if (facts.validates_on_training_corpus) {
+    add(check_validation_share(loaded.config, loaded.origins), ExitCode::bad_config);
+  }
   if (!loaded.config.memory_estimation.enable) add(check_inputs(loaded, facts.inputs), ExitCode::bad_data);
   sort_by_place(start.problems);
   return start;

@@ -1,10 +1,13 @@
 #include "titan/job/updates.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <regex>
 
 #include "titan/base/text.h"
@@ -38,6 +41,30 @@ std::vector<StatisticDescription> muon_statistics(std::span<const ParameterSpec>
   return statistics;
 }
 
+/// What coefficients that do not orthogonalise make of a singular value. Each is changed by itself: x ← ax + bx³ + cx⁵.
+std::optional<std::string> what_iteration_misses(const MuonSection& muon) {
+  // The published coefficients stay below 1.3, those for one step of several below 2. What is larger is multiplied by
+  // up to x⁵ in the next step.
+  constexpr double kLargest = 2, kLeft = 0.1;
+  constexpr int kValues = 1000;  // in (0, 1], which is where a matrix's singular values are after the division
+  const double a = muon.ns_coefficients[0], b = muon.ns_coefficients[1], c = muon.ns_coefficients[2];
+  double most = 0;
+  for (int i = kValues; i > 0; --i) {
+    const double start = static_cast<double>(i) / kValues;
+    double x = start;
+    for (int64_t step = 1; step <= muon.ns_steps; ++step) {
+      const double square = x * x;
+      x *= a + (b + c * square) * square;
+      if (!(std::abs(x) <= kLargest)) {
+        return fmt::format("{:.3g} of a singular value of {} in iteration {}", x, start, step);
+      }
+    }
+    most = std::max(most, std::abs(x));
+  }
+  if (most >= kLeft) return std::nullopt;
+  return fmt::format("{:.2g} at most of every singular value in {} iterations", most, muon.ns_steps);
+}
+
 void refuse_combinations(const JobConfig& config, const Origins& origins, std::vector<Problem>& problems) {
   const auto refuse = [&](const char* option, const std::string& why, const char* remedy) {
     problems.push_back(origins.problem(option, why, remedy));
@@ -59,13 +86,35 @@ void refuse_combinations(const JobConfig& config, const Origins& origins, std::v
            "optimizer.lr = 0 with optimizer.name = \"Muon\": the rate of the matrices follows the schedule of this one",
            "give it a rate; lr_multiplier = 0 in a group of optimizer.param_groups freezes parameters");
   }
+  if (const auto missed = what_iteration_misses(config.optimizer.muon)) {
+    refuse("optimizer.muon.ns_coefficients",
+           fmt::format("optimizer.muon.ns_coefficients = {} makes {}, and should make about 1",
+                       fmt::join(config.optimizer.muon.ns_coefficients, ","), *missed),
+           "choose others, such as 3.4445,-4.775,2.0315 (the default) or 2,-1.5,0.5 with more "
+           "optimizer.muon.ns_steps");
+  }
   if (config.optimizer.muon.lr == 0) {
     refuse("optimizer.muon.lr", "optimizer.muon.lr = 0 with optimizer.name = \"Muon\" steps no matrix",
            "give it a rate, or choose AdamW");
   }
 }
 
+/// What a parameter is that Muon does not step.
+std::string what_it_is(const ModelDescription& model, const UnitDescription& unit, const ParameterSpec& parameter) {
+  if (parameter.shape.size() != 2) return "no matrix";
+  if (unit.role != UnitRole::embedding) return "the head, whose rows are one token's each";
+  const bool is_tied = std::any_of(model.units.begin(), model.units.end(), [&](const UnitDescription& other) {
+    return std::find(other.borrowed.begin(), other.borrowed.end(), parameter.name) != other.borrowed.end();
+  });
+  return fmt::format("an embedding{}, whose rows are looked up, not multiplied",
+                     is_tied ? " and, being tied, the head" : "");
+}
+
 }  // namespace
+
+std::string rates_to_lower(const OptimizerSection& optimizer) {
+  return is_muon(optimizer) ? "optimizer.lr and optimizer.muon.lr" : "optimizer.lr";
+}
 
 std::string kind_of_matrix(const std::string& name) {
   std::vector<std::string> parts = split(name, '.');
@@ -150,13 +199,9 @@ std::vector<Problem> update_problems(const JobConfig& config, const ModelDescrip
   std::map<std::string, std::vector<std::string>> wrong;  // by what they are
   for (const UnitDescription& unit : model.units) {
     for (const ParameterSpec& parameter : unit.parameters) {
-      if (!parameter.trainable || choice(unit.role, parameter) != kMuonUpdate) continue;
-      ++matrices;
-      if (takes_muon(unit.role, parameter)) continue;
-      const char* what = parameter.shape.size() != 2        ? "no matrix"
-                         : unit.role == UnitRole::embedding ? "an embedding, whose rows are looked up, not multiplied"
-                                                            : "the head, whose rows are one token's each";
-      wrong[what].push_back(parameter.name);
+      if (choice(unit.role, parameter) != kMuonUpdate) continue;
+      if (parameter.trainable) ++matrices;
+      if (!takes_muon(unit.role, parameter)) wrong[what_it_is(model, unit, parameter)].push_back(parameter.name);
     }
   }
   for (const auto& [what, names] : wrong) {

@@ -87,6 +87,10 @@ MuonOptimizer::MuonOptimizer(std::vector<Parameter*> parameters, const std::vect
       matrices_[in_muon_[index]].weight_decay = options.weight_decay * group.weight_decay_multiplier;
     }
   }
+  if (statistics_.numel > 0 && !matrices_.empty()) {
+    measured_ =
+        at::full({statistics_.numel}, kNoStatistic, matrices_[0].parameter->master.options().dtype(at::kDouble));
+  }
   adam_ = std::make_unique<AdamOptimizer>(std::move(others), groups_in(groups, in_adam_), adam_options(options),
                                           rounding_seed, offload_);
 }
@@ -201,9 +205,7 @@ std::vector<at::Tensor> MuonOptimizer::matrix_updates(std::span<Parameter* const
 void MuonOptimizer::begin(int64_t step) {
   if (statistics_.numel == 0 || step == step_) return;
   step_ = step;
-  const at::TensorOptions options = matrices_[0].parameter->master.options().dtype(at::kDouble);
-  // The last step's tensor may still be in use, so it is copied, not changed.
-  measured_ = measured_.defined() ? measured_.clone() : at::zeros({statistics_.numel}, options);
+  measured_ = measured_.clone();  // the last step's tensor may still be in use
   const bool measures_again = options_.singular_value_freq > 0 && step % options_.singular_value_freq == 0;
   measured_.slice(0, 0, measures_again ? statistics_.numel : std::ssize(statistics_.of_kind)).zero_();
 }

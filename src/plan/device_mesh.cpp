@@ -7,8 +7,22 @@
 
 namespace titan {
 
+namespace {
+
+/// Axes are indices into arrays of names and sizes, and their order is that of the ranks' numbers.
+constexpr bool are_listed_in_order() {
+  for (size_t i = 0; i < kMeshAxes.size(); ++i) {
+    if (static_cast<size_t>(kMeshAxes[i]) != i) return false;
+  }
+  return true;
+}
+static_assert(are_listed_in_order());
+
+}  // namespace
+
 std::string_view name(MeshAxis axis) {
-  constexpr std::array<std::string_view, 5> names{"pp", "dp_replicate", "dp_shard", "cp", "tp"};
+  constexpr std::array names{"pp", "dp_replicate", "dp_shard", "cp", "tp"};
+  static_assert(names.size() == kMeshAxes.size());
   return names[static_cast<size_t>(axis)];
 }
 
@@ -18,9 +32,9 @@ DividedWork divided_along(MeshAxis axis) {
       return DividedWork::units;
     case MeshAxis::dp_replicate:
     case MeshAxis::dp_shard:
-      return DividedWork::samples;
-    case MeshAxis::cp:
       return DividedWork::sequences;
+    case MeshAxis::cp:
+      return DividedWork::positions;
     case MeshAxis::tp:
       return DividedWork::features;
   }
@@ -74,7 +88,9 @@ DeviceMesh::DeviceMesh(ParallelDegrees degrees, int64_t world) : world_(world) {
   };
   const int64_t others = times(times(times(degrees.pp, degrees.dp_replicate), degrees.cp), degrees.tp);
   if (degrees.dp_shard == -1 && others > 0) degrees.dp_shard = world / others;
-  sizes_ = {degrees.pp, degrees.dp_replicate, degrees.dp_shard, degrees.cp, degrees.tp};
+  const std::array sizes{degrees.pp, degrees.dp_replicate, degrees.dp_shard, degrees.cp, degrees.tp};
+  static_assert(sizes.size() == kMeshAxes.size());
+  sizes_ = sizes;
   bool positive = true;
   int64_t product = 1;
   for (int64_t size : sizes_) {
@@ -93,6 +109,12 @@ int64_t DeviceMesh::coordinate(int64_t rank, MeshAxis axis) const {
   TITAN_CHECK(rank >= 0 && rank < world_, rank, world_);
   for (size_t inner = sizes_.size(); inner-- > static_cast<size_t>(axis) + 1;) rank /= sizes_[inner];
   return rank % size(axis);
+}
+
+int64_t DeviceMesh::coordinate(int64_t rank, std::span<const MeshAxis> axes) const {
+  int64_t position = 0;
+  for (const MeshAxis axis : axes) position = position * size(axis) + coordinate(rank, axis);
+  return position;
 }
 
 int64_t DeviceMesh::size(std::span<const MeshAxis> axes) const {
@@ -128,8 +150,10 @@ std::string DeviceMesh::communicator_over(const char* base, std::span<const Mesh
   return fmt::format("{}:{}", base, join(words, "+"));
 }
 
+int64_t DeviceMesh::data_parallel_degree() const { return size(axes_that_divide({DividedWork::sequences})); }
+
 int64_t DeviceMesh::data_parallel_rank(int64_t rank) const {
-  return coordinate(rank, MeshAxis::dp_replicate) * size(MeshAxis::dp_shard) + coordinate(rank, MeshAxis::dp_shard);
+  return coordinate(rank, axes_that_divide({DividedWork::sequences}));
 }
 
 }  // namespace titan

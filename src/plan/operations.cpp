@@ -103,8 +103,9 @@ void add_ring(const UnitTrace& trace, TracedOperation& operation, int64_t query_
   operation.backward_messages = {rotation, {kContext, Collective::permute, {ranks, ranks * key_value_numel * wide}}};
 }
 
-/// Additions around the ring's kernels on a GPU (merge_dense_attention, add_dense_gradients). Of another rank's keys,
-/// half of the queries see all, or all queries see half.
+/// Additions around the ring's kernels on a GPU (merge_dense_attention, add_dense_gradients). In a step with the keys
+/// of another rank, either half of this rank's queries attend to all of the keys, or all of its queries to half of
+/// them.
 void add_merges(const TraceShape& shape, TracedOperation& operation, double query_numel, double key_value_numel) {
   constexpr double kWide = 4;
   const double size = static_cast<double>(shape.element_size), ranks = static_cast<double>(shape.context_ranks);

@@ -44,11 +44,13 @@ int64_t ParameterPlan::chunk_numel() const {
 
 namespace {
 
-/// dp_shard and cp shard weights together: a layout has them as one axis.
-constexpr const char* kShardAxes = "fsdp";
+/// The axes over which FSDP shards weights, outermost first. A layout with a shard for each rank along all of them has
+/// them as one axis of this name.
+const std::vector<MeshAxis> kShardAxes = axes_of(communicator_names::kGather);
+constexpr const char* kShardAxis = "fsdp";
 
 /// The ranks along these axes see different tokens, so a weight that they all have gets gradients from all of them.
-const std::vector<MeshAxis> kDataAxes = axes_that_divide({DividedWork::samples, DividedWork::sequences});
+const std::vector<MeshAxis> kDataAxes = axes_that_divide({DividedWork::sequences, DividedWork::positions});
 
 bool contains(std::span<const MeshAxis> axes, MeshAxis axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
@@ -80,15 +82,14 @@ struct PlacedSplits {
     splits.push_back({std::string(name(axis)), request.place.mesh.size(axis), dimension});
     coordinates.push_back(request.place.coordinate(axis));
   }
-  /// Adds the split by FSDP: one split even if it is over dp_shard and cp, since torch's checkpoints have one axis for
-  /// it.
+  /// Adds the split by FSDP: one split even if it is over several axes, since torch's checkpoints have one axis for it.
   void add_shards(std::span<const MeshAxis> axes) {
     if (axes.empty()) return;
     if (axes.size() == 1) return add(axes[0], 0);
+    TITAN_CHECK(axes.size() == kShardAxes.size() && "one axis or all", axes.size());
     const DeviceMesh& mesh = request.place.mesh;
-    splits.push_back({kShardAxes, mesh.size(axes), 0});
-    coordinates.push_back(request.place.coordinate(MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) +
-                          request.place.coordinate(MeshAxis::cp));
+    splits.push_back({kShardAxis, mesh.size(kShardAxes), 0});
+    coordinates.push_back(mesh.coordinate(request.place.rank, kShardAxes));
   }
 };
 
@@ -112,8 +113,7 @@ GroupAxes group_axes(const UnitDescription& unit, size_t group, const PlanReques
   const std::vector<MeshAxis> split = data_splits(unit, group);
   GroupAxes axes;
   for (const MeshAxis axis : unit.groups.at(group).sharded_over) {
-    TITAN_CHECK((axis == MeshAxis::dp_shard || axis == MeshAxis::cp) && "weights are sharded over dp_shard and cp",
-                unit.name, name(axis));
+    TITAN_CHECK(contains(kShardAxes, axis) && "an axis over which weights are sharded", unit.name, name(axis));
     if (!contains(split, axis)) axes.sharded.push_back(axis);
   }
   for (const MeshAxis axis : kDataAxes) {
@@ -132,10 +132,12 @@ ParameterPlan plan_parameter(const ParameterSpec& spec, const GroupAxes& axes, c
   const DeviceMesh& mesh = request.place.mesh;
   check_splits(spec, mesh);
   PlacedSplits placed{request, {}, {}};
+  // The norm is summed over the ranks of one replica: of copies among them, one counts.
+  const std::vector<MeshAxis> summed = axes_of(communicator_names::kModel);
   bool in_norm = true;
   for (const MeshAxis axis : axes.replicated) {
     placed.add(axis, std::nullopt);
-    in_norm &= axis == MeshAxis::dp_replicate || request.place.coordinate(axis) == 0;
+    in_norm &= !contains(summed, axis) || request.place.coordinate(axis) == 0;
   }
   for (const MeshAxis axis : kDataAxes) {
     if (const std::optional<int64_t> dimension = spec.split_over(axis)) placed.add(axis, dimension);
@@ -156,9 +158,8 @@ ParameterPlan plan_parameter(const ParameterSpec& spec, const GroupAxes& axes, c
 Box shard_on(const TensorLayout& layout, const DeviceMesh& mesh, int64_t rank) {
   std::vector<int64_t> coordinates;
   for (const Split& split : layout.splits()) {
-    if (split.axis == kShardAxes) {
-      coordinates.push_back(mesh.coordinate(rank, MeshAxis::dp_shard) * mesh.size(MeshAxis::cp) +
-                            mesh.coordinate(rank, MeshAxis::cp));
+    if (split.axis == kShardAxis) {
+      coordinates.push_back(mesh.coordinate(rank, kShardAxes));
       continue;
     }
     const auto axis =

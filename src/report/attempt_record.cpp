@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "titan/base/error.h"
 #include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/base/process.h"
@@ -16,7 +17,6 @@ namespace {
 
 constexpr const char* kProgressFile = "progress.json";
 constexpr const char* kFailureFile = "failure.json";
-constexpr const char* kAttemptsFile = "attempts.jsonl";
 /// A line of progress.json, padded with spaces: a shorter one must not leave the end of a longer one behind.
 constexpr size_t kProgressLine = 192;
 
@@ -137,6 +137,59 @@ void forget_attempt(const std::filesystem::path& folder) {
   }
 }
 
+std::string record_disagreement(const std::filesystem::path& folder, const RecordedDisagreement& found) {
+  const nlohmann::ordered_json content{{"step", found.step},   {"last_agreeing_step", found.last_agreeing_step},
+                                       {"ranks", found.ranks}, {"hosts", found.hosts},
+                                       {"what", found.what},   {"checkpoint_folder", found.checkpoint_folder},
+                                       {"time", found.time}};
+  try {
+    write_file_atomically(folder / kDisagreementFile, json_text(content) + "\n");
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::optional<RecordedDisagreement> read_disagreement(const std::filesystem::path& folder) {
+  const nlohmann::json found = object_in(folder / kDisagreementFile);
+  try {
+    if (!found.is_object()) return std::nullopt;
+    RecordedDisagreement disagreement;
+    found.at("step").get_to(disagreement.step);
+    found.at("last_agreeing_step").get_to(disagreement.last_agreeing_step);
+    found.at("ranks").get_to(disagreement.ranks);
+    found.at("hosts").get_to(disagreement.hosts);
+    found.at("what").get_to(disagreement.what);
+    found.at("checkpoint_folder").get_to(disagreement.checkpoint_folder);
+    found.at("time").get_to(disagreement.time);
+    if (disagreement.hosts.size() != disagreement.ranks.size()) return std::nullopt;
+    return disagreement;
+  } catch (const nlohmann::json::exception&) {  // not written by this program
+    return std::nullopt;
+  }
+}
+
+std::optional<int64_t> last_agreeing_step(const std::filesystem::path& folder,
+                                          const std::filesystem::path& checkpoints) {
+  const std::optional<RecordedDisagreement> found = read_disagreement(folder);
+  if (!found || found->checkpoint_folder.empty() || folder / found->checkpoint_folder != checkpoints) {
+    return std::nullopt;
+  }
+  return found->last_agreeing_step;
+}
+
+std::string settle_disagreement(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / kDisagreementFile;
+  std::error_code problem;
+  if (!std::filesystem::is_regular_file(file, problem)) return {};
+  std::filesystem::path free;
+  for (int64_t number = 1; free.empty() || std::filesystem::exists(free, problem); ++number) {
+    free = folder / fmt::format("disagreement-{}.json", number);
+  }
+  std::filesystem::rename(file, free, problem);
+  return problem ? fmt::format("cannot rename {} to {}: {}", file.string(), free.string(), problem.message()) : "";
+}
+
 nlohmann::ordered_json to_json(const EndedAttempt& attempt) {
   nlohmann::ordered_json line{{"supervisor", attempt.supervisor},
                               {"failed", attempt.failed},
@@ -184,14 +237,20 @@ std::optional<EndedAttempt> attempt_from_line(std::string_view line) {
   }
 }
 
-std::vector<EndedAttempt> read_attempts(const std::filesystem::path& folder) {
-  std::vector<EndedAttempt> attempts;
+std::vector<std::optional<EndedAttempt>> read_attempt_lines(const std::filesystem::path& folder) {
+  std::vector<std::optional<EndedAttempt>> attempts;
   const std::filesystem::path path = folder / kAttemptsFile;
   std::error_code unknown;
   if (!std::filesystem::is_regular_file(path, unknown)) return attempts;  // opening a pipe would block for ever
   std::ifstream file(path, std::ios::binary);
-  for (std::string line; std::getline(file, line);) {
-    if (std::optional<EndedAttempt> attempt = attempt_from_line(line)) attempts.push_back(*std::move(attempt));
+  for (std::string line; std::getline(file, line);) attempts.push_back(attempt_from_line(line));
+  return attempts;
+}
+
+std::vector<EndedAttempt> read_attempts(const std::filesystem::path& folder) {
+  std::vector<EndedAttempt> attempts;
+  for (std::optional<EndedAttempt>& attempt : read_attempt_lines(folder)) {
+    if (attempt) attempts.push_back(*std::move(attempt));
   }
   return attempts;
 }

@@ -20,8 +20,6 @@ using Json = nlohmann::ordered_json;
 
 // Long enough to look at a chart before it moves; the page itself changes every few seconds (ReportFile::kPause).
 constexpr int kReloadSeconds = 30;
-constexpr const char* kCurves[] = {"loss",        "validation_loss",   "lr",           "grad_norm",        "tps",
-                                   "mfu_percent", "memory_peak_bytes", "step_seconds", "data_wait_seconds"};
 
 /// CSS class and text of the badge.
 Json status_of(CompletionStatus status) {

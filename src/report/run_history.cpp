@@ -15,8 +15,6 @@
 namespace titan {
 namespace {
 
-constexpr std::array kCurves{"loss",        "validation_loss",   "lr",           "grad_norm",        "tps",
-                             "mfu_percent", "memory_peak_bytes", "step_seconds", "data_wait_seconds"};
 constexpr std::array kNumbers{"tokens_seen", "skipped_steps", "tflops", "data_bad_records", "data_loops"};
 
 const std::string kStatistics = "statistics.";

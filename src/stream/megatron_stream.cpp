@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string_view>
 #include <utility>
 
 #include "titan/base/error.h"
@@ -12,8 +13,8 @@
 namespace titan {
 namespace {
 
-SequenceIndex* sequences_of(DocumentSource& source) {
-  if (SequenceIndex* sequences = source.sequence_index()) return sequences;
+EntryIndex* entries_of(DocumentSource& source) {
+  if (EntryIndex* entries = source.entry_index()) return entries;
   throw Error(
       ExitCode::bad_data,
       fmt::format("data.order = \"megatron\" reads one .bin file of Megatron-LM with its .idx, and {} is {}. Name "
@@ -31,6 +32,34 @@ TokenView part_of(const TokenView& all, int64_t first, int64_t count) {
   return part;
 }
 
+/// The part of an order's words that follows from the number of samples asked for: "2 epochs with the last one
+/// separate".
+std::string_view epochs_in(std::string_view order) {
+  constexpr std::string_view kBegin = ", ", kEnd = ", seed ";
+  const size_t end = order.rfind(kEnd);
+  if (end == order.npos || end == 0) return {};
+  const size_t begin = order.rfind(kBegin, end - 1);
+  if (begin == order.npos) return {};
+  const std::string_view epochs = order.substr(begin + kBegin.size(), end - begin - kBegin.size());
+  return epochs.find(" epoch") == epochs.npos ? std::string_view() : epochs;
+}
+
+/// If the orders differ in their epochs alone: why, and what to do; else empty.
+std::string describe_other_length(const std::string& then, const std::string& now) {
+  const std::string_view old_epochs = epochs_in(then), new_epochs = epochs_in(now);
+  if (old_epochs.empty() || new_epochs.empty() || old_epochs == new_epochs) return {};
+  const auto without = [](const std::string& order, std::string_view epochs) {
+    std::string rest = order;
+    return rest.erase(static_cast<size_t>(epochs.data() - order.data()), epochs.size());
+  };
+  if (without(then, old_epochs) != without(now, new_epochs)) return {};
+  return fmt::format(
+      "training.steps and training.global_batch_size say how many of Megatron's samples the run reads, and so how many "
+      "epochs are shuffled together. The position was saved in the order of {}, and the order is now that of {}. Set "
+      "both options as they were, or restart the data with checkpoint.exclude_from_loading = [\"dataloader\"].",
+      old_epochs, new_epochs);
+}
+
 }  // namespace
 
 MegatronStream::MegatronStream(std::unique_ptr<DocumentSource> source, std::shared_ptr<const Tokenizer> tokenizer,
@@ -39,8 +68,8 @@ MegatronStream::MegatronStream(std::unique_ptr<DocumentSource> source, std::shar
       tokenizer_(std::move(tokenizer)),
       dataset_(std::move(dataset)),
       sequence_length_(request.sequence_length),
-      sequences_(sequences_of(*source_)),
-      order_(sequences_->lengths(), request) {
+      entries_(entries_of(*source_)),
+      order_(entries_->lengths(), request) {
   source_->check_tokenizer(*tokenizer_);
   const std::string order = fmt::format("{}, {}", source_->order(), order_.description());
   fingerprint_ = source_->fingerprint() ^ tokenizer_->fingerprint() ^ name_key(order);
@@ -55,10 +84,10 @@ bool MegatronStream::next(Chunk& chunk) {
   chunk.counts.clear();
   chunk.ends_document = false;
   MegatronOrder::Place place = order_.place_of(next_);
-  for (int64_t have = 0; have < wanted; ++place.document, place.offset = 0) {
-    const TokenView ids = sequences_->sequence(order_.documents()[static_cast<size_t>(place.document)]);
+  for (int64_t have = 0; have < wanted; ++place.position, place.offset = 0) {
+    const TokenView ids = entries_->entry(order_.entries()[static_cast<size_t>(place.position)]);
     const int64_t taken = std::min(wanted - have, static_cast<int64_t>(ids.size) - place.offset);
-    if (taken == 0) continue;  // an empty document
+    if (taken == 0) continue;  // an empty entry
     part_of(ids, place.offset, taken).append_to(chunk.tokens);
     if (place.offset == 0 && have < sequence_length_) chunk.document_starts.push_back(static_cast<int32_t>(have));
     if (place.offset == 0 && have == sequence_length_) chunk.ends_document = true;
@@ -74,7 +103,7 @@ bool MegatronStream::skip(Chunk& chunk) {
   if (next_ == order_.samples()) return false;
   chunk.tokens.clear();
   chunk.document_starts.clear();
-  chunk.counts.clear();  // every token but the first is a label
+  chunk.counts.clear();  // empty: every token but the first is a label
   chunk.ends_document = false;
   ++next_;
   return true;
@@ -94,7 +123,8 @@ void MegatronStream::restore(const StreamState& state) {
                   "the position was saved in a mixture, and data.order = \"megatron\" reads one "
                   "file");
   }
-  check_saved_corpus(state, {*source_, *tokenizer_, fingerprint_, corpus_, dataset_});
+  check_saved_corpus(state, {*source_, *tokenizer_, fingerprint_, corpus_, dataset_,
+                             describe_other_length(state.corpus.order, corpus_.order)});
   if (state.chunk > order_.samples()) {
     refuse_corpus(source_->description(), fmt::format("{} samples had been read, and its order has {}",
                                                       with_thousands(state.chunk), with_thousands(order_.samples())));

@@ -92,9 +92,9 @@ class PreTokenizer::Cutter {
   virtual std::unique_ptr<Pattern::Scratch> make_scratch() const { return nullptr; }
   virtual void cut(std::string_view piece, bool at_start, Pattern::Scratch* pattern, std::deque<std::string>& changed,
                    Pieces& out) const = 0;
-  /// Its rule, if it is a known one that keeps every byte.
+  /// The rule by which it splits, if PieceSplitter has that rule and every byte of the piece is kept.
   virtual std::optional<PieceSplitter::Rule> rule() const { return std::nullopt; }
-  /// Whether it changes nothing.
+  /// True if it never changes or splits a piece.
   virtual bool idle() const { return false; }
 };
 

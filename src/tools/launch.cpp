@@ -297,6 +297,10 @@ void Launcher::keep(const RankProcess& rank, std::string_view line) {
 std::string Launcher::words_of(const RankProcess& rank) const {
   std::string_view words = rank.last_error_line.empty() ? last_error_line_ : rank.last_error_line;
   if (words.starts_with(kOwnName)) words.remove_prefix(kOwnName.size());
+  // Rank 0 says of another which it is and how it ended; the sentence that these words end says so itself.
+  const std::string how = fmt::format(") failed with exit code {}: ", rank.end()->exit_code);
+  const size_t at = words.starts_with(fmt::format("rank {} (", rank.rank())) ? words.find(how) : words.npos;
+  if (at != words.npos) words.remove_prefix(at + how.size());
   return std::string(words);
 }
 

@@ -52,11 +52,12 @@ class Attempts {
   bool is_first() const { return all_.size() == 1; }
   int64_t restarts() const { return std::ssize(all_) - 1; }
 
-  /// The newest step that was ever known to be committed.
+  /// The newest step that was ever known to be committed and not put aside after a disagreement.
   int64_t newest_known() const {
     int64_t newest = 0;
     for (const EndedAttempt* attempt : all_) {
       newest = std::max({newest, attempt->began_at, attempt->saved_step, attempt->committed.value_or(0)});
+      if (has_code(*attempt, ExitCode::silent_corruption) && attempt->committed) newest = *attempt->committed;
     }
     return newest;
   }

@@ -46,7 +46,7 @@ SelftestRow layout(const std::string& name, int64_t ranks, Degrees degrees) {
   for (const MeshAxis axis : kMeshAxes) {
     const int64_t degree = degrees.contains(axis) ? degrees.at(axis) : 1;
     row.words.push_back(option(degree_option(axis).key, degree));
-    if (divided_along(axis) == DividedWork::samples) data *= degree;
+    if (divided_along(axis) == DividedWork::sequences) data *= degree;
   }
   row.words.push_back(option("training.local_batch_size", 2 * ranks / data));
   return row;
@@ -221,6 +221,13 @@ std::string selftest_line(const SelftestResult& result) {
     line += fmt::format("; the worst gradient is that of {}", result.worst_parameter);
   }
   return line;
+}
+
+std::string selftest_verdict(std::span<const SelftestResult> results, int64_t ranks, const std::string& device) {
+  const auto failed = std::count_if(results.begin(), results.end(), [](const auto& one) { return !one.passed(); });
+  const std::string rows = failed == 0 ? fmt::format("passed: {0} of {0} rows", results.size())
+                                       : fmt::format("failed: {} of {} rows failed", failed, results.size());
+  return fmt::format("selftest {} on {} rank{} ({})", rows, ranks, ranks == 1 ? "" : "s", device);
 }
 
 }  // namespace titan

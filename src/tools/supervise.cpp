@@ -1,10 +1,12 @@
 #include "titan/tools/supervise.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <limits>
@@ -12,7 +14,6 @@
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
-#include "titan/base/json.h"
 #include "titan/base/process.h"
 #include "titan/checkpoint/catalogue.h"
 #include "titan/checkpoint/storage.h"
@@ -36,20 +37,6 @@ std::optional<int64_t> newest_committed(const std::filesystem::path& root, int64
   return newest;
 }
 
-/// The last step on which ranks agreed, which a run writes before it ends with exit code 77: it passes later
-/// checkpoints over when it is started again. No limit if it has not written one.
-int64_t last_agreeing_step(const std::filesystem::path& folder) {
-  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-  const std::filesystem::path path = folder / kDisagreementFile;
-  std::error_code unknown;
-  if (!std::filesystem::is_regular_file(path, unknown)) return kNoLimit;
-  try {
-    return parse_json(read_file(path)).at("last_agreeing_step").get<int64_t>();
-  } catch (const std::exception&) {  // unreadable: the run says which checkpoint it loads
-    return kNoLimit;
-  }
-}
-
 /// Whether storage failed for want of room: by the system's words in the message, since files that were deleted as the
 /// run ended may have made room again.
 bool lacks_room(const std::string& why, const std::filesystem::path& folder) {
@@ -64,6 +51,18 @@ bool lacks_room(const std::string& why, const std::filesystem::path& folder) {
 /// With several hosts the launcher reports the highest of all exit codes, and a rank that lost a peer may end first.
 bool is_consequence(int exit_code) {
   return exit_code == static_cast<int>(ExitCode::peer_failure) || exit_code == static_cast<int>(ExitCode::hang);
+}
+
+/// With exit code 77 all ranks end, and which one ends first says nothing. The one to blame is the one that a check has
+/// named; if it named several (two replicas differ) or left no record (a replay), nobody is.
+void blame_named_rank(EndedAttempt& attempt, const std::filesystem::path& folder, double begin) {
+  if (attempt.exit_code != static_cast<int>(ExitCode::silent_corruption)) return;
+  attempt.rank.reset();
+  attempt.host.clear();
+  const std::optional<RecordedDisagreement> found = read_disagreement(folder);
+  if (!found || found->time < begin || found->ranks.size() != 1) return;
+  attempt.rank = found->ranks.front();
+  attempt.host = found->hosts.front();
 }
 
 EndedAttempt ended_attempt(const Supervision& supervision, const AttemptEnd& end) {
@@ -83,9 +82,10 @@ EndedAttempt ended_attempt(const Supervision& supervision, const AttemptEnd& end
     if (end.ranks.signal == 0) attempt.rank = failed->rank;
     if (attempt.rank == failed->rank) attempt.host = failed->host;
   }
-  const bool disagreed = attempt.exit_code == static_cast<int>(ExitCode::silent_corruption);
-  attempt.committed = newest_committed(supervision.checkpoints, disagreed ? last_agreeing_step(supervision.folder)
-                                                                          : std::numeric_limits<int64_t>::max());
+  blame_named_rank(attempt, supervision.folder, end.begin);
+  attempt.committed = newest_committed(
+      supervision.checkpoints,
+      last_agreeing_step(supervision.folder, supervision.checkpoints).value_or(std::numeric_limits<int64_t>::max()));
   if (attempt.why.empty() && attempt.exit_code != 0) {
     attempt.why = fmt::format("the ranks ended with exit code {}", attempt.exit_code);
   }
@@ -132,16 +132,71 @@ LaunchEnd launch_or_failure(const LaunchRequest& request) {
   }
 }
 
+/// Whether `attempts`, all that the record holds, lack those that this supervisor has recorded.
+bool lost_record(const Supervision& supervision, std::span<const EndedAttempt> attempts) {
+  const auto is_own = [&](const EndedAttempt& attempt) { return attempt.supervisor == supervision.supervisor; };
+  return supervision.follows_restart && std::none_of(attempts.begin(), attempts.end(), is_own);
+}
+
+/// Returns the reason if `attempt` cannot be recorded.
+std::string record(const Supervision& supervision, const EndedAttempt& attempt) {
+  try {
+    // A run may fail before it makes its folder.
+    if (supervision.counts_by_record && attempt.restarts) make_folders(supervision.folder);
+    return append_attempt(supervision.folder, attempt);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
+
+bool follows_failure() {
+  const char* const value = std::getenv("TITAN_RESTARTED");
+  return value && *value;
+}
+
+std::vector<EndedAttempt> recorded_attempts(const Supervision& supervision, std::string& problem) {
+  std::vector<EndedAttempt> attempts;
+  std::vector<int64_t> unreadable;
+  for (std::optional<EndedAttempt>& read : read_attempt_lines(supervision.folder)) {
+    if (!read) {
+      unreadable.push_back(std::ssize(attempts) + 1);
+      read.emplace();
+      read->supervisor = supervision.supervisor;
+    }
+    attempts.push_back(*std::move(read));
+  }
+  if (!unreadable.empty()) {
+    problem = fmt::format("warning: {}:{}: {} no record of an attempt; counted as {} that committed no step",
+                          (supervision.folder / kAttemptsFile).string(), fmt::join(unreadable, ","),
+                          unreadable.size() == 1 ? "this line is" : "these lines are",
+                          unreadable.size() == 1 ? "one" : "attempts");
+  }
+  return attempts;
+}
 
 RestartDecision judge_attempt(const Supervision& supervision, const AttemptEnd& end,
                               std::vector<EndedAttempt>& attempts) {
   EndedAttempt attempt = ended_attempt(supervision, end);
   RestartDecision decision = decide_restart(supervision.restarts, attempts, attempt);
+  const std::string path = (supervision.folder / kAttemptsFile).string();
+  if (decision.restarts && lost_record(supervision, attempts)) {
+    return {false, static_cast<int>(ExitCode::storage),
+            fmt::format("not started again: {} does not hold the attempts before this one; see whether its disk is "
+                        "mounted; {}",
+                        path, attempt.why)};
+  }
   attempt.restarts = decision.restarts;
   attempt.sentence = decision.sentence;
   if (decision.sentence.empty()) return decision;
-  if (const std::string problem = append_attempt(supervision.folder, attempt); !problem.empty()) {
+  if (const std::string problem = record(supervision, attempt); !problem.empty()) {
+    if (decision.restarts && supervision.counts_by_record) {
+      return {
+          false, attempt.exit_code,
+          fmt::format("not started again, since this restart cannot be recorded in {}, and so not be counted: {}; {}",
+                      path, problem, attempt.why)};
+    }
     decision.sentence += fmt::format("; warning: this is not recorded: {}", problem);
   }
   attempts.push_back(std::move(attempt));

@@ -39,21 +39,35 @@ void compare(const ForeignModel& model, TensorSource& weights, const ModelReques
   out << fmt::format("names   {}: {}\n", shown(request), check_fit(model, weights).counts());
 }
 
+/// What the entries beside the weights are for, after a colon; empty if they are of no run. Throws what a run would
+/// that resumes from them.
+std::string use_of(OpenCheckpoint& checkpoint, const TensorSource& weights) {
+  if (!holds_run(checkpoint.index())) return {};
+  read_progress(checkpoint);
+  if (!holds_moments(checkpoint.index())) return ": the progress of a run, without its optimizer's moments";
+  for (const auto& [name, tensor] : weights.tensors()) {
+    if (tensor.type == at::kFloat || tensor.type == at::kBFloat16) continue;  // training.dtype
+    return fmt::format(": a run's, but none resumes with {} in {}", name, python_name(tensor.type));
+  }
+  return ": a run can resume from it";
+}
+
 void verify_checkpoint(const WeightConversion& conversion, std::ostream& out) {
   const std::unique_ptr<Storage> storage = make_posix_storage();
   OpenCheckpoint checkpoint = open_checkpoint(*storage, conversion.from);
+  checkpoint.check_entries();
   checkpoint.check_all();
   CheckpointSource weights(checkpoint);
+  const std::string use = use_of(checkpoint, weights);
   const int64_t others = static_cast<int64_t>(checkpoint.index().tensors.size() + checkpoint.index().values.size()) -
                          static_cast<int64_t>(weights.tensors().size());
   out << fmt::format("kind    checkpoint{}\n", checkpoint.manifest()
                                                    ? fmt::format(" of step {}", checkpoint.manifest()->step)
                                                    : ", written by torch.distributed.checkpoint");
   out << fmt::format("bytes   {}\n", checkpoint.verified() ? "verified: every byte has the hash it was saved with"
-                                                           : "unverified: no hashes were saved; sizes fit the index");
+                                                           : "unverified: no hashes were saved; tensors fit the index");
   out << fmt::format("model   {}\n", described(weights));
-  out << fmt::format("beside  {} other entries{}\n", others,
-                     holds_run(checkpoint.index()) ? ": a run can resume from it" : "");
+  out << fmt::format("beside  {} other entries{}\n", others, use);
   if (!conversion.names_model && !recorded_model(checkpoint.manifest())) return;
   const ModelRequest request = model_of(conversion, checkpoint.manifest(), weights);
   check_model_facts(checkpoint, request, WeightUse::convert);

@@ -26,6 +26,7 @@
 #include "titan/plan/plan.h"
 #include "titan/plan/program.h"
 #include "titan/report/attempt_record.h"
+#include "titan/stream/megatron_order.h"
 #include "titan/train/compile.h"
 #include "titan/train/generate.h"
 #include "titan/train/open_data.h"
@@ -331,6 +332,11 @@ void open_data(Run& run) {
       open_training_chunks(config, run.place, run.data.tokenizer, options, description);
   run.data.description = fmt::format("{} from {}", config.training.dataset, description);
   run.log.info("Preparing {} dataset from {}", config.training.dataset, description);
+  if (const auto* samples = dynamic_cast<const MegatronStream*>(chunks.get())) {
+    const MegatronOrder& order = samples->order();  // a large one takes minutes
+    run.log.info("Megatron's order: {} samples in {} epoch{}, computed in {:.1f} s", with_thousands(order.samples()),
+                 order.epochs(), order.epochs() == 1 ? "" : "s", order.seconds());
+  }
   if (splits_by_rank(config, run.place)) {
     const int64_t ranks = run.place.mesh.data_parallel_degree();
     run.log.shared_warning(

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -26,7 +27,28 @@ std::string ranks_with_hosts(const std::vector<int64_t>& ranks, const Hosts& hos
   return (ranks.size() == 1 ? "rank " : "ranks ") + join(words, " and ");
 }
 
-std::string first_names(const std::vector<std::string>& names, int64_t left_out) {
+/// Each parameter once, with all its states: "exp_avg and weight of layers.0.attention.wq.weight".
+std::vector<std::string> by_parameter(const std::vector<StateName>& names) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> parameters;
+  for (const StateName& name : names) {
+    auto place = std::find_if(parameters.begin(), parameters.end(),
+                              [&](const auto& one) { return one.first == name.parameter; });
+    if (place == parameters.end()) place = parameters.insert(place, {name.parameter, {}});
+    std::vector<std::string>& states = place->second;
+    // Again for another part of the tensor.
+    if (std::find(states.begin(), states.end(), name.state) == states.end()) states.push_back(name.state);
+  }
+  std::vector<std::string> words;
+  for (const auto& [parameter, states] : parameters) {
+    const std::string all_but_last = join(std::span(states).first(states.size() - 1), ", ");
+    words.push_back(all_but_last.empty() ? StateName{parameter, states.back()}.words()
+                                         : fmt::format("{} and {} of {}", all_but_last, states.back(), parameter));
+  }
+  return words;
+}
+
+std::string first_names(const std::vector<StateName>& all, int64_t left_out) {
+  const std::vector<std::string> names = by_parameter(all);
   std::string text = join(std::span(names).first(std::min(names.size(), kMostShown)), ", ");
   const int64_t more = std::max<int64_t>(0, std::ssize(names) - static_cast<int64_t>(kMostShown)) + left_out;
   return more > 0 ? fmt::format("{} and {} more", text, more) : text;
@@ -95,27 +117,25 @@ Disagreement judge(std::span<const RankFindings> ranks) {
       left_out = std::max(left_out, findings.left_out);
       continue;
     }
-    std::vector<std::string> names;
-    for (const StateName& name : findings.changed) names.push_back(name.words());
     sentences.push_back(fmt::format("rank {} ({}) finds other bits in its memory than it wrote there: {}",
-                                    findings.rank, findings.host, first_names(names, findings.left_out)));
+                                    findings.rank, findings.host, first_names(findings.changed, findings.left_out)));
     named.insert(findings.rank);
   }
   // One sentence for all tensors of which the same ranks are wrong.
-  std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, std::vector<std::string>> by_ranks;
+  std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, std::vector<StateName>> by_ranks;
   for (const auto& [key, by_hash] : replicas) {
     if (by_hash.size() == 1) continue;  // these replicas agree; others of the same weight do not
     Sides split = sides_of(by_hash);
     named.insert(split.wrong.begin(), split.wrong.end());
-    by_ranks[{std::move(split.wrong), std::move(split.right)}].push_back(
-        StateName{std::get<0>(key), std::get<1>(key)}.words());
+    by_ranks[{std::move(split.wrong), std::move(split.right)}].push_back({std::get<0>(key), std::get<1>(key)});
   }
   for (const auto& [sides, names] : by_ranks) {
     const auto& [wrong, right] = sides;
     sentences.push_back(right.empty() ? fmt::format("the replicas of {} on {} differ", first_names(names, left_out),
                                                     ranks_with_hosts(wrong, hosts))
-                                      : fmt::format("{} on {} differs from the replicas on rank{} {}",
+                                      : fmt::format("{} on {} differ{} from the replicas on rank{} {}",
                                                     first_names(names, left_out), ranks_with_hosts(wrong, hosts),
+                                                    names.size() == 1 && left_out == 0 ? "s" : "",
                                                     right.size() == 1 ? "" : "s", number_list(right)));
   }
   return {{named.begin(), named.end()}, join(sentences, "; ")};

@@ -9,6 +9,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/job/job.h"
+#include "titan/report/attempt_record.h"
 #include "titan/report/run_history.h"
 #include "titan/stream/batch_stream.h"
 #include "titan/train/hugging_face.h"
@@ -40,6 +41,8 @@ class RunLoader {
 
  private:
   StartingPoint report(const LoadOutcome& outcome);
+  /// Checkpoints that an earlier attempt saved after the last step on which its ranks agreed are not loaded.
+  LoadLimit find_limit();
   /// Loads the run's newest checkpoint or that of checkpoint.load_step; if there is none, what the config names.
   LoadOutcome load_newest();
   LoadOutcome load_initial();
@@ -71,6 +74,7 @@ class RunLoader {
   RunPosition position_;
   std::vector<std::string> notes_;  // warnings of the current attempt to load
   std::string changed_options_;     // options that differ from the loaded checkpoint's
+  std::optional<int64_t> last_agreeing_;
 };
 
 StartingPoint RunLoader::report(const LoadOutcome& outcome) {
@@ -82,18 +86,32 @@ StartingPoint RunLoader::report(const LoadOutcome& outcome) {
   start.is_trained = start.has_weights && outcome.folder.filename() != step_folder(0);
   start.has_checkpoint = outcome.step.has_value();
   start.went_back = options_.load_step >= 0 || forgets_progress(options_) || outcome.passed_unread;
+  start.last_agreeing = last_agreeing_;
   return start;
+}
+
+LoadLimit RunLoader::find_limit() {
+  if (place_.rank != 0 || options_.load_step >= 0) return {};
+  const std::filesystem::path folder = config_.job.dump_folder;
+  last_agreeing_ = last_agreeing_step(folder, folder / options_.folder);
+  if (!last_agreeing_) return {};
+  return {.last = last_agreeing_,
+          .why = fmt::format("saved after step {}, the last on which the ranks agreed ({})", *last_agreeing_,
+                             kDisagreementFile)};
 }
 
 LoadOutcome RunLoader::load_newest() {
   const std::optional<int64_t> step = options_.load_step < 0 ? std::nullopt : std::optional(options_.load_step);
   LoadOutcome outcome = checkpointer_.load(
       step, [&](OpenCheckpoint& checkpoint) { position_ = restore(checkpoint, WeightUse::resume); },
-      [&](Storage& storage, const std::filesystem::path& folder) { return restore_export(storage, folder); });
+      [&](Storage& storage, const std::filesystem::path& folder) { return restore_export(storage, folder); },
+      find_limit());
   if (!outcome.step && options_.require_resume) {
     const std::filesystem::path root = std::filesystem::path(config_.job.dump_folder) / options_.folder;
+    const std::string which =
+        last_agreeing_ ? fmt::format(" up to step {}, the last on which the ranks agreed", *last_agreeing_) : "";
     throw Error(ExitCode::storage,
-                fmt::format("checkpoint.require_resume = true, and {} holds no checkpoint", root.string()));
+                fmt::format("checkpoint.require_resume = true, and {} holds no checkpoint{}", root.string(), which));
   }
   if (outcome.step && !options_.exclude_from_loading.empty()) {
     outcome.line += fmt::format("; left out: {}", join(options_.exclude_from_loading, ", "));

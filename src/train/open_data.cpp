@@ -2,27 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "titan/base/process.h"
 #include "titan/job/data_order.h"
 #include "titan/stream/chunk_stream.h"
 #include "titan/stream/megatron_order.h"
 
 namespace titan {
-
-namespace {
-
-/// Whether two paths lead to one file of Megatron-LM, which may be named without its extension.
-bool is_same_file(const std::string& one, const std::string& other) {
-  const auto file_of = [](const std::string& path) { return find_megatron_file(path).value_or(path); };
-  std::error_code unknown;
-  return std::filesystem::equivalent(file_of(one), file_of(other), unknown);
-}
-
-}  // namespace
 
 std::shared_ptr<const ChatTemplate> open_chat_template(const JobConfig& config,
                                                        const std::shared_ptr<const Tokenizer>& tokenizer) {
@@ -40,8 +28,10 @@ std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const
                                                   const std::shared_ptr<const Tokenizer>& tokenizer,
                                                   const BatchOptions& options, std::string& description) {
   if (reads_in_megatron_order(config)) {
+    MegatronOrderRequest order = make_training_order(config, place);
+    order.memory = memory_left_bytes();
     auto samples = std::make_unique<MegatronStream>(open_training_documents(config, place, *tokenizer), tokenizer,
-                                                    make_training_order(config, place), config.training.dataset);
+                                                    order, config.training.dataset);
     description = samples->description();
     return samples;
   }
@@ -66,16 +56,24 @@ std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const
 
 std::unique_ptr<ChunkSource> open_validation_chunks(const JobConfig& config, const MeshPlace& place,
                                                     const std::shared_ptr<const Tokenizer>& tokenizer,
-                                                    const BatchOptions& options) {
+                                                    const BatchOptions& options, std::string* description) {
   DatasetOptions dataset = make_validation_dataset(config);
   if (dataset.dataset == "chat") dataset.chat = open_chat_template(config, tokenizer);
   dataset.tokenizer = tokenizer.get();
   std::unique_ptr<DocumentSource> source = open_dataset(dataset);
-  if (reads_in_megatron_order(config) && source->sequence_index()) {
-    const bool is_training_file = is_same_file(config.training.dataset_path.value_or(""), dataset.path);
-    return std::make_unique<MegatronStream>(std::move(source), tokenizer,
-                                            make_validation_order(config, place, is_training_file), dataset.dataset);
+  if (reads_in_megatron_order(config) && source->entry_index()) {
+    const bool is_training_file = name_one_corpus(config.training.dataset_path.value_or(""), dataset.path);
+    MegatronOrderRequest order = make_validation_order(config, place, is_training_file);
+    order.memory = memory_left_bytes();
+    auto samples = std::make_unique<MegatronStream>(std::move(source), tokenizer, order, dataset.dataset);
+    if (description) {
+      *description =
+          fmt::format("{} of {}", is_training_file ? "the second part of data.megatron_split" : "all entries",
+                      samples->description());
+    }
+    return samples;
   }
+  if (description) *description = fmt::format("the documents of {}", source->description());
   return std::make_unique<ChunkStream>(std::move(source), tokenizer,
                                        chunk_options(make_validation_plan(config, place), options));
 }

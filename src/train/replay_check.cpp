@@ -71,7 +71,7 @@ int64_t combined(const ReplayHashes& hashes) {
 
 std::vector<std::vector<int64_t>> ranks_alike(const ModelDescription& model, const DeviceMesh& mesh) {
   const std::vector<MeshAxis> apart =
-      axes_that_divide({DividedWork::units, DividedWork::sequences, DividedWork::features});
+      axes_that_divide({DividedWork::units, DividedWork::positions, DividedWork::features});
   std::set<MeshAxis> axes(apart.begin(), apart.end());
   for (const UnitDescription& unit : model.units) {
     for (const ParameterSpec& parameter : unit.parameters) {

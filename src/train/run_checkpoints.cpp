@@ -13,6 +13,7 @@
 #include "titan/checkpoint/hugging_face_export.h"
 #include "titan/checkpoint/store_barrier.h"
 #include "titan/job/job.h"
+#include "titan/report/attempt_record.h"
 #include "titan/stream/batch_stream.h"
 #include "titan/train/hugging_face.h"
 #include "titan/train/run.h"
@@ -77,8 +78,12 @@ StartingPoint RunCheckpoints::load() {
   StartingPoint start = load_run(run_, state_, *checkpointer_);
   begun_at_ = saved_step_ = start.position.step;
   has_checkpoint_ = start.has_checkpoint;
-  if (has_checkpoint_ && start.went_back) went_back_to_ = saved_step_;
   if (config_.checkpoint.load_only) return start;
+  if (start.last_agreeing) {  // now, not before the first save: ranks may disagree again before that
+    went_back_to_ = start.last_agreeing;
+    leave_later_steps();
+  }
+  if (has_checkpoint_ && start.went_back) went_back_to_ = saved_step_;
   if (const std::string problem = checkpointer_->rehearse(); !problem.empty() && run_.place.rank == 0) {
     log_.warning("checkpoints cannot be written now: {}; training starts anyway", problem);
   }
@@ -131,10 +136,13 @@ void RunCheckpoints::leave_later_steps() {
   try {
     const std::vector<int64_t> steps = put_aside_later(*storage_, root_, *went_back_to_);
     if (!steps.empty()) {
-      log_.warning("the run resumed from step {}: later checkpoints ({}) were renamed to {}", *went_back_to_,
+      log_.warning("the run resumed from step {}: later checkpoints ({}) were renamed to {}", begun_at_,
                    fmt::join(steps, ", "), steps.size() == 1 ? fmt::format("replaced-{}", steps[0]) : "replaced-N");
     }
     went_back_to_.reset();
+    // No checkpoint is left that it speaks of.
+    const std::string problem = settle_disagreement(config_.job.dump_folder);
+    if (!problem.empty()) log_.warning("{}; remove it, or the next start goes back once more", problem);
   } catch (const StorageError& error) {  // retried before the next save
     log_.warning("checkpoints of steps after {} are in the way of this run's checkpoints: {}", *went_back_to_,
                  error.what());

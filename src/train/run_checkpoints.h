@@ -57,7 +57,8 @@ class RunCheckpoints {
   std::string next_start() const;
 
  private:
-  /// Renames checkpoints of later steps, before the first save of a run that went back to an earlier step.
+  /// Renames checkpoints of later steps, before the first save of a run that went back to an earlier step, and what an
+  /// earlier attempt recorded about them.
   void leave_later_steps();
   void save_last(const RunPosition& now);
   void save_hugging_face(const RunPosition& now);

@@ -15,6 +15,7 @@
 #include "titan/config/dump.h"
 #include "titan/config/schema.h"
 #include "titan/job/job.h"
+#include "titan/job/updates.h"
 #include "titan/train/run_folder.h"
 #include "titan/train/start_report.h"
 
@@ -114,8 +115,8 @@ void RunReporter::open_record(const StepBatch* first) {
   }
   if (wanted.enable_wandb) {
     run_.log.shared_warning(
-        "metrics.enable_wandb: this program does not talk to Weights & Biases; this does, during the run or "
-        "after it: python3 scripts/to_wandb.py {} --follow",
+        "metrics.enable_wandb: this program does not send metrics to Weights & Biases; a script does, during the "
+        "run or after it: python3 scripts/to_wandb.py {} --follow",
         top.string());
   }
   record_ = std::make_unique<RunRecord>(targets, first_step_, run_.log);
@@ -306,9 +307,9 @@ void RunReporter::count_non_finite(const EnqueuedStep& read, const std::string& 
   const int64_t most = run_.config.training.max_skipped_steps;
   throw Error(ExitCode::non_finite,
               fmt::format("{}; so were the {} steps before it, and training.max_skipped_steps = {} ends the run; "
-                          "try a lower optimizer.lr or a longer lr_scheduler.warmup_steps, from a checkpoint of step "
+                          "try a lower {} or a longer lr_scheduler.warmup_steps, from a checkpoint of step "
                           "{} or earlier",
-                          what, most - 1, most, read.step - most));
+                          what, most - 1, most, rates_to_lower(run_.config.optimizer), read.step - most));
 }
 
 void RunReporter::judge(const EnqueuedStep& read, const StepValues& values, const std::string& cause) {
@@ -322,9 +323,10 @@ void RunReporter::judge(const EnqueuedStep& read, const StepValues& values, cons
         fmt::format("step {}: loss {} and gradient norm {} are not finite; {}{}{}", read.step, shown(values.loss),
                     shown(values.grad_norm), changed, cause.empty() ? "" : "; ", cause);
     if (aborts_run(values)) {
-      throw Error(ExitCode::non_finite, what +
-                                            "; if it happens again, try a lower optimizer.lr, a longer "
-                                            "lr_scheduler.warmup_steps, or training.non_finite = \"skip\"");
+      throw Error(ExitCode::non_finite,
+                  fmt::format("{}; if it happens again, try a lower {}, a longer lr_scheduler.warmup_steps, or "
+                              "training.non_finite = \"skip\"",
+                              what, rates_to_lower(run_.config.optimizer)));
     }
     run_.log.shared_warning("{}; the step is skipped", what);
     count_non_finite(read, what);

@@ -10,10 +10,10 @@
 #include "disagreement.h"
 #include "finding_exchange.h"
 #include "titan/base/error.h"
-#include "titan/base/filesystem.h"
 #include "titan/base/json.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
+#include "titan/job/updates.h"
 #include "titan/report/attempt_record.h"
 #include "titan/train/run.h"
 
@@ -255,8 +255,8 @@ void StateCheck::refuse_non_finite(int64_t step, const std::vector<TensorState>&
   throw Error(
       ExitCode::non_finite,
       fmt::format("step {} is not saved: not every number is finite in {}; start again from the last checkpoint "
-                  "with a lower optimizer.lr",
-                  step, run_.findings->names_by_rank(names)));
+                  "with a lower {}",
+                  step, run_.findings->names_by_rank(names), rates_to_lower(run_.config.optimizer)));
 }
 
 void StateCheck::fail(int64_t step, RankFindings own) {
@@ -267,7 +267,7 @@ void StateCheck::fail(int64_t step, RankFindings own) {
       read_words(said[rank], rank, [&](const nlohmann::json& words) { all.push_back(rank_findings_from_json(words)); });
     }
     const Disagreement disagreement = judge(all);
-    record(step, disagreement);
+    record(step, disagreement, all);
     return disagreement.text;
   });
   throw Error(
@@ -278,12 +278,23 @@ void StateCheck::fail(int64_t step, RankFindings own) {
                   step, found, last_agreeing_));
 }
 
-void StateCheck::record(int64_t step, const Disagreement& found) const {
-  const std::filesystem::path file = std::filesystem::path(run_.config.job.dump_folder) / kDisagreementFile;
-  const nlohmann::ordered_json content{
-      {"step", step}, {"last_agreeing_step", last_agreeing_}, {"ranks", found.ranks}, {"what", found.text}};
+void StateCheck::record(int64_t step, const Disagreement& found, const std::vector<RankFindings>& all) const {
+  const CheckpointSection& checkpoint = run_.config.checkpoint;
+  RecordedDisagreement recorded{
+      .step = step,
+      .last_agreeing_step = last_agreeing_,
+      .ranks = found.ranks,
+      .hosts = {},
+      .what = found.text,
+      .checkpoint_folder = checkpoint.enable && !checkpoint.load_only ? checkpoint.folder : "",
+      .time = wall_time()};
+  for (const int64_t rank : found.ranks) {
+    const auto of_rank = [&](const RankFindings& findings) { return findings.rank == rank; };
+    const auto findings = std::find_if(all.begin(), all.end(), of_rank);
+    recorded.hosts.push_back(findings == all.end() ? "" : findings->host);
+  }
   // Without the file the run still ends with its code and its message.
-  const std::string problem = problem_of([&] { write_file_atomically(file, json_text(content) + "\n"); });
+  const std::string problem = record_disagreement(run_.config.job.dump_folder, recorded);
   if (!problem.empty()) run_.log.warning(problem);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "titan/base/process.h"
 #include "titan/base/text.h"
@@ -87,14 +88,16 @@ StepReport StepMeter::measure(int64_t step, double learning_rate, const StepValu
   report.data_loops = counters.re_loops;
   report.skipped_steps = skipped_steps_;
   auto next = values.statistics.begin();
-  for (const StatisticDescription& statistic : statistics_) {
-    Statistic& reported = report.statistics.emplace_back();
-    reported = {statistic.name, {next, next + statistic.numel}, statistic.on_console};
+  for (size_t i = 0; i < statistics_.size(); ++i) {
+    const StatisticDescription& statistic = statistics_[i];
+    Statistic reported{statistic.name, {next, next + statistic.numel}, statistic.on_console};
+    next += statistic.numel;
+    if (i >= first_update_statistic_ && reported.values[0] == kNoStatistic) continue;
     for (double& value : reported.values) {
       value /= statistic.divisor;
       if (statistic.is_root) value = std::sqrt(value);
     }
-    next += statistic.numel;
+    report.statistics.push_back(std::move(reported));
   }
   for (const UpdateDescription& update : updates_) {
     if (update.rate_name.empty()) continue;

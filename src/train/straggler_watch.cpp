@@ -29,14 +29,10 @@ std::vector<int64_t> work_of_ranks(const Run& run) {
   const DeviceMesh& mesh = run.place.mesh;
   std::vector<MeshAxis> axes = axes_that_divide({DividedWork::units});
   if (run.share.split.balance == LoadBalance::none) {
-    for (const MeshAxis axis : axes_that_divide({DividedWork::sequences})) axes.push_back(axis);
+    for (const MeshAxis axis : axes_that_divide({DividedWork::positions})) axes.push_back(axis);
   }
   std::vector<int64_t> work;
-  for (int64_t rank = 0; rank < run.world.size; ++rank) {
-    int64_t number = 0;
-    for (const MeshAxis axis : axes) number = number * mesh.size(axis) + mesh.coordinate(rank, axis);
-    work.push_back(number);
-  }
+  for (int64_t rank = 0; rank < run.world.size; ++rank) work.push_back(mesh.coordinate(rank, axes));
   return work;
 }
 
@@ -75,7 +71,7 @@ StragglerWatch::StragglerWatch(Run& run)
 // The waits of async tensor parallelism are inside its products, and on a GPU the collectives of tensor and context
 // parallelism are between the events that take the time: a rank there seems as slow as the one it waits for.
 bool StragglerWatch::is_on() const {
-  const bool waits_inside = run_.place.mesh.size(axes_that_divide({DividedWork::features, DividedWork::sequences})) > 1;
+  const bool waits_inside = run_.place.mesh.size(axes_that_divide({DividedWork::features, DividedWork::positions})) > 1;
   const bool hides_waits = run_.config.parallelism.enable_async_tensor_parallel || !run_.device.device.is_cpu();
   return run_.config.metrics.straggler_ratio > 0 && run_.communicators.world && !run_.world.fake &&
          !(waits_inside && hides_waits);

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "titan/base/error.h"
+#include "titan/job/data_order.h"
 #include "titan/job/job.h"
 #include "titan/train/batch.h"
 
@@ -20,10 +21,13 @@ Validator::Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> t
       place_(place),
       loss_(std::move(loss)),
       log_(log) {
-  open()->next();  // what is wrong with the data is reported at the start
+  std::string description;
+  open(&description)->next();  // what is wrong with the data is reported at the start
+  // In this order the same corpus is read in parts, so what is validated on does not follow from its name alone.
+  if (reads_in_megatron_order(config_)) log_.info("Validation reads {}", description);
 }
 
-std::unique_ptr<BatchStream> Validator::open() const {
+std::unique_ptr<BatchStream> Validator::open(std::string* description) const {
   BatchOptions options = make_batch_options(config_, block_causal_);
   options.chunks.dataset = config_.validation.dataset;
   options.chunks.section = "validation";
@@ -31,7 +35,7 @@ std::unique_ptr<BatchStream> Validator::open() const {
   options.chunks.infinite = config_.validation.steps >= 0;
   options.queue_depth = BatchOptions().queue_depth;
   options.chunks.packing = make_packing(config_, options.chunks.dataset);
-  return std::make_unique<BatchStream>(open_validation_chunks(config_, place_, tokenizer_, options),
+  return std::make_unique<BatchStream>(open_validation_chunks(config_, place_, tokenizer_, options, description),
                                        make_validation_plan(config_, place_), options);
 }
 

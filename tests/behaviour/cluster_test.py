@@ -10,7 +10,7 @@ import unittest
 from unittest import mock
 
 from program import BAD_CONFIG, INTERRUPTED, TIME_LIMIT_SECONDS, Run
-from rank_processes import RanksTest
+from rank_processes import RanksTest, free_port
 
 WRONG_NUMBERS = 77
 SLOW_NETWORK = 69
@@ -53,7 +53,8 @@ class Selftest(Cluster):
         with mock.patch.dict(os.environ, {"PERTURB": "1 1e-3"}):  # the reference is computed by rank 0
             run = self.launched(2, "selftest", "--training.device=cpu")
         self.expect(run, WRONG_NUMBERS)
-        self.assertIn("selftest failed: ", run.output)
+        failed = sum(line.startswith("FAIL ") for line in run.output.splitlines())
+        self.assertRegex(run.output, rf"selftest failed: {failed} of \d+ rows failed on 2 ranks ")
         self.assertIn("the worst gradient is that of ", run.output)
 
     def test_nothing_is_left_behind(self):
@@ -142,6 +143,37 @@ class Netcheck(Cluster):
         self.refuses(self.launched(2, "netcheck", f"--hardware={missing}"), "product_tflops")
         self.refuses(self.launched(2, "netcheck", "--largest-mib=0"), "--largest-mib")
         self.refuses(self.launched(3, "netcheck", "--parallelism.tensor_parallel_degree=2"), "Invalid parallel dims")
+
+
+class Launchers(Cluster):
+    """Both commands with the variables that each launcher gives its ranks; no launcher itself is there to be tried."""
+
+    @staticmethod
+    def variables(launcher: str, rank: int, job: int) -> dict[str, object]:
+        return {
+            "torchrun": {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1",
+                         "MASTER_PORT": job, "TORCHELASTIC_RUN_ID": f"run-{job}", "TORCHELASTIC_RESTART_COUNT": 0,
+                         "TORCHELASTIC_USE_AGENT_STORE": "True"},
+            "mpirun": {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": 2, "OMPI_COMM_WORLD_LOCAL_RANK": rank,
+                       "OMPI_COMM_WORLD_LOCAL_SIZE": 2, "OMPI_MCA_ess_base_jobid": job},
+            "mpiexec": {"PMI_RANK": rank, "PMI_SIZE": 2, "MPI_LOCALRANKID": rank, "MPI_LOCALNRANKS": 2,
+                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": job},
+            "srun": {"SLURM_JOB_ID": job, "SLURM_STEP_ID": 4, "SLURM_PROCID": rank, "SLURM_NTASKS": 2, "SLURM_STEP_NUM_TASKS": 2,
+                     "SLURM_LOCALID": rank, "SLURM_NODEID": 0, "SLURM_STEP_NUM_NODES": 1, "SLURM_STEP_TASKS_PER_NODE": 2,
+                     "SLURM_STEP_NODELIST": "n007"},
+        }[launcher]
+
+    def test_ranks_find_each_other_and_rank_0_alone_reports(self):
+        commands = {"selftest": ["selftest", "--training.device=cpu"],
+                    "netcheck": ["netcheck", "--training.device=cpu", "--largest-mib=1", Netcheck.EASY]}
+        for launcher in ("torchrun", "mpirun", "mpiexec", "srun"):
+            for command, words in commands.items():
+                with self.subTest(launcher=launcher, command=command):
+                    port = free_port()
+                    ranks = [self.start(*words, **self.variables(launcher, rank, port)) for rank in range(2)]
+                    self.assertEqual([rank.end() for rank in ranks], [0, 0], ranks[0].text() + ranks[1].text())
+                    self.assertRegex(ranks[0].text().splitlines()[-1], rf"^{command} passed: .*\b2 ranks\b")
+                    self.assertNotIn(f"{command} passed", ranks[1].text())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import pickle
+import shutil
 import subprocess
 import sys
 import unittest
@@ -191,11 +193,41 @@ class Verify(Conversions):
     def test_what_brings_no_hashes_is_called_unverified(self):
         self.make_source()
         self.assertIn("unverified", self.convert("verify", self.source, *flags()).output)
-        dcp.save({"norm.weight": torch.ones(3), "train_state": {"step": torch.tensor(3)}},
-                 checkpoint_id=self.folder / "python")
-        said = self.convert("verify", self.folder / "python").output
-        self.assertIn("unverified", said)
-        self.assertIn("a run can resume from it", said)
+        self.assertIn("a run can resume from it", self.verify_python())
+        self.assertIn("unverified", self.verify_python())
+
+    def verify_python(self, dtype=torch.float32, **entries) -> str:
+        """What is said of a run's checkpoint that Python has saved; `entries`: in place of its own."""
+        folder = self.folder / "python"
+        shutil.rmtree(folder, ignore_errors=True)
+        state = {"norm.weight": torch.ones(3, dtype=dtype), "train_state": {"step": torch.tensor(3)},
+                 "optimizer": {"state": {"norm.weight": {"exp_avg": torch.ones(3)}}}, **entries}
+        dcp.save(state, checkpoint_id=folder)
+        return self.convert("verify", folder).output
+
+    def test_what_no_run_resumes_from_is_not_said_to_be_resumed_from(self):
+        self.assertIn("the progress of a run, without its optimizer's moments", self.verify_python(optimizer={}))
+        self.assertIn("none resumes with norm.weight in float16", self.verify_python(torch.float16))
+        self.verify_python()
+        path = self.folder / "python/.metadata"
+        whole = path.read_bytes()
+
+        def no_chunks(metadata):
+            metadata.state_dict_metadata["norm.weight"].chunks.clear()
+            metadata.storage_data = {key: place for key, place in metadata.storage_data.items() if key.fqn != "norm.weight"}
+
+        def larger(metadata):
+            metadata.state_dict_metadata["norm.weight"].size = torch.Size([6])
+
+        def other_dtype(metadata):
+            metadata.state_dict_metadata["norm.weight"].properties.dtype = torch.float16
+
+        for change, says in ((no_chunks, "leave a part of it out"), (larger, "leave a part of it out"),
+                             (other_dtype, "not what the index says")):
+            metadata = pickle.loads(whole)
+            change(metadata)
+            path.write_bytes(pickle.dumps(metadata))
+            self.refused(STORAGE, ["norm.weight", says], "verify", self.folder / "python")
 
 
 class Memory(Conversions):

@@ -127,6 +127,33 @@ class FlippedBits(CorruptionTest):
         self.assertEqual(run.end(), OK, run.text())
         self.assertIn("LOAD: step 3 ", run.text())
 
+    def test_a_restart_goes_back_behind_a_checkpoint_that_is_not_trusted(self):
+        # Step 6 is saved, and its check ends in step 7: only step 3 is known to agree.
+        for supervised in (True, False):
+            with self.subTest(supervised=supervised):
+                words = ["--checkpoint.enable", "--checkpoint.interval=3", "--training.steps=9"]
+                words += ["--parallelism.data_parallel_shard_degree=2", f"--job.dump_folder={self.folder}/again-{supervised}"]
+                self.run_folder = self.folder / f"again-{supervised}"
+                fault = {"FLIP_BIT": "1 7 before layers.1.attention.wq.weight weight 5 3"}
+                fault["FAULT_ONCE"] = str(self.folder / f"happened-{supervised}")
+                if supervised:
+                    run = self.start("launch", "-n", 2, "--restarts", 3, *self.training(*words), **fault)
+                else:
+                    first = self.launch_training(2, *words, **fault)
+                    self.assertEqual(first.end(), CORRUPTION, first.text())
+                    self.assertEqual(self.disagreement()["last_agreeing_step"], 3)
+                    self.assertEqual(self.saved_steps(), [3, 6])
+                    run = self.launch_training(2, *words, **fault)
+                self.assertEqual(run.end(), OK, run.text())
+                self.assertRegex(run.text(), r"LOAD: step 3 from .*; step 6 is passed over: saved after step 3, the last on which")
+                self.assertNotIn("LOAD: step 6 ", run.text())
+                if supervised:
+                    self.assertIn("restart 1 of 3 from step 3: ", run.text())
+                self.assertIn("later checkpoints (6) were renamed to replaced-6", run.text())
+                self.assertEqual(self.saved_steps(), [3, 6, 9])
+                self.assertFalse((self.run_folder / "disagreement.json").exists())
+                self.assertTrue((self.run_folder / "disagreement-1.json").exists())
+
     def test_a_bit_that_makes_the_loss_infinite_is_a_flipped_bit(self):
         # 0.x with the highest bit of its exponent set is above 10^38.
         self.run_with(

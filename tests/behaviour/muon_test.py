@@ -42,19 +42,27 @@ class Muon(RanksTest):
         self.assertNotIn("update_rms", run.output)
         for number, line in enumerate(lines):
             rms = {name[11:]: value for name, value in line["statistics"].items() if name.startswith("update_rms.")}
-            self.assertEqual(sorted(rms), KINDS)
             # An orthogonal matrix has an RMS of 1 / √(longer side); singular values are between 0.6 and 1.25 here. The
-            # numbers are those of the step before.
-            if number == 0:
-                self.assertEqual(set(rms.values()), {0.0})
-            else:
+            # numbers are those of the step before, which the first has not.
+            self.assertEqual(sorted(rms), KINDS if number > 0 else [])
+            if number > 0:
                 self.assertGreater(rms["wq"], 0.5 / 64**0.5)
                 self.assertLess(rms["wq"], 1.3 / 64**0.5)
+
+    def test_the_first_step_after_a_resume_reports_no_updates_of_the_one_before(self):
+        words = [*MUON, *SAVES, "--metrics.log_freq=1", "--optimizer.muon.singular_value_freq=1"]
+        run = self.train(*words, steps=2)
+        lines = self.lines(self.train(*words, steps=4, folder=run.folder))
+        measured = ["update_rms.wq", "update_singular_value", "update_measured_matrix"]
+        found = [(line["step"], [name for name in measured if name in line["statistics"]]) for line in lines]
+        self.assertEqual(found, [(1, []), (2, measured), (3, []), (4, measured)])
 
     def test_singular_values_are_measured_when_asked_for(self):
         run = self.train(*MUON, "--optimizer.muon.singular_value_freq=2", "--metrics.log_freq=1", steps=6)
         lines = [line["statistics"] for line in self.lines(run)]
-        self.assertEqual([line["update_measured_matrix"] for line in lines], [0, 0, 1, 1, 2, 2])
+        # Steps 2 and 4 measure, and each is reported from the next step on.
+        self.assertEqual([line.get("update_measured_matrix") for line in lines], [None, None, 1, 1, 2, 2])
+        self.assertEqual(["update_singular_value" in line for line in lines], [False] * 2 + [True] * 4)
         for line in lines[2:]:
             self.assertGreater(line["update_singular_value"], 0.9)
             self.assertLess(line["update_singular_value"], 1.3)
@@ -67,6 +75,7 @@ class Muon(RanksTest):
             with self.subTest(layout=layout):
                 run = self.launched(*words, *parallel(**layout), steps=3)
                 for mine, theirs in zip(self.lines(run), alone, strict=True):
+                    self.assertEqual(list(mine["statistics"]), list(theirs["statistics"]))
                     for name, value in theirs["statistics"].items():
                         self.assertAlmostEqual(mine["statistics"][name], value, delta=1e-4 * abs(value), msg=name)
 

@@ -210,6 +210,13 @@ class LearningRateTable(BehaviourTest):
         self.assertEqual([int(row.split()[0]) for row in rows], list(range(1, len(rows) + 1)))
         return [float(row.split()[1]) for row in rows]
 
+    def test_with_muon_it_says_what_rate_the_matrices_have(self):
+        run = self.titan("lr-table", "configs/debug_model.toml", "--optimizer.name=Muon", "--optimizer.muon.lr=0.05")
+        self.expect(run, OK)
+        self.assertIn("that of the matrices is factor times optimizer.muon.lr = 0.05", run.errors)
+        self.assertNotIn("matrices", run.output)
+        self.assertNotIn("matrices", self.titan("lr-table", "configs/debug_model.toml").errors)
+
     def test_the_table_shows_the_rates_that_training_uses(self):
         words = ("--training.steps=6", "--lr_scheduler.warmup_steps=2", "--lr_scheduler.decay_ratio=0.5")
         used = self.train(*words[1:], steps=6).training("lr")

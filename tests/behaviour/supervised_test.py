@@ -210,9 +210,9 @@ class Refused(Supervised):
 class JobScript(Supervised):
     """titan_train restart, as scripts/titan.sbatch calls it."""
 
-    def decide(self, code: int, folder: pathlib.Path, *words, supervisor: str = "job 7") -> tuple[int, str]:
+    def decide(self, code: int, folder: pathlib.Path, *words, supervisor: str = "job 7", **variables) -> tuple[int, str]:
         words = self.training(*SAVING, *words, f"--job.dump_folder={folder}")
-        run = self.start("restart", "--exit-code", code, "--supervisor", supervisor, *words)
+        run = self.start("restart", "--exit-code", code, "--supervisor", supervisor, *words, **variables)
         return run.end(), run.text()
 
     def test_decides_as_the_launcher_does_and_the_next_start_reports_the_cost(self):
@@ -250,6 +250,24 @@ class JobScript(Supervised):
         self.assertEqual(code, STORAGE, said)
         self.assertRegex(said, "^titan_train restart: not started again: the folder of its checkpoints, which held step 2, has "
                                "none now; see whether its disk is mounted; .*\n$")
+
+    def test_a_restart_that_cannot_be_recorded_is_not_granted(self):
+        folder = self.folder / "run"
+        (folder / "attempts.jsonl").mkdir(parents=True)
+        code, said = self.decide(137, folder)
+        self.assertEqual(code, 137, said)
+        self.assertRegex(said, r"^titan_train restart: not started again, since this restart cannot be recorded in \S+/attempts\.jsonl, "
+                               r"and so not be counted: .*; the ranks ended with exit code 137\n$")
+
+    def test_a_folder_that_the_run_never_made_is_made_for_the_record_and_missed_when_it_is_gone(self):
+        folder = self.folder / "run"
+        self.assertEqual(self.decide(137, folder)[0], REQUEUE)
+        self.assertEqual(self.decide(137, folder, TITAN_RESTARTED="1")[0], REQUEUE)
+        folder.rename(self.folder / "elsewhere")
+        code, said = self.decide(137, folder, TITAN_RESTARTED="1")
+        self.assertEqual(code, STORAGE, said)
+        self.assertRegex(said, "^titan_train restart: not started again: .* does not hold the attempts before this one; .*\n$")
+        self.assertFalse(folder.exists())
 
     def test_codes_that_a_restart_cannot_mend_come_back(self):
         folder = self.folder / "run"

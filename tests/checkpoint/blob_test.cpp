@@ -144,6 +144,21 @@ TEST(Index, WhatCannotBeIsDamage) {
   refused([](CheckpointIndex& i) { i.values["lr_scheduler.last_epoch"] = {"__0_0.distcp", INT64_MAX, 1}; });
 }
 
+TEST(Index, ANameOfADataFileThatBreaksTheMessageIsRefusedAndShownWhole) {
+  using namespace std::string_literals;
+  for (const auto& [name, shown] : {std::pair("__0_0.distcp\0/../secret"s, "__0_0.distcp\\x00/../secret"s),
+                                    std::pair("a\nLOAD: step 5"s, "a\\nLOAD: step 5"s)}) {
+    CheckpointIndex index = some_index();
+    index.values["lr_scheduler.last_epoch"].file = name;
+    try {
+      read_index(write_index(index));
+      ADD_FAILURE() << shown;
+    } catch (const DamageError& error) {
+      EXPECT_EQ(error.what(), "the data file " + shown + " has characters in its name that none needs");
+    }
+  }
+}
+
 /// `.metadata` with these chunks and places, all of it as values.
 std::string index_of_values(std::vector<PickleRef> chunks, std::vector<PickleRef> places) {
   const auto object = [](const std::string& type, const std::vector<std::pair<std::string, PickleRef>>& fields) {

@@ -191,6 +191,27 @@ TEST_F(Damage, AFolderUnderAnotherStepsNameIsSetAsideAndTheRightOneLoaded) {
   EXPECT_EQ(start(storage_), 30);
 }
 
+TEST_F(Damage, StepsAfterALimitArePassedOverUnlessOneIsAskedFor) {
+  const auto before = storage_.files();
+  const auto load = [&](std::optional<int64_t> step, int64_t last) {
+    const auto all = [](OpenCheckpoint& checkpoint) { checkpoint.check_all(); };
+    return load_together(storage_, *make_lone_barrier(), "root", step, all, /*only_reads=*/false, nullptr,
+                         {.last = last, .why = "the test does not want it"});
+  };
+  const LoadOutcome limited = load(std::nullopt, 29);
+  EXPECT_EQ(limited.step, 20);
+  EXPECT_TRUE(limited.line.ends_with("; step 30 is passed over: the test does not want it")) << limited.line;
+  EXPECT_EQ(load(std::nullopt, 30).step, 30);
+  EXPECT_EQ(load(std::nullopt, 30).line.find("passed over"), std::string::npos);
+  EXPECT_EQ(load(30, 29).step, 30);
+  const LoadOutcome nothing = load(std::nullopt, 3);
+  EXPECT_FALSE(nothing.step);
+  EXPECT_TRUE(
+      nothing.line.starts_with("LOAD: nothing: root holds no other checkpoint; starting fresh; steps 20 and 30 are "))
+      << nothing.line;
+  EXPECT_EQ(storage_.files(), before);
+}
+
 TEST_F(Damage, AnyCheckpointMayBeTheSeed) {
   storage_.remove_folder("root/step-20");
   storage_.rename("root/step-30", "root/step-0");

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 namespace titan {
 namespace {
 
@@ -83,6 +85,10 @@ TEST(Pickle, AnythingThatAsksForAnotherNameIsRefusedByThatName) {
   EXPECT_EQ(refusal("\x80\x02"
                     "cos\nsystem\nX\x04\x00\x00\x00"),
             "it asks for os.system, which no checkpoint needs; nothing was executed");
+  EXPECT_EQ(refusal(std::string("\x80\x02"
+                                "co\0s\nsystem\n.",
+                                15)),
+            "it asks for o\\x00s.system, which no checkpoint needs; nothing was executed");
   for (const char* name : {"builtins eval", "posix system", "torch load", "torch.hub load", "torch._utils _rebuild",
                            "pathlib Path", "functools partial", "torch  Size", "collections defaultdict"}) {
     const std::string bytes = write_pickle(pickle::call(name, {}));
@@ -103,6 +109,17 @@ TEST(Pickle, AMemberOfTheKnownEnumerationMayBeAskedForByNameAndNothingElseMay) {
   EXPECT_EQ(refusal(asked({pickle::global("torch Size"), pickle::text("__class__")})), refused);
   EXPECT_EQ(refusal(asked({pickle::global(enumeration), pickle::integer(0)})), refused);
   EXPECT_EQ(refusal(asked({pickle::global(enumeration)})), refused);
+}
+
+TEST(Pickle, WhatDoesNotBeginWithAProtocolIsRefused) {
+  const std::string says = "it does not begin as a pickle of protocol 2 to 5";
+  for (const std::string& other : {std::string(), std::string("\x80"), std::string(1 << 20, '\0'), std::string("N."),
+                                   std::string("\x80\x01N."), std::string("\x80\x06N."), std::string("\x80\xffN.")}) {
+    EXPECT_EQ(refusal(other), says) << other.size();
+  }
+  for (const char* ours : {"\x80\x02N.", "\x80\x03N.", "\x80\x04N.", "\x80\x05N."}) {
+    EXPECT_EQ(refusal(ours), "accepted");
+  }
 }
 
 TEST(Pickle, NamesBuiltOnTheStackAreCheckedToo) {
@@ -140,16 +157,22 @@ TEST(Pickle, AnyByteMayBeChangedAndTheReaderEitherReadsOrRefuses) {
 }
 
 TEST(Pickle, AValueThatHoldsItselfIsRefused) {
-  // a = []; a.append(a)
-  EXPECT_NE(refusal("\x80\x02]q\x01h\x01"
-                    "ah\x01"
-                    "a."),
-            "accepted");
-  // a = []; b = [a]; a.append(b)
-  EXPECT_NE(refusal("\x80\x02]q\x01]q\x02h\x01"
-                    "ah\x01h\x02"
-                    "a."),
-            "accepted");
+  const std::string at_once = "one of its values holds itself";
+  const std::string by_another = "it changes a value that another one already holds: one may hold itself";
+  const std::string kept = "q\x01", me = "h\x01";
+  const std::string object = "ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81" + kept;
+  const std::vector<std::tuple<std::string, std::string, std::string>> cases{
+      {"a = []; a.append(a)", "]" + kept + me + "a", at_once},
+      {"a = []; a.extend([1, a])", "]" + kept + "(K\x01" + me + "e", at_once},
+      {"a = {}; a[1] = a", "}" + kept + "K\x01" + me + "s", at_once},
+      {"d = {}; a = []; a.append(a); d[1] = a", "}K\x01]" + kept + me + "as", at_once},
+      {"the state of an object is the object", object + me + "b", at_once},
+      {"a = []; b = [a]; a.append(b)", "]" + kept + "]" + me + "aa", by_another},
+      {"a = []; a.append((a,))", "]" + kept + me + "\x85" + "a", by_another},
+      {"a = {}; b = {1: a}; a[1] = b", "}" + kept + "K\x01}K\x01" + me + "ss", by_another},
+      {"the state of an object holds the object", object + "}K\x01" + me + "sb", by_another}};
+  for (const auto& [what, body, says] : cases) EXPECT_EQ(refusal("\x80\x02" + body + "."), says) << what;
+  EXPECT_EQ(refusal("\x80\x02]" + kept + me + "\x86."), "accepted") << "two places of one value are no cycle";
 }
 
 TEST(Pickle, DeepNestingIsRefusedBeforeItExhaustsTheStack) {
@@ -159,6 +182,54 @@ TEST(Pickle, DeepNestingIsRefusedBeforeItExhaustsTheStack) {
   std::string shallow = "\x80\x02N";
   for (int i = 0; i < 50; ++i) shallow += '\x85';
   EXPECT_EQ(refusal(shallow + "."), "accepted");
+  const auto lists = [](size_t levels) { return "\x80\x02" + std::string(levels + 1, ']') + std::string(levels, 'a'); };
+  EXPECT_EQ(refusal(lists(1'000'000) + "."), "its values are nested too deep");
+  EXPECT_EQ(refusal(lists(50) + "."), "accepted");
+}
+
+TEST(Pickle, AValueInMorePlacesThanAnyoneCanVisitIsRefused) {
+  // x = []; then x = (x, x), that many times
+  const auto doubled = [](int times) {
+    std::string bytes = "\x80\x02]";
+    for (int i = 0; i < times; ++i) {
+      const auto place = static_cast<char>(i);
+      bytes += std::string{'q', place, 'h', place, '\x86'};
+    }
+    return bytes + ".";
+  };
+  EXPECT_EQ(refusal(doubled(60)), "its values hold one another in too many places");
+  EXPECT_EQ(refusal(doubled(90)), "its values hold one another in too many places") << "nor does the count overflow";
+  EXPECT_EQ(refusal(doubled(15)), "accepted");
+  // A text counts by its length: who writes the value again writes it in each place.
+  const auto repeated = [](size_t times) {
+    std::string bytes = "\x80\x02(X" + std::string("\x00\x00\x10\x00", 4) + std::string(1 << 20, 'a') + "q" + '\0';
+    for (size_t i = 0; i < times; ++i) bytes += std::string{'h', '\0'};
+    return bytes + "t.";
+  };
+  EXPECT_EQ(refusal(repeated(1000)), "its values hold one another in too many places");
+  EXPECT_EQ(refusal(repeated(20)), "accepted");
+  // Names and small tuples in thousands of places are what Python writes.
+  std::string shared = "\x80\x02(X" + std::string("\x28\x00\x00\x00", 4) + std::string(40, 'n') + "q" + '\0';
+  for (int i = 0; i < 100'000; ++i) shared += std::string{'h', '\0'};
+  EXPECT_EQ(refusal(shared + "t."), "accepted");
+}
+
+TEST(Pickle, BytesSpelledFromOneTextManyTimesAreRefusedBeforeTheyFillTheMemory) {
+  const std::string text(250, 'a'), encoding = "latin1";
+  std::string bytes = "\x80\x04\x8c\xfa" + text + "q" + '\0' + "c_codecs\nencode\nq\x01\x8c\x06" + encoding + "q\x02](";
+  const std::string call = std::string{'h', '\1', 'h', '\0', 'h', '\2', '\x86', 'R'};
+  const auto list = [&](int calls) {
+    std::string pickle = bytes;
+    for (int i = 0; i < calls; ++i) pickle += call;
+    return pickle + "e\x86.";
+  };
+  EXPECT_EQ(refusal(list(2)), "it spells more bytes than it has");
+  EXPECT_EQ(refusal(list(100'000)), "it spells more bytes than it has");
+  // One call, and bytes that are recalled instead of spelled again, as Python does.
+  std::string once = "\x80\x02]c_codecs\nencode\nX" + std::string("\xfa\x00\x00\x00", 4) + text + "X" +
+                     std::string("\x06\x00\x00\x00", 4) + encoding + "\x86Rq\x01(";
+  for (int i = 0; i < 1000; ++i) once += "h\x01";
+  EXPECT_EQ(refusal(once + "t\x87."), "accepted");
 }
 
 TEST(Pickle, LengthsBeyondTheFileAreRefusedWithoutAskingForTheMemory) {

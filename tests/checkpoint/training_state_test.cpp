@@ -352,11 +352,15 @@ TEST_F(TrainingState, WeightsThatTheModelHasNotAreNamedAndNothingIsRead) {
 }
 
 TEST_F(TrainingState, ADataPositionOfAnotherProgramIsNamedAndTheRestIsRestored) {
+  std::string in_many_places = "\x80\x02]";  // x = []; then x = (x, x), sixty times
+  for (char place = 0; place < 60; ++place) in_many_places += std::string{'q', place, 'h', place, '\x86'};
   for (const auto& [pickled, why] : std::vector<std::pair<std::string, std::string>>{
            {write_pickle(pickle::dictionary({{"_sample_idx", pickle::integer(5)}})), "another program's samples"},
            {std::string("\x80\x02"
                         "cos\nsystem\n."),
-            "os.system"}}) {
+            "os.system"},
+           {"\x80\x02}q\x01K\x01h\x01s.", "holds itself"},
+           {in_many_places + ".", "in too many places"}}) {
     storage_.remove_folder("root");
     save([&](int64_t rank) {
       CheckpointState state = run_state(parameters(rank, 1), some_progress());

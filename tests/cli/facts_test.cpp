@@ -24,6 +24,24 @@ TEST_F(FoundInputs, a_glob_is_there_when_it_matches) {
   EXPECT_NE(about("*.jsonl"), "");
 }
 
+TEST_F(FoundInputs, validation_reads_the_training_corpus_if_the_file_system_says_so) {
+  for (const char* name : {"a.bin", "a.idx", "other.bin", "other.idx"}) write(name, "x");
+  std::filesystem::create_symlink(folder_ / "a.bin", folder_ / "link.bin");
+  std::filesystem::create_symlink(folder_ / "a.idx", folder_ / "link.idx");
+  const auto is_one = [&](const std::string& validation, const std::string& enable = "true",
+                          const std::string& order = "megatron") {
+    const std::string folder = folder_.string() + "/";
+    return machine_facts(load("[training]\ndataset = \"text\"\ndataset_path = \"" + folder +
+                              "a\"\n[validation]\nenable = " + enable + "\ndataset = \"text\"\ndataset_path = \"" +
+                              folder + validation + "\"\n[data]\norder = \"" + order + "\"\n"))
+        .validates_on_training_corpus;
+  };
+  for (const char* same : {"a", "a.bin", "./a.bin", "link", "link.bin", "[a].bin"}) EXPECT_TRUE(is_one(same)) << same;
+  for (const char* different : {"other", "other.bin", "missing"}) EXPECT_FALSE(is_one(different)) << different;
+  EXPECT_FALSE(is_one("a", "false")) << "no validation";
+  EXPECT_FALSE(is_one("a", "true", "documents")) << "nothing asks";
+}
+
 /// An installation: configs/sub/job.toml and tokenizers/t.model, which the config names by its path from the top.
 class Installation : public ScratchTest {
  protected:

@@ -11,8 +11,8 @@
 namespace titan {
 namespace {
 
-using test::facts_of_a, test::kRendezvousPatience, test::kShort, test::launch_of, test::meet, test::Met, test::part,
-    test::ports, test::proven;
+using test::facts_of_a, test::facts_of_rank, test::kRendezvousPatience, test::kShort, test::launch_of, test::meet,
+    test::Met, test::part, test::ports, test::proven;
 
 TEST(Rendezvous, StrangersAreDroppedAndDoNotHinderTheRanks) {
   const std::vector<uint16_t> at = ports();
@@ -20,9 +20,7 @@ TEST(Rendezvous, StrangersAreDroppedAndDoNotHinderTheRanks) {
   Channel greeted = proven(at[0]);  // rank 0 listens
   greeted.close();
   std::string reason;
-  RankFacts forged = facts_of_a();
-  forged.rank = 1;
-  forged.size = 2;
+  RankFacts forged = facts_of_rank(1, 2);
   forged.problem = "forged";
   const std::string nested = std::string(200000, '[');
   std::vector<Channel> strangers;
@@ -77,9 +75,8 @@ TEST(Rendezvous, AMemberThatDoesNotReadKeepsNoOtherWaiting) {
   const Deadline limit = std::chrono::steady_clock::now() + kRendezvousPatience;
   std::vector<Channel> others;
   for (const int64_t rank : {1, 2}) {
-    RankFacts own = facts_of_a();
-    own.rank = own.process = rank;
-    own.size = 3;
+    RankFacts own = facts_of_rank(rank, 3);
+    own.process = rank;
     others.push_back(proven(at[0], rank));
     ASSERT_TRUE(others.back().send_line(own.to_json()));
   }
@@ -114,9 +111,7 @@ TEST(Rendezvous, AReportWithoutAnExitCodeOfTheTableIsNoReport) {
     const std::vector<uint16_t> at = ports();
     auto zero = meet(launch_of(0, 2, at), kRendezvousPatience);
     Channel one = proven(at[0]);
-    RankFacts forged = facts_of_a();
-    forged.rank = 1;
-    forged.size = 2;
+    RankFacts forged = facts_of_rank(1, 2);
     forged.problem = "forged";
     forged.problem_code = code;
     one.send_line(forged.to_json());

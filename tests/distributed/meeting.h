@@ -25,6 +25,14 @@ inline RankFacts facts_of_a() {
   return facts;
 }
 
+/// The same as rank `rank` of `size` reports them: for what a test sends itself as if it were this rank.
+inline RankFacts facts_of_rank(int64_t rank, int64_t size) {
+  RankFacts facts = facts_of_a();
+  facts.rank = rank;
+  facts.size = size;
+  return facts;
+}
+
 /// Nine ports of this test's own.
 inline std::vector<uint16_t> ports() {
   const std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();

@@ -13,8 +13,8 @@
 namespace titan {
 namespace {
 
-using test::facts_of_a, test::kRendezvousPatience, test::kShort, test::kStoreKey, test::launch_of, test::meet,
-    test::Met, test::part, test::ports, test::proven;
+using test::facts_of_a, test::facts_of_rank, test::kRendezvousPatience, test::kShort, test::kStoreKey, test::launch_of,
+    test::meet, test::Met, test::part, test::ports, test::proven;
 
 TEST(Rendezvous, ASingleProcessMeetsNobodyAndHasNoStore) {
   const Rendezvous alone = join_ranks({}, facts_of_a(), kShort, {});
@@ -195,9 +195,7 @@ TEST(Rendezvous, ARankOnItsWayWhenTheRunIsRefusedIsToldWhy) {
   const std::vector<uint16_t> at = ports();
   auto zero = meet(launch_of(0, 3, at), kRendezvousPatience);
   Channel one = proven(at[0]);
-  RankFacts troubled = facts_of_a();
-  troubled.rank = 1;
-  troubled.size = 3;
+  RankFacts troubled = facts_of_rank(1, 3);
   troubled.problem = "no GPU";
   troubled.problem_code = 64;
   ASSERT_TRUE(one.send_line(troubled.to_json()));
@@ -219,9 +217,7 @@ TEST(Rendezvous, ARankThatEndsWhileTheOthersGatherEndsThem) {
   const std::vector<uint16_t> at = ports();
   auto zero = meet(launch_of(0, 3, at), kRendezvousPatience);
   Channel one = proven(at[0]);
-  RankFacts own = facts_of_a();
-  own.rank = 1;
-  own.size = 3;
+  RankFacts own = facts_of_rank(1, 3);
   own.process = 7;
   ASSERT_TRUE(one.send_line(own.to_json()));
   one.close();
@@ -279,10 +275,7 @@ TEST(Rendezvous, ARankThatLeavesOrComesAgainIsReplacedWhereRanksAreStartedAgain)
     const std::vector<uint16_t> at{ports()[0]};
     auto zero = meet(restarted(0, 3, at), kRendezvousPatience);
     Channel former = proven(at[0]);
-    RankFacts own = facts_of_a();
-    own.rank = 1;
-    own.size = 3;
-    ASSERT_TRUE(former.send_line(own.to_json()));
+    ASSERT_TRUE(former.send_line(facts_of_rank(1, 3).to_json()));
     if (leaves) former.close();
     auto one = meet(restarted(1, 3, at), kRendezvousPatience);
     if (!leaves) {

@@ -84,13 +84,18 @@ TEST(DataOrder, WhatContradictsItIsRefusedAtItsPlace) {
 }
 
 TEST(DataOrder, ASplitThatLeavesNothingForValidationIsRefusedWhereItReadsTrainingsFile) {
-  const std::string toml =
-      "[data]\norder = \"megatron\"\nmegatron_split = \"1\"\n[validation]\nenable = true\ndataset = \"text\"\n";
-  EXPECT_EQ(problems_of(toml + "dataset_path = \"c.bin\"\n"),
-            "job.toml:6:18: data.megatron_split = \"1\" leaves nothing for validation; give the second share a number "
-            "above zero, or name another file in validation.dataset_path\n");
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "for validation", problems_of(toml + "dataset_path = \"./c\"\n"));
-  EXPECT_EQ(problems_of(toml + "dataset_path = \"d.bin\"\n"), "");
+  const auto problems_of_split = [](const std::string& words) {
+    const std::string toml = "[training]\ndataset = \"text\"\ndataset_path = \"c\"\n[data]\n" + words;
+    LoadedConfig loaded = load_config_text(Schema(), toml, "job.toml", {});
+    return format_problems(check_validation_share(loaded.config, loaded.origins));
+  };
+  EXPECT_EQ(
+      problems_of_split("order = \"megatron\"\nmegatron_split = \"1\"\n"),
+      "job.toml:6:18: data.megatron_split = \"1\" leaves nothing for validation, which reads training's file; give "
+      "the second share a number above zero, or name another file in validation.dataset_path\n");
+  EXPECT_EQ(problems_of_split("order = \"megatron\"\nmegatron_split = \"9,1\"\n"), "");
+  EXPECT_EQ(problems_of_split("order = \"megatron\"\nmegatron_split = \"9,x\"\n"), "") << "check_data_order reports it";
+  EXPECT_EQ(problems_of_split(""), "") << "documents in their own order have no split";
 }
 
 }  // namespace

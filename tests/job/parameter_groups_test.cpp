@@ -77,5 +77,14 @@ TEST(ParameterGroups, EveryProblemIsListedAtOnce) {
   EXPECT_NE(text.find("norm.weight is matched by both"), std::string::npos) << text;
 }
 
+TEST(ParameterGroups, NamesThatTwoPatternsMatchAreCounted) {
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  EXPECT_FALSE(has(refusal({pattern("^output"), pattern("^output")}), "as "));
+  const std::string two = refusal({pattern("norm"), pattern("norm")});
+  EXPECT_TRUE(has(two, "\"norm\" and \"norm\", as is one other; make one pattern narrower")) << two;
+  const std::string all = refusal({pattern("weight"), pattern("weight")});
+  EXPECT_TRUE(has(all, ", as are 4 others; ")) << all;
+}
+
 }  // namespace
 }  // namespace titan

@@ -110,6 +110,19 @@ TEST(Start, only_what_is_missing_on_this_machine_ends_with_the_code_of_bad_data)
   EXPECT_EQ(start.problems.size(), 1u);
 }
 
+TEST(Start, validation_on_the_training_corpus_needs_a_share_of_it) {
+  const LoadedConfig loaded = load(
+      "[training]\ndataset = \"text\"\ndataset_path = \"a\"\n[data]\norder = \"megatron\"\nmegatron_split = \"1\"\n"
+      "[validation]\nenable = true\ndataset = \"text\"\ndataset_path = \"b\"\n");
+  MachineFacts facts = complete_machine(loaded);
+  EXPECT_EQ(format_problems(check_start(loaded, facts).problems), "") << "another file is read whole";
+  facts.validates_on_training_corpus = true;
+  const StartCheck start = check_start(loaded, facts);
+  EXPECT_EQ(start.code, ExitCode::bad_config);
+  ASSERT_EQ(start.problems.size(), 1u);
+  EXPECT_EQ(start.problems[0].key, "data.megatron_split");
+}
+
 TEST(Start, a_default_is_not_held_against_somebody_who_mistyped_the_option) {
   for (const char* text : {"[model]\ntokenizer_pth = \"x\"\n", "[modl]\ntokenizer_path = \"x\"\n",
                            "[model]\ntokenizer_path = 3\n", "[model"}) {

@@ -81,12 +81,28 @@ TEST(Updates, WhatMuonDoesNotStepIsRefusedByName) {
   const std::string norms = said("norm");
   EXPECT_EQ(std::count(norms.begin(), norms.end(), '\n'), 1) << "one problem for all: " << norms;
   EXPECT_NE(norms.find("which is no matrix, and for "), std::string::npos) << norms;
+  const std::string frozen_norm = problems_of(kMuon + group("^norm", "muon") + "lr_multiplier = 0\n");
+  EXPECT_NE(frozen_norm.find("norm.weight, which is no matrix;"), std::string::npos) << "frozen, too: " << frozen_norm;
+  EXPECT_EQ(problems_of(kMuon + group("layers.0.attention.wq", "muon") + "lr_multiplier = 0\n"), "");
   EXPECT_EQ(problems_of(kMuon), "");
   EXPECT_NE(problems_of(kMuon + group("layers", "adamw")).find("has no matrix to step"), std::string::npos);
   const std::string frozen = "[[optimizer.param_groups]]\nmatch = 'layers'\nlr_multiplier = 0\n";
   EXPECT_NE(problems_of(kMuon + frozen).find("has no matrix to step"), std::string::npos);
   EXPECT_NE(problems_of(group("wq", "muon")).find("leave update out, or set optimizer.name = \"Muon\""),
             std::string::npos);
+}
+
+TEST(Updates, ATiedHeadIsNamedAsTied) {
+  std::string tied = kMuon;
+  tied.insert(tied.find("[optimizer]"), "[model.override]\nembeddings = \"tied\"\n");
+  EXPECT_EQ(problems_of(tied), "");
+  const std::string embedding = problems_of(tied + group("tok_embeddings", "muon"));
+  EXPECT_NE(embedding.find("which is an embedding and, being tied, the head"), std::string::npos) << embedding;
+  const std::string head = problems_of(tied + group("^output", "muon"));
+  EXPECT_NE(head.find("\"^output\" matches no parameter"), std::string::npos) << head;
+  EXPECT_NE(head.find("output.weight is tied: it is tok_embeddings.weight"), std::string::npos) << head;
+  const std::string other = problems_of(tied + group("lm_head", "muon"));
+  EXPECT_EQ(other.find("is tied"), std::string::npos) << other;
 }
 
 TEST(Updates, WhatMuonDoesNotComposeWithIsRefusedByName) {
@@ -100,6 +116,11 @@ TEST(Updates, WhatMuonDoesNotComposeWithIsRefusedByName) {
   EXPECT_EQ(said("offload = true\nstate_dtype = \"bfloat16\"\n"), "");
 }
 
+TEST(Updates, AdviceNamesTheRatesThatTheOptimizerHas) {
+  EXPECT_EQ(rates_to_lower(config_of(kMuon).optimizer), "optimizer.lr and optimizer.muon.lr");
+  EXPECT_EQ(rates_to_lower(config_of("[optimizer]\nname = \"Adam\"\n").optimizer), "optimizer.lr");
+}
+
 TEST(Updates, CoefficientsAreThreeThatOrthogonalise) {
   const std::string text = std::string(kMuon) + "[optimizer.muon]\nns_coefficients = ";
   EXPECT_EQ(problems_of(text + "[2, -1.5, 0.5]"), "");
@@ -107,6 +128,26 @@ TEST(Updates, CoefficientsAreThreeThatOrthogonalise) {
       << problems_of(text + "[2, -1.5]");
   for (const char* nothing : {"[0, 0, 0]", "[-1, 2, 2]", "[2, -1e30, 2]"}) {
     EXPECT_NE(problems_of(text + nothing).find("others do not orthogonalise"), std::string::npos) << nothing;
+  }
+  const auto word = [](const char* value) {
+    const std::vector<std::string> words{std::string("--optimizer.muon.ns_coefficients=") + value};
+    return format_problems(load_config_text(Schema(), kMuon, "job.toml", words).problems);
+  };
+  EXPECT_EQ(word("2,-1.5,0.5"), "");
+  EXPECT_NE(word("[2, -1.5, 0.5]").find("in one word a list has commas and no brackets: 2,-1.5,0.5"), std::string::npos)
+      << word("[2, -1.5, 0.5]");
+  // A published polynomial, of which one step is meant: five would leave all bounds.
+  EXPECT_EQ(problems_of(text + "[8.2872, -23.5959, 17.3004]\nns_steps = 1\n"), "");
+  for (const char* published : {"[3.4445, -4.775, 2.0315]", "[1.5, -0.5, 0]", "[1.875, -1.25, 0.375]",
+                                "[4.0848, -6.8946, 2.927]", "[2.8769, -3.1427, 1.2046]"}) {
+    for (const char* steps : {"1", "5", "99"}) {
+      EXPECT_EQ(problems_of(text + published + "\nns_steps = " + steps + "\n"), "") << published << steps;
+    }
+  }
+  for (const char* nothing : {"[100, 100, 100]", "[0.5, 0, 0]", "[2, 0, 0]", "[8.2872, -23.5959, 17.3004]"}) {
+    const std::string found = problems_of(text + nothing + "\n");
+    EXPECT_NE(found.find("optimizer.muon.ns_coefficients = "), std::string::npos) << nothing << found;
+    EXPECT_NE(found.find("and should make about 1; choose others"), std::string::npos) << nothing << found;
   }
   EXPECT_NE(problems_of(std::string(kMuon) + "[optimizer.muon]\neps = 1e30\n").find("optimizer.muon.eps"),
             std::string::npos);

@@ -12,7 +12,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "ledger.h"
 #include "stream.h"
@@ -149,100 +151,49 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   cudaDeviceProp it;
   if (const cudaError_t error = cudaGetDeviceProperties(&it, device)) return error;
-  switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-      *value = it.maxThreadsPerBlock;
-      break;
-    case cudaDevAttrMaxBlockDimX:
-      *value = it.maxThreadsDim[0];
-      break;
-    case cudaDevAttrMaxBlockDimY:
-      *value = it.maxThreadsDim[1];
-      break;
-    case cudaDevAttrMaxBlockDimZ:
-      *value = it.maxThreadsDim[2];
-      break;
-    case cudaDevAttrMaxGridDimX:
-      *value = it.maxGridSize[0];
-      break;
-    case cudaDevAttrMaxGridDimY:
-      *value = it.maxGridSize[1];
-      break;
-    case cudaDevAttrMaxGridDimZ:
-      *value = it.maxGridSize[2];
-      break;
-    case cudaDevAttrWarpSize:
-      *value = it.warpSize;
-      break;
-    case cudaDevAttrMultiProcessorCount:
-      *value = it.multiProcessorCount;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      *value = static_cast<int>(it.sharedMemPerBlock);
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = static_cast<int>(it.sharedMemPerBlockOptin);
-      break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      *value = static_cast<int>(it.sharedMemPerMultiprocessor);
-      break;
-    case cudaDevAttrReservedSharedMemoryPerBlock:
-      *value = static_cast<int>(it.reservedSharedMemPerBlock);
-      break;
-    case cudaDevAttrMaxRegistersPerBlock:
-      *value = it.regsPerBlock;
-      break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      *value = it.maxThreadsPerMultiProcessor;
-      break;
-    case cudaDevAttrMaxBlocksPerMultiprocessor:
-      *value = it.maxBlocksPerMultiProcessor;
-      break;
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = it.major;
-      break;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = it.minor;
-      break;
-    case cudaDevAttrL2CacheSize:
-      *value = it.l2CacheSize;
-      break;
-    case cudaDevAttrPciBusId:
-      *value = it.pciBusID;
-      break;
-    case cudaDevAttrPciDeviceId:
-      *value = it.pciDeviceID;
-      break;
-    case cudaDevAttrPciDomainId:
-      *value = it.pciDomainID;
-      break;
-    case cudaDevAttrClockRate:
-      *value = 1980000;
-      break;
-    case cudaDevAttrMemoryClockRate:
-      *value = 3201000;
-      break;
-    case cudaDevAttrGlobalMemoryBusWidth:
-      *value = it.memoryBusWidth;
-      break;
-    case cudaDevAttrUnifiedAddressing:
-    case cudaDevAttrCanMapHostMemory:
-    case cudaDevAttrCooperativeLaunch:
-    case cudaDevAttrClusterLaunch:
-    case cudaDevAttrMemoryPoolsSupported:
-    case cudaDevAttrStreamPrioritiesSupported:
-      *value = 1;
-      break;
-    case cudaDevAttrIntegrated:
-    case cudaDevAttrPageableMemoryAccess:
-    case cudaDevAttrManagedMemory:
-    case cudaDevAttrComputeMode:
-    case cudaDevAttrKernelExecTimeout:
-      *value = 0;
-      break;
-    default:
-      Ledger::of_process().add("unknown", "attribute " + std::to_string(static_cast<int>(attribute)));
-      *value = 0;
+  const std::pair<cudaDeviceAttr, int> values[] = {
+      {cudaDevAttrMaxThreadsPerBlock, it.maxThreadsPerBlock},
+      {cudaDevAttrMaxBlockDimX, it.maxThreadsDim[0]},
+      {cudaDevAttrMaxBlockDimY, it.maxThreadsDim[1]},
+      {cudaDevAttrMaxBlockDimZ, it.maxThreadsDim[2]},
+      {cudaDevAttrMaxGridDimX, it.maxGridSize[0]},
+      {cudaDevAttrMaxGridDimY, it.maxGridSize[1]},
+      {cudaDevAttrMaxGridDimZ, it.maxGridSize[2]},
+      {cudaDevAttrWarpSize, it.warpSize},
+      {cudaDevAttrMultiProcessorCount, it.multiProcessorCount},
+      {cudaDevAttrMaxSharedMemoryPerBlock, static_cast<int>(it.sharedMemPerBlock)},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, static_cast<int>(it.sharedMemPerBlockOptin)},
+      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, static_cast<int>(it.sharedMemPerMultiprocessor)},
+      {cudaDevAttrReservedSharedMemoryPerBlock, static_cast<int>(it.reservedSharedMemPerBlock)},
+      {cudaDevAttrMaxRegistersPerBlock, it.regsPerBlock},
+      {cudaDevAttrMaxThreadsPerMultiProcessor, it.maxThreadsPerMultiProcessor},
+      {cudaDevAttrMaxBlocksPerMultiprocessor, it.maxBlocksPerMultiProcessor},
+      {cudaDevAttrComputeCapabilityMajor, it.major},
+      {cudaDevAttrComputeCapabilityMinor, it.minor},
+      {cudaDevAttrL2CacheSize, it.l2CacheSize},
+      {cudaDevAttrPciBusId, it.pciBusID},
+      {cudaDevAttrPciDeviceId, it.pciDeviceID},
+      {cudaDevAttrPciDomainId, it.pciDomainID},
+      {cudaDevAttrClockRate, 1980000},
+      {cudaDevAttrMemoryClockRate, 3201000},
+      {cudaDevAttrGlobalMemoryBusWidth, it.memoryBusWidth},
+      {cudaDevAttrUnifiedAddressing, 1},
+      {cudaDevAttrCanMapHostMemory, 1},
+      {cudaDevAttrCooperativeLaunch, 1},
+      {cudaDevAttrClusterLaunch, 1},
+      {cudaDevAttrMemoryPoolsSupported, 1},
+      {cudaDevAttrStreamPrioritiesSupported, 1},
+      {cudaDevAttrIntegrated, 0},
+      {cudaDevAttrPageableMemoryAccess, 0},
+      {cudaDevAttrManagedMemory, 0},
+      {cudaDevAttrComputeMode, 0},
+      {cudaDevAttrKernelExecTimeout, 0},
+  };
+  const auto found =
+      std::find_if(std::begin(values), std::end(values), [&](const auto& known) { return known.first == attribute; });
+  *value = found == std::end(values) ? 0 : found->second;
+  if (found == std::end(values)) {
+    Ledger::of_process().add("unknown", "attribute " + std::to_string(static_cast<int>(attribute)));
   }
   return cudaSuccess;
 }

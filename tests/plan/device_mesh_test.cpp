@@ -45,10 +45,20 @@ TEST(DeviceMesh, EveryRankHasItsOwnCoordinates) {
 TEST(DeviceMesh, AxesAreFoundByWhatTheirRanksDivide) {
   using enum DividedWork;
   EXPECT_EQ(axes_that_divide({units}), std::vector{MeshAxis::pp});
-  EXPECT_EQ(axes_that_divide({sequences, samples}),
+  EXPECT_EQ(axes_that_divide({positions, sequences}),
             (std::vector{MeshAxis::dp_replicate, MeshAxis::dp_shard, MeshAxis::cp}));
-  EXPECT_EQ(axes_that_divide({units, samples, sequences, features}),
+  EXPECT_EQ(axes_that_divide({units, sequences, positions, features}),
             std::vector<MeshAxis>(kMeshAxes.begin(), kMeshAxes.end()));
+}
+
+TEST(DeviceMesh, APlaceAlongSeveralAxesCountsTheLastFastest) {
+  const DeviceMesh mesh(degrees(2, 2, 3, 2, 2), 48);
+  const std::vector<MeshAxis> axes{MeshAxis::dp_shard, MeshAxis::cp};
+  for (int64_t rank = 0; rank < mesh.world(); ++rank) {
+    const std::vector<int64_t> members = mesh.members(rank, axes);
+    EXPECT_EQ(members.at(static_cast<size_t>(mesh.coordinate(rank, axes))), rank);
+  }
+  EXPECT_EQ(mesh.coordinate(47, std::vector<MeshAxis>()), 0) << "alone";
 }
 
 TEST(DeviceMesh, MinusOneShardsOverWhatTheOtherDegreesLeave) {

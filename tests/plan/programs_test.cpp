@@ -22,62 +22,90 @@ TEST_P(Programs, AreProvedForEveryRankAndTogether) {
 enum class Access { reads, adds, changes };
 using Touched = std::map<std::string, Access>;
 
-Touched touched_by(const Plan& plan, const Action& action) {
-  using enum ActionKind;
-  Touched all;
-  auto changes = [&](const std::string& what, int number = 0, int other = 0) {
-    all[fmt::format("{} {} {}", what, number, other)] = Access::changes;
-  };
-  auto adds = [&](const std::string& what, int number = 0) {
-    all.try_emplace(fmt::format("{} {} 0", what, number), Access::adds);
-  };
-  auto reads = [&](const std::string& what, int number = 0) {
-    all.try_emplace(fmt::format("{} {} 0", what, number), Access::reads);
-  };
-  auto each_group = [&](const auto& act) {
-    for (int g = 0; g < std::ssize(plan.groups); ++g) {
-      if (action.group < 0 || action.group == g) act(g);
+/// What one instruction touches.
+class TouchedThings {
+ public:
+  TouchedThings(const Plan& plan, const Action& action) : plan_(plan), action_(action) {
+    for (const Action& part : leaves(action)) part.unit >= 0 ? add_unit(part) : add_stage(part);
+    for (const Exchange& exchange : exchanges_of(plan, action)) {
+      changes("calls of " + std::string(exchange.communicator));
     }
-  };
-  for (const Action& part : leaves(action)) {
-    if (part.unit >= 0) {
-      const UnitPlan& unit = plan.units[static_cast<size_t>(part.unit)];
-      const auto is_trained = [&](size_t g) { return plan.groups[g].is_trained(); };
-      const bool writes_gradients = part.kind == backward || (part.kind == forward && unit.gradients_in_forward);
-      changes("kept by", part.unit, part.microbatch);
-      const bool computes = part.kind == forward || part.kind == backward || part.kind == evaluate;
-      if (!computes) continue;
-      changes(part.kind == backward ? "gradient stream" : "stream", part.stage, part.microbatch);
-      if (part.kind == forward && unit.role == UnitRole::head) adds("loss");
-      for (const size_t g : unit.groups) {
-        if (part.kind != backward || unit.weights_in_backward) reads("weights", static_cast<int>(g));
-        if (writes_gradients && is_trained(g)) adds("gradient", static_cast<int>(g));
-      }
-      continue;
-    }
-    if (part.stage < 0) continue;
-    const bool back = part.kind == send_backward || part.kind == receive_backward || part.kind == wait_backward ||
-                      part.kind == handoff_backward;
-    const char* stream = back ? "gradient stream" : "stream";
-    changes(stream, part.stage, part.microbatch);
-    if (part.kind == handoff_forward || part.kind == handoff_backward) {
-      changes(stream, part.stage + (back ? -1 : 1), part.microbatch);
-    }
-    if (is_transfer(part.kind)) changes("messages");
-    if (part.kind == weight_gradient) {
-      for (const UnitPlan& unit : plan.units) {
-        if (unit.stage != part.stage) continue;
-        for (const size_t g : unit.groups) adds("gradient", static_cast<int>(g));
-      }
+    add_of_groups();
+    add_of_step();
+  }
+  const Touched& all() const { return all_; }
+
+ private:
+  void changes(const std::string& what, int number = 0, int other = 0) {
+    all_[fmt::format("{} {} {}", what, number, other)] = Access::changes;
+  }
+  void adds(const std::string& what, int number = 0) {
+    all_.try_emplace(fmt::format("{} {} 0", what, number), Access::adds);
+  }
+  void reads(const std::string& what, int number = 0) {
+    all_.try_emplace(fmt::format("{} {} 0", what, number), Access::reads);
+  }
+  template <typename Act>
+  void each_group(const Act& act) {
+    for (int g = 0; g < std::ssize(plan_.groups); ++g) {
+      if (action_.group < 0 || action_.group == g) act(g);
     }
   }
-  auto each_trained_group = [&](const auto& act) {
+  template <typename Act>
+  void each_trained_group(const Act& act) {
     each_group([&](int g) {
-      if (plan.groups[static_cast<size_t>(g)].is_trained()) act(g);
+      if (plan_.groups[static_cast<size_t>(g)].is_trained()) act(g);
     });
-  };
-  for (const Exchange& exchange : exchanges_of(plan, action)) changes("calls of " + std::string(exchange.communicator));
-  switch (action.kind) {
+  }
+
+  void add_unit(const Action& part);
+  void add_stage(const Action& part);
+  void add_of_groups();
+  void add_of_step();
+
+  const Plan& plan_;
+  const Action& action_;
+  Touched all_;
+};
+
+void TouchedThings::add_unit(const Action& part) {
+  using enum ActionKind;
+  const UnitPlan& unit = plan_.units[static_cast<size_t>(part.unit)];
+  const auto is_trained = [&](size_t g) { return plan_.groups[g].is_trained(); };
+  const bool writes_gradients = part.kind == backward || (part.kind == forward && unit.gradients_in_forward);
+  changes("kept by", part.unit, part.microbatch);
+  const bool computes = part.kind == forward || part.kind == backward || part.kind == evaluate;
+  if (!computes) return;
+  changes(part.kind == backward ? "gradient stream" : "stream", part.stage, part.microbatch);
+  if (part.kind == forward && unit.role == UnitRole::head) adds("loss");
+  for (const size_t g : unit.groups) {
+    if (part.kind != backward || unit.weights_in_backward) reads("weights", static_cast<int>(g));
+    if (writes_gradients && is_trained(g)) adds("gradient", static_cast<int>(g));
+  }
+}
+
+void TouchedThings::add_stage(const Action& part) {
+  using enum ActionKind;
+  if (part.stage < 0) return;
+  const bool back = part.kind == send_backward || part.kind == receive_backward || part.kind == wait_backward ||
+                    part.kind == handoff_backward;
+  const char* stream = back ? "gradient stream" : "stream";
+  changes(stream, part.stage, part.microbatch);
+  if (part.kind == handoff_forward || part.kind == handoff_backward) {
+    changes(stream, part.stage + (back ? -1 : 1), part.microbatch);
+  }
+  if (is_transfer(part.kind)) changes("messages");
+  if (part.kind == weight_gradient) {
+    for (const UnitPlan& unit : plan_.units) {
+      if (unit.stage != part.stage) continue;
+      for (const size_t g : unit.groups) adds("gradient", static_cast<int>(g));
+    }
+  }
+}
+
+void TouchedThings::add_of_groups() {
+  using enum ActionKind;
+  switch (action_.kind) {
     case refresh:
     case scale:
     case unshard:
@@ -87,7 +115,7 @@ Touched touched_by(const Plan& plan, const Action& action) {
         changes("weights", g);
         reads("masters", g);
       });
-      if (action.slot >= 0) changes("weight slot", action.slot);
+      if (action_.slot >= 0) changes("weight slot", action_.slot);
       break;
     case open_gradient:
     case close_gradient:
@@ -100,14 +128,23 @@ Touched touched_by(const Plan& plan, const Action& action) {
     case wait_host:
     case zero_gradient:
       each_trained_group([&](int g) {
-        const WeightGroupPlan& group = plan.groups[static_cast<size_t>(g)];
+        const WeightGroupPlan& group = plan_.groups[static_cast<size_t>(g)];
         changes("gradient", g);
         if (group.gathers) changes("gradient slot", static_cast<int>(group.gradient_slot));
-        const bool reduces = action.kind == reduce_scatter || action.kind == all_reduce || action.kind == wait_reduce;
+        const bool reduces =
+            action_.kind == reduce_scatter || action_.kind == all_reduce || action_.kind == wait_reduce;
         if (reduces && group.narrows_gradient()) changes("message slot", static_cast<int>(group.message_slot));
       });
-      if (action.kind == wait_host) changes("control");
+      if (action_.kind == wait_host) changes("control");
       break;
+    default:
+      break;
+  }
+}
+
+void TouchedThings::add_of_step() {
+  using enum ActionKind;
+  switch (action_.kind) {
     case wait_sends:
       changes("messages");
       break;
@@ -146,8 +183,9 @@ Touched touched_by(const Plan& plan, const Action& action) {
     default:
       break;
   }
-  return all;
 }
+
+Touched touched_by(const Plan& plan, const Action& action) { return TouchedThings(plan, action).all(); }
 
 /// What two instructions both touch and at least one changes; empty: their order matters only for what overlaps.
 std::string shared_by(const Plan& plan, const Action& a, const Action& b) {

@@ -50,6 +50,12 @@ class FaithfulRuns(unittest.TestCase):
                     self.assertEqual(failures(findings), "")
                     self.assertGreater(len(findings), 60)
 
+    def test_pass_with_muon_whose_matrices_are_compared_by_their_updates(self):
+        recipe = Recipe(steps=4, optimizer="Muon")
+        findings = check(run(recipe=recipe), recipe=recipe)
+        self.assertEqual(failures(findings), "")
+        self.assertEqual(sum("update of" in finding.what for finding in findings), 4 * 2 * 7)
+
     def test_pass_with_ten_times_smaller_limits(self):
         tolerance = Tolerance(1e-6, 1e-6, 1e-6, 1e-6, 2e-7)
         self.assertEqual(failures(check(run(), tolerance=tolerance)), "")
@@ -194,9 +200,17 @@ class WrongUpdates(unittest.TestCase):
                 super().step(*arguments)
                 self.steps -= 9_999
 
-        with mock.patch.object(synthetic, "Adam", Uncorrected):
+        with mock.patch.object(training, "Adam", Uncorrected):
             dumps = run()
         self.assert_found(dumps, "step 1 param_after.norm.weight")
+
+    def test_an_update_of_muon_that_is_off_by_a_fifty_thousandth(self):
+        recipe = Recipe(steps=4, optimizer="Muon")
+        dumps = run(recipe=recipe)
+        name = "layers.1.feed_forward.w2.weight"
+        after = dumps[2].parameters_after[name]
+        after -= 2e-5 * (dumps[2].parameters[name] - after)
+        self.assertIn(f"step 3 update of {name}", failures(check(dumps, recipe=recipe)))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import shutil
+import struct
 import sys
 import unittest
 
@@ -80,6 +81,18 @@ class EvaluateTest(ModelTest):
                 sums, counts = sums + expected, counts + len(ids) - 1
             self.assertEqual(total["documents"], len(TEXTS))
             self.assertAlmostEqual(total["loss"], sums / counts, delta=1e-5)
+
+    def test_ids_of_nanogpt_have_the_losses_of_their_texts(self):
+        self.model("qwen3")
+        tokenizer = byte_tokenizer()
+        ids = [id for text in TEXTS for id in [*tokenizer(text).input_ids, tokenizer.eos_token_id]]
+        (self.folder / "val.bin").write_bytes(struct.pack(f"<{len(ids)}H", *ids))
+        texts = self.evaluate("--data", self.write("texts.jsonl", [{"text": text} for text in TEXTS]), "--json")
+        for got, expected in zip(self.evaluate("--data", "val.bin", "--nanogpt", "--json"), texts, strict=True):
+            self.assertEqual({key: value for key, value in expected.items() if key != "bits_per_byte"}, got)
+        refusal = self.evaluate("--data", "val.bin", code=65)
+        self.assertIn("such as nanoGPT's train.bin, is read with --nanogpt", refusal)
+        self.assertRegex(self.evaluate("--data", "val.bin", "--nanogpt", "--choices", code=64), "--(nanogpt|choices) excludes")
 
     def test_choices_are_scored_as_in_the_harness(self):
         self.model("llama")

@@ -50,7 +50,7 @@ def corpus(kind: str) -> pathlib.Path:
     chance = random.Random(kind)
     lengths, pieces, dtype, largest = {
         "usual": ([chance.randrange(1, 100) for _ in range(500)], 1, numpy.int32, 59998),
-        # A document of the index has several sequences, of which GPTDataset knows nothing.
+        # A document of the index has several entries, of which GPTDataset knows nothing.
         "pieces": ([chance.randrange(3, 100) for _ in range(200)], 3, numpy.uint16, 59998),
         "long": ([chance.randrange(LENGTH, 40 * LENGTH) for _ in range(30)], 1, numpy.int32, 59998),
         "short": ([chance.randrange(1, 4) for _ in range(2000)], 1, numpy.int32, 59998),
@@ -188,8 +188,8 @@ class MegatronOrderTest(unittest.TestCase):
             # An epoch has fewer samples than 120 steps of 8: two epochs are another order, with other positions.
             shutil.rmtree(out / "checkpoint" / "step-6")
             printed = self.train(out, 1, "--checkpoint.enable", "--training.steps=120", code=65)
-            self.assertIn("1 epoch, seed 99, but is now read as", printed)
-            self.assertIn("2 epochs with the last one separate, seed 99", printed)
+            self.assertIn("training.steps and training.global_batch_size say how many of Megatron's samples", printed)
+            self.assertIn("saved in the order of 1 epoch, and the order is now that of 2 epochs", printed)
 
 
 if __name__ == "__main__":

@@ -87,8 +87,6 @@ class Row:
         ]
 
 
-# The iteration in fp32 against float64: its slope of 485 at zero carries roundings into small singular values.
-MUON = Tolerance(update=2e-6)
 TIED = SMALL | {"vocab": 4096}
 FLOAT32_ROWS = (
     Row("llama2, every head its own key", "llama2", sizes=UNGROUPED),
@@ -104,9 +102,10 @@ FLOAT32_ROWS = (
         recipe=Recipe(steps=STEPS, optimizer="Adam", decay_ratio=0.6, decay_type="cosine", min_lr_factor=0.1)),
     Row("three microbatches a step", "llama3", local_batch=2, global_batch=6),
     Row("clipped hard, other betas", "llama3", recipe=Recipe(steps=STEPS, max_norm=0.05, beta1=0.8, beta2=0.99, eps=1e-6)),
-    Row("Muon, clipped, ten steps", "llama3", recipe=Recipe(optimizer="Muon"), tolerance=MUON),
+    Row("Muon, clipped, ten steps", "llama3", recipe=Recipe(optimizer="Muon")),
     Row("Muon with AdamW's size of updates, without Nesterov", "llama3", global_batch=4,
-        recipe=Recipe(steps=STEPS, optimizer="Muon", muon_lr=1e-3, nesterov=False, adjust_lr_fn="match_rms_adamw"), tolerance=MUON),
+        recipe=Recipe(steps=STEPS, optimizer="Muon", muon_lr=2e-3, min_lr_factor=0.5, nesterov=False,
+                      adjust_lr_fn="match_rms_adamw")),  # with smaller rates, rounding of weights is more than 1e-5 of the update
     Row("everything recomputed", "llama3_1", flags=("--activation_checkpoint.mode=full",)),
     Row("documents kept apart", "llama3", "debugmodel_flex_attn", length=256, local_batch=2, global_batch=4),
 )  # fmt: skip

@@ -7,7 +7,7 @@ import torch
 from dump import StepDump
 from llama import Llama, initialise
 from shapes import Shape
-from training import Adam, Recipe, train_step
+from training import Recipe, make_optimizer, train_step
 
 
 def batches(shape: Shape, steps: int, samples: int, length: int, end_of_text: int, seed: int = 1):
@@ -24,7 +24,7 @@ def batches(shape: Shape, steps: int, samples: int, length: int, end_of_text: in
 
 def run(model: Llama, recipe: Recipe, data) -> list[StepDump]:
     """Trains `model` with the reference and records every step."""
-    optimizer = Adam(recipe, {name: p.detach() for name, p in model.named_parameters()})
+    optimizer = make_optimizer(recipe, {name: p.detach() for name, p in model.named_parameters()})
     dumps = []
     for tokens, labels in data:
         before = {name: p.detach().clone() for name, p in model.named_parameters()}

@@ -142,11 +142,16 @@ class Muon:
     def steps(self) -> int:
         return self.adam.steps
 
+    def share_kept(self, lr: float) -> float:
+        """What weight decay leaves of a matrix in a step; `lr` is AdamW's."""
+        return 1 - self.recipe.muon_lr * lr / self.recipe.lr * self.recipe.weight_decay
+
     @torch.no_grad()
     def step(self, parameters: dict[str, Tensor], gradients: dict[str, Tensor], lr: float) -> None:
         """Changes `parameters` in place; `lr` is AdamW's, of which Muon's has the schedule."""
         recipe = self.recipe
         self.adam.step({n: p for n, p in parameters.items() if n not in self.momenta}, gradients, lr)
+        kept = self.share_kept(lr)
         lr = recipe.muon_lr * lr / recipe.lr
         for name, momentum in self.momenta.items():
             parameter, gradient = parameters[name], gradients[name]
@@ -155,7 +160,7 @@ class Muon:
             mean = (1 - recipe.momentum) * gradient + recipe.momentum * momentum if recipe.nesterov else momentum
             rows, columns = parameter.shape
             ratio = max(1, rows / columns) ** 0.5 if recipe.adjust_lr_fn == "original" else 0.2 * max(rows, columns) ** 0.5
-            parameter *= 1 - lr * recipe.weight_decay
+            parameter *= kept
             parameter -= lr * ratio * orthogonalised(mean)
 
 

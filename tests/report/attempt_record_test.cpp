@@ -118,5 +118,42 @@ TEST_F(AttemptRecord, ARestartIsALineOfMetricsWithItsCauseItsCostAndItsParts) {
             "load 0.12, first step 0.38");
 }
 
+RecordedDisagreement disagreement() {
+  return {.step = 46,
+          .last_agreeing_step = 43,
+          .ranks = {0, 2},
+          .hosts = {"node3", "node7"},
+          .what = "they differ",
+          .checkpoint_folder = "checkpoint",
+          .time = 1764412345.125};
+}
+
+TEST_F(AttemptRecord, ADisagreementLimitsTheCheckpointsOfItsRunAlone) {
+  EXPECT_FALSE(last_agreeing_step(folder_, folder_ / "checkpoint"));
+  EXPECT_EQ(record_disagreement(folder_, disagreement()), "");
+  EXPECT_EQ(read_disagreement(folder_), disagreement());
+  EXPECT_EQ(last_agreeing_step(folder_, folder_ / "checkpoint"), 43);
+  EXPECT_FALSE(last_agreeing_step(folder_, folder_ / "others"));
+  RecordedDisagreement of_a_run_that_saves_nothing = disagreement();
+  of_a_run_that_saves_nothing.checkpoint_folder = "";
+  EXPECT_EQ(record_disagreement(folder_, of_a_run_that_saves_nothing), "");
+  EXPECT_FALSE(last_agreeing_step(folder_, folder_ / "checkpoint"));
+  EXPECT_FALSE(last_agreeing_step(folder_, folder_ / ""));
+  for (const char* content : {"", "[]", "{\"last_agreeing_step\": 3}", "\xff"}) {
+    write_file_atomically(folder_ / kDisagreementFile, content);
+    EXPECT_FALSE(last_agreeing_step(folder_, folder_ / "checkpoint")) << content;
+  }
+}
+
+TEST_F(AttemptRecord, ADisagreementThatIsSettledStaysUnderAnotherName) {
+  EXPECT_EQ(settle_disagreement(folder_), "") << "there is none";
+  for (const char* name : {"disagreement-1.json", "disagreement-2.json"}) {
+    EXPECT_EQ(record_disagreement(folder_, disagreement()), "");
+    EXPECT_EQ(settle_disagreement(folder_), "");
+    EXPECT_FALSE(read_disagreement(folder_));
+    EXPECT_TRUE(fs::is_regular_file(folder_ / name)) << name;
+  }
+}
+
 }  // namespace
 }  // namespace titan

@@ -8,7 +8,7 @@ make_job() {
   program srun <<<"printf '[%s]' \"\$@\"; echo \" \$TITAN_RESTARTED\"; exit ${1:-0}"
   # shellcheck disable=SC2016  # expanded when it runs
   program scontrol <<<'echo " scontrol $*"'
-  program titan_train <<<"echo x >>'$PWD/decisions'; printf '(%s)' \"\$@\"; echo
+  program titan_train <<<"echo x >>'$PWD/decisions'; printf '(%s)' \"\$@\"; echo \" \$TITAN_RESTARTED\"
     [ \$(wc -l <'$PWD/decisions') -gt ${2:-0} ] || exit 75; exit ${3:-\$3}"
   export PATH=$PWD/bin:$PATH TITAN_TRAIN=$PWD/bin/titan_train SLURM_JOB_ID=7 SLURM_CPUS_PER_TASK=12
 }
@@ -41,6 +41,10 @@ restarts() {
   expect_text "(restart)(--exit-code)(74)(--restarts)(100)(--supervisor)(Slurm job 7)(configs/a.toml)(--checkpoint.enable)"
   expect_equal 3 "$(grep -c '^(restart)' <<<"$printed")"
   expect_equal "  1 1" "$(sed -n 's/^\[-K\].*\]//p' <<<"$printed" | tr -d '\n')"
+  expect_equal "  1 1" "$(sed -n 's/^(restart).*)//p' <<<"$printed" | tr -d '\n')"
+  rm decisions
+  TITAN_RESTARTED=1 expect 74 job configs/a.toml
+  expect_equal "  1 1" "$(sed -n 's/^(restart).*)//p' <<<"$printed" | tr -d '\n')"
   rm decisions
   TITAN_RESTARTS=7 expect 74 job configs/a.toml
   expect_text "(--restarts)(7)"

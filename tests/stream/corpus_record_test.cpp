@@ -1,5 +1,5 @@
-// A saved position fits the corpus that it was saved from: one that changed or grew is refused by the name of the part
-// that is different.
+// A saved position is accepted with the corpus that it was saved from. With a corpus that changed or grew it is
+// refused, and the message names the file that is different.
 #include "titan/corpus/corpus_record.h"
 
 #include <fmt/format.h>

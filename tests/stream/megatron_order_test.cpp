@@ -88,7 +88,7 @@ TEST(MegatronSplit, WhatIsNoShareIsNamed) {
 
 using Ids = std::vector<int64_t>;
 
-/// Id j of sequence i is 10·i + j; one of the five is empty.
+/// Lengths of entries. Id j of entry i is 10·i + j; one of the five is empty.
 const std::vector<int32_t> kLengths{3, 0, 5, 2, 4};
 
 MegatronOrderRequest request_of(std::optional<int64_t> samples, int64_t length = 4, uint32_t seed = 1234) {
@@ -106,11 +106,11 @@ std::vector<Ids> samples_of(const MegatronOrder& order, const std::vector<int32_
     MegatronOrder::Place place = order.place_of(i);
     Ids& ids = samples.emplace_back();
     while (std::ssize(ids) <= length) {
-      const int32_t sequence = order.documents().at(static_cast<size_t>(place.document));
-      if (place.offset < lengths[static_cast<size_t>(sequence)]) {
-        ids.push_back(sequence * 10 + place.offset++);
+      const int32_t entry = order.entries().at(static_cast<size_t>(place.position));
+      if (place.offset < lengths[static_cast<size_t>(entry)]) {
+        ids.push_back(entry * 10 + place.offset++);
       } else {
-        ++place.document, place.offset = 0;
+        ++place.position, place.offset = 0;
       }
     }
   }
@@ -119,16 +119,16 @@ std::vector<Ids> samples_of(const MegatronOrder& order, const std::vector<int32_
 
 TEST(MegatronOrder, OneEpochIsEverySampleThatItsIdsFill) {
   const MegatronOrder order(kLengths, request_of(std::nullopt));
-  EXPECT_EQ(order.documents(), (std::vector<int32_t>{4, 0, 1, 2, 3}));
+  EXPECT_EQ(order.entries(), (std::vector<int32_t>{4, 0, 1, 2, 3}));
   EXPECT_EQ(samples_of(order, kLengths, 4),
             (std::vector<Ids>{{0, 1, 2, 20, 21}, {21, 22, 23, 24, 30}, {40, 41, 42, 43, 0}}));
-  EXPECT_EQ(order.description(), "Megatron's samples of 4 tokens from sequences 0 to 4, 1 epoch, seed 1234");
+  EXPECT_EQ(order.description(), "Megatron's samples of 4 tokens from entries 0 to 4, 1 epoch, seed 1234");
 }
 
 TEST(MegatronOrder, EpochsAreShuffledTogetherIfMostOfTheLastIsAskedFor) {
   const MegatronOrder order(kLengths, request_of(6));
   EXPECT_FALSE(order.last_epoch_is_separate());
-  EXPECT_EQ(order.documents(), (std::vector<int32_t>{2, 2, 4, 1, 0, 3, 4, 0, 1, 3}));
+  EXPECT_EQ(order.entries(), (std::vector<int32_t>{2, 2, 4, 1, 0, 3, 4, 0, 1, 3}));
   EXPECT_EQ(samples_of(order, kLengths, 4), (std::vector<Ids>{{41, 42, 43, 0, 1},
                                                               {20, 21, 22, 23, 24},
                                                               {42, 43, 0, 1, 2},
@@ -141,7 +141,7 @@ TEST(MegatronOrder, TheLastEpochIsSeparateIfLittleOfItIsAskedFor) {
   const MegatronOrder order(kLengths, request_of(4));
   EXPECT_TRUE(order.last_epoch_is_separate());
   EXPECT_EQ(order.epochs(), 2);
-  EXPECT_EQ(order.documents(), (std::vector<int32_t>{4, 0, 1, 2, 3, 3, 2, 1, 0, 4}));
+  EXPECT_EQ(order.entries(), (std::vector<int32_t>{4, 0, 1, 2, 3, 3, 2, 1, 0, 4}));
   EXPECT_EQ(samples_of(order, kLengths, 4), (std::vector<Ids>{{40, 41, 42, 43, 0},
                                                               {21, 22, 23, 24, 30},
                                                               {0, 1, 2, 20, 21},
@@ -149,19 +149,19 @@ TEST(MegatronOrder, TheLastEpochIsSeparateIfLittleOfItIsAskedFor) {
                                                               {30, 31, 30, 31, 20},
                                                               {20, 21, 22, 23, 24}}));
   EXPECT_EQ(order.description(),
-            "Megatron's samples of 4 tokens from sequences 0 to 4, 2 epochs with the last one separate, seed 1234");
+            "Megatron's samples of 4 tokens from entries 0 to 4, 2 epochs with the last one separate, seed 1234");
 }
 
-TEST(MegatronOrder, APlaceIsFoundAmongManyShortAndEmptySequences) {
+TEST(MegatronOrder, APlaceIsFoundAmongManyShortAndEmptyEntries) {
   PhiloxSequence random(3);
   std::vector<int32_t> lengths(700);
   for (int32_t& length : lengths) length = static_cast<int32_t>(random.below(4));
   std::fill(lengths.begin() + 100, lengths.begin() + 300, 0);  // more than are passed over at once
   const MegatronOrder order(lengths, request_of(900, 3));
   std::vector<MegatronOrder::Place> of_tokens;
-  for (int64_t document = 0; document < std::ssize(order.documents()); ++document) {
-    const int32_t length = lengths[static_cast<size_t>(order.documents()[static_cast<size_t>(document)])];
-    for (int64_t offset = 0; offset < length; ++offset) of_tokens.push_back({document, offset});
+  for (int64_t position = 0; position < std::ssize(order.entries()); ++position) {
+    const int32_t length = lengths[static_cast<size_t>(order.entries()[static_cast<size_t>(position)])];
+    for (int64_t offset = 0; offset < length; ++offset) of_tokens.push_back({position, offset});
   }
   std::vector<bool> found(static_cast<size_t>(order.samples()));
   ASSERT_GE(order.samples(), 900);
@@ -174,13 +174,13 @@ TEST(MegatronOrder, APlaceIsFoundAmongManyShortAndEmptySequences) {
   EXPECT_EQ(std::count(found.begin(), found.end(), true), order.samples()) << "each sample once";
 }
 
-TEST(MegatronOrder, APartIsRoundedToTheEvenSequenceAtAHalf) {
-  const auto part_of = [](size_t sequences, size_t part) {
+TEST(MegatronOrder, APartIsRoundedToTheEvenEntryAtAHalf) {
+  const auto part_of = [](size_t count, size_t part) {
     MegatronOrderRequest request = request_of(1);
     request.part = parse_megatron_split("1,1")[part];
-    std::vector<int32_t> documents = MegatronOrder(std::vector<int32_t>(sequences, 10), request).documents();
-    std::sort(documents.begin(), documents.end());
-    return documents;
+    std::vector<int32_t> entries = MegatronOrder(std::vector<int32_t>(count, 10), request).entries();
+    std::sort(entries.begin(), entries.end());
+    return entries;
   };
   EXPECT_EQ(part_of(5, 0), (std::vector<int32_t>{0, 1}));
   EXPECT_EQ(part_of(5, 1), (std::vector<int32_t>{2, 3, 4}));
@@ -193,12 +193,16 @@ TEST(MegatronOrder, APartWithTooFewIdsOrARunWithTooManySamplesIsRefused) {
   };
   MegatronOrderRequest nothing = request_of(1);
   nothing.part = std::nullopt;
-  nothing.part_name = "validation part";
+  nothing.subject = "the training part of a.bin";
   EXPECT_EQ(refusal(nothing),
-            "data.order = \"megatron\": its validation part holds 0 of 5 sequences with 0 ids. Give a larger file, or "
-            "another data.megatron_split.");
+            "data.order = \"megatron\": the training part of a.bin has 0 of 5 entries with 0 ids. Give a larger file, "
+            "or data.megatron_split a larger first share.");
+  nothing.section = "validation";
+  EXPECT_PRED_FORMAT2(test::contains, refusal(nothing),
+                      "Give data.megatron_split a larger second share, or name another file in "
+                      "validation.dataset_path.");
   EXPECT_EQ(refusal(request_of(std::nullopt, 14)),
-            "data.order = \"megatron\": its file holds 5 of 5 sequences with 14 ids, too few for one sample of "
+            "data.order = \"megatron\": the file has 5 of 5 entries with 14 ids, too few for one sample of "
             "training.seq_len + 1 = 15. Lower training.seq_len, or give a larger file.");
   EXPECT_EQ(MegatronOrder(kLengths, request_of(std::nullopt, 13)).samples(), 1);
   for (const int64_t samples : {int64_t{1} << 32, int64_t{1} << 62, std::numeric_limits<int64_t>::max()}) {
@@ -206,17 +210,33 @@ TEST(MegatronOrder, APartWithTooFewIdsOrARunWithTooManySamplesIsRefused) {
   }
 }
 
+TEST(MegatronOrder, AnOrderThatDoesNotFitIntoMemoryIsRefusedBeforeItIsAllocated) {
+  MegatronOrderRequest request = request_of(6);  // 10 entries of 4 bytes, one start of 8, 6 samples of 4
+  request.memory = 72;
+  EXPECT_EQ(MegatronOrder(kLengths, request).samples(), 6);
+  request.memory = 71;
+  EXPECT_EQ(
+      message_of(ExitCode::out_of_memory, [&] { MegatronOrder(kLengths, request); }),
+      "data.order = \"megatron\": the order of 6 samples and 10 entries in 2 epochs takes 72 B in each process, and "
+      "this machine has 71 B left. Lower training.steps, start fewer processes on a machine, or leave data.order "
+      "at \"documents\".");
+  MegatronOrderRequest large = request_of(4'000'000'000, 1);  // 22 GB, which this test must not take
+  large.memory = int64_t{1} << 30;
+  EXPECT_PRED_FORMAT2(test::contains, message_of(ExitCode::out_of_memory, [&] { MegatronOrder(kLengths, large); }),
+                      "the order of 4,000,000,003 samples and 1,428,571,430 entries in 285714286 epochs takes 20.");
+}
+
 /// A corpus of Megatron-LM of kLengths with these ids, and streams of it.
 class MegatronStreamTest : public testing::Test {
  protected:
   MegatronStreamTest() {
-    test::IdDocuments sequences;
+    test::IdDocuments entries;
     for (size_t i = 0; i < kLengths.size(); ++i) {
-      auto& ids = sequences.emplace_back();
+      auto& ids = entries.emplace_back();
       for (int32_t j = 0; j < kLengths[i]; ++j) ids.push_back(static_cast<int64_t>(10 * i) + j);
     }
-    folder_.write("corpus.bin", test::id_bytes<int32_t>(sequences));
-    // Two documents: of three sequences and of two. Megatron's GPTDataset does not ask for them.
+    folder_.write("corpus.bin", test::id_bytes<int32_t>(entries));
+    // Two documents: of three entries and of two. Megatron's GPTDataset does not ask for them.
     folder_.write("corpus.idx", test::megatron_index({{3, 0, 5}, {2, 4}}, 4, 4).bytes());
   }
 
@@ -237,7 +257,7 @@ class MegatronStreamTest : public testing::Test {
       std::make_shared<RecordedVocabulary>(100, Tokenizer::kNoId, Tokenizer::kNoId, "");
 };
 
-TEST_F(MegatronStreamTest, ChunksAreTheSamplesWithTheStartsOfSequences) {
+TEST_F(MegatronStreamTest, ChunksAreTheSamplesWithTheStartsOfEntries) {
   const auto stream = open(request_of(4));
   Chunk chunk;
   ASSERT_TRUE(stream->next(chunk));
@@ -302,9 +322,14 @@ TEST_F(MegatronStreamTest, APositionInAnotherOrderIsRefused) {
   };
   open(request_of(6))->restore(state);  // as many epochs, shuffled together as before
   const std::string shorter = refusal(*open(request_of(4)));
-  EXPECT_PRED_FORMAT2(test::contains, shorter, "2 epochs, seed 1234, but is now read as");
-  EXPECT_PRED_FORMAT2(test::contains, shorter, "2 epochs with the last one separate, seed 1234");
+  EXPECT_PRED_FORMAT2(test::contains, shorter,
+                      "training.steps and training.global_batch_size say how many of Megatron's samples the run reads");
+  EXPECT_PRED_FORMAT2(test::contains, shorter,
+                      "The position was saved in the order of 2 epochs, and the order is now that of 2 epochs with the "
+                      "last one separate. Set both options as they were");
   EXPECT_PRED_FORMAT2(test::contains, shorter, "checkpoint.exclude_from_loading");
+  EXPECT_PRED_FORMAT2(test::contains, refusal(*open(request_of(4, 4, 5))), "seed 1234, but is now read as")
+      << "the steps are not all that differs";
   EXPECT_PRED_FORMAT2(test::contains, refusal(*open(request_of(5, 4, 5))), "seed 5");
   EXPECT_PRED_FORMAT2(test::contains, refusal(*open(request_of(5, 2))), "samples of 2 tokens");
   ChunkOptions options;

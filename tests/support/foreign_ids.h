@@ -34,16 +34,16 @@ struct MegatronIndex {
   std::vector<int32_t> lengths;
   std::vector<int64_t> places, boundaries{0};
   std::string modes;
-  uint64_t more_sequences = 0;  ///< that the header says and that are not there
+  uint64_t more_entries = 0;  ///< that the header says and that are not there
 
   std::string bytes() const {
-    const std::vector<uint64_t> counts{lengths.size() + more_sequences, boundaries.size()};
+    const std::vector<uint64_t> counts{lengths.size() + more_entries, boundaries.size()};
     return magic + bytes_of(std::vector{version}) + static_cast<char>(type) + bytes_of(counts) + bytes_of(lengths) +
            bytes_of(places) + bytes_of(boundaries) + modes;
   }
 };
 
-/// The index of documents of these sequences, whose ids have `width` bytes.
+/// The index of documents of these entries, whose ids have `width` bytes.
 inline MegatronIndex megatron_index(const std::vector<std::vector<int32_t>>& documents, uint8_t type, int64_t width) {
   MegatronIndex index;
   index.type = type;
@@ -59,7 +59,7 @@ inline MegatronIndex megatron_index(const std::vector<std::vector<int32_t>>& doc
   return index;
 }
 
-/// The index of these documents, each one sequence.
+/// The index of these documents, each one entry.
 inline MegatronIndex index_of(const IdDocuments& documents, uint8_t type, int64_t width) {
   std::vector<std::vector<int32_t>> lengths;
   for (const auto& document : documents) lengths.push_back({static_cast<int32_t>(document.size())});

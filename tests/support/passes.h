@@ -32,7 +32,8 @@ inline void execute(Executor& executor, const Action& action, StepWork& work) {
   executor.run({executor.state(), executor.state(), {action}}, {}, work);
 }
 
-/// Where gradients leave for the host: waits for them, behind a number that is on `device` as those of a step are.
+/// Runs WAIT_HOST, which with CPU offload waits until the gradients are on the host. The step's own numbers that it
+/// waits for are replaced by one number on `device`.
 inline void wait_host(Executor& executor, const at::Device& device = at::kCPU) {
   struct Scalar : StepWork {
     std::vector<at::Tensor*> applied_scalars() override { return {&one}; }

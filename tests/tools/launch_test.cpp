@@ -81,6 +81,19 @@ TEST_F(LaunchTest, TheExitCodeIsTheFailingRanksAndItsFinalMessageComesLast) {
   EXPECT_TRUE(result.errors.ends_with("titan_train launch: rank 1 ended with exit code 71: broken\n")) << result.errors;
 }
 
+TEST_F(LaunchTest, WhatRankZeroSaysOfTheFailedRankIsNotSaidTwice) {
+  // Rank 0 reports what rank 1 left to it.
+  const std::string script = "echo 'titan_train: rank 1 (node7, process 12) failed with exit code 71: broken' >&2; ";
+  const Result result =
+      launch(2, "[ $RANK = 1 ] || { " + script + ": > $0/told; exit 74; }; until [ -e $0/told ]; do :; done; exit 71");
+  EXPECT_TRUE(result.errors.ends_with("titan_train launch: rank 1 ended with exit code 71: broken\n")) << result.errors;
+  const Result another = launch(1, script + "exit 70");
+  EXPECT_TRUE(
+      another.errors.ends_with("titan_train launch: rank 0 ended with exit code 70: rank 1 (node7, process 12) "
+                               "failed with exit code 71: broken\n"))
+      << another.errors;
+}
+
 TEST_F(LaunchTest, TheLongMessageOfNumbersThatAreNotFiniteIsPrintedOnce) {
   EXPECT_EQ(launch(1, "echo 'titan_train: step 2 is not finite' >&2; exit 72").errors,
             "[rank0] titan_train: step 2 is not finite\n"

@@ -80,6 +80,13 @@ TEST_F(SelftestComparison, WhatIsNotFiniteFails) {
   EXPECT_FALSE(compared().passed());
 }
 
+TEST(SelftestVerdict, CountsTheRowsThatFailed) {
+  std::vector<SelftestResult> results(8);
+  EXPECT_EQ(selftest_verdict(results, 1, "a CPU"), "selftest passed: 8 of 8 rows on 1 rank (a CPU)");
+  for (size_t row = 0; row < 6; ++row) results[row].loss = 1;
+  EXPECT_EQ(selftest_verdict(results, 2, "a CPU"), "selftest failed: 6 of 8 rows failed on 2 ranks (a CPU)");
+}
+
 TEST(SelftestCorpus, HoldsTheIdsOfAllBatches) {
   const TemporaryFolder folder;
   write_selftest_corpus(folder / "ids.bin", 8);

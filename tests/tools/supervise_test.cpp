@@ -63,6 +63,19 @@ class Supervised : public testing::Test {
     return found;
   }
 
+  /// What a run leaves in which `ranks` disagreed.
+  void disagree(int64_t last_agreeing, const std::vector<int64_t>& ranks = {}, const std::string& host = "node7",
+                double time = wall_time()) const {
+    const RecordedDisagreement found{.step = last_agreeing + 3,
+                                     .last_agreeing_step = last_agreeing,
+                                     .ranks = ranks,
+                                     .hosts = std::vector<std::string>(ranks.size(), host),
+                                     .what = "rank 1 finds other bits",
+                                     .checkpoint_folder = "checkpoint",
+                                     .time = time};
+    EXPECT_EQ(record_disagreement(folder_, found), "");
+  }
+
   RestartDecision judge(int exit_code, std::vector<EndedAttempt> earlier = {}) const {
     AttemptEnd end;
     end.ranks.exit_code = exit_code;
@@ -217,13 +230,44 @@ TEST_F(Supervised, AFullDiskIsKnownByTheSystemsWords) {
 TEST_F(Supervised, AfterADisagreementTheNewestCheckpointBeforeItCounts) {
   commit(40);
   commit(44);
-  write_file_atomically(folder_ / "disagreement.json", R"({"step": 46, "last_agreeing_step": 43})");
+  disagree(43);
   EXPECT_TRUE(judge(77).sentence.starts_with("restart 1 of 10 from step 40: ")) << judge(77).sentence;
-  EXPECT_TRUE(judge(70).sentence.starts_with("restart 1 of 10 from step 44: ")) << "that was another attempt";
-  write_file_atomically(folder_ / "disagreement.json", R"({"step": 46, "last_agreeing_step": 39})");
+  EXPECT_TRUE(judge(70).sentence.starts_with("restart 1 of 10 from step 40: ")) << "no run has gone back yet";
+  EXPECT_EQ(settle_disagreement(folder_), "");
+  EXPECT_TRUE(judge(70).sentence.starts_with("restart 1 of 10 from step 44: ")) << "one has";
+  disagree(39);
   EXPECT_TRUE(judge(77).sentence.starts_with("restart 1 of 10 from step 0: ")) << "none is from before it";
   write_file_atomically(folder_ / "disagreement.json", "[]");
   EXPECT_TRUE(judge(77).sentence.starts_with("restart 1 of 10 from step 44: "));
+}
+
+TEST_F(Supervised, AfterADisagreementTheRankThatACheckNamedIsBlamedNotTheFirstToEnd) {
+  const auto blamed = [&](const std::vector<int64_t>& ranks, double time) {
+    disagree(43, ranks, "node7", time);
+    note_failure(folder_, {.rank = 0, .host = "node3", .exit_code = 77, .text = "they differ", .time = wall_time()});
+    AttemptEnd end;
+    end.begin = wall_time() - 60;
+    end.ranks.exit_code = 77;
+    end.ranks.rank = 0;
+    std::vector<EndedAttempt> earlier;
+    judge_attempt(supervision_, end, earlier);
+    return std::pair(earlier.back().rank, earlier.back().host);
+  };
+  using Blamed = std::pair<std::optional<int64_t>, std::string>;
+  EXPECT_EQ(blamed({5}, wall_time()), Blamed(5, "node7"));
+  EXPECT_EQ(blamed({1, 5}, wall_time()), Blamed(std::nullopt, "")) << "one of the two";
+  EXPECT_EQ(blamed({5}, wall_time() - 120), Blamed(std::nullopt, "")) << "of an earlier attempt";
+}
+
+TEST_F(Supervised, TwoReplicasThatDifferMakeNoHostSuspect) {
+  std::vector<EndedAttempt> earlier;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    disagree(43, {0, 2});
+    AttemptEnd end;
+    end.ranks.exit_code = 77;
+    end.ranks.rank = 0;
+    EXPECT_EQ(judge_attempt(supervision_, end, earlier).sentence.find("suspect"), std::string::npos);
+  }
 }
 
 TEST_F(Supervised, FilesOfAnEarlierAttemptAreNotTakenForThisOnes) {
@@ -233,6 +277,75 @@ TEST_F(Supervised, FilesOfAnEarlierAttemptAreNotTakenForThisOnes) {
   end.ranks.exit_code = 74;
   std::vector<EndedAttempt> none;
   EXPECT_TRUE(judge_attempt(supervision_, end, none).restarts);
+}
+
+/// As `titan_train restart` decides, which knows of earlier attempts by the record alone.
+class JobScript : public Supervised {
+ protected:
+  void SetUp() override {
+    Supervised::SetUp();
+    supervision_.counts_by_record = true;
+  }
+
+  RestartDecision decide(int exit_code, std::string* problem = nullptr) const {
+    std::string said;
+    std::vector<EndedAttempt> earlier = recorded_attempts(supervision_, said);
+    if (problem) *problem = said;
+    return judge(exit_code, earlier);
+  }
+};
+
+TEST_F(JobScript, ARestartThatCannotBeRecordedIsNotGranted) {
+  const fs::path record = folder_ / "attempts.jsonl";
+  make_folders(record);
+  const RestartDecision decision = decide(71);
+  EXPECT_FALSE(decision.restarts);
+  EXPECT_EQ(decision.exit_code, 71);
+  EXPECT_TRUE(decision.sentence.starts_with("not started again, since this restart cannot be recorded in " +
+                                            record.string() + ", and so not be counted: "))
+      << decision.sentence;
+  EXPECT_NE(decision.sentence.find("; the ranks ended with exit code 71"), std::string::npos) << decision.sentence;
+  EXPECT_EQ(decide(65).exit_code, 65);
+}
+
+TEST_F(JobScript, AFolderThatCannotBeMadeIsSaidAndAMissingOneIsMade) {
+  fs::remove_all(folder_);
+  write_file_atomically(folder_, "a file");
+  const RestartDecision decision = decide(71);
+  EXPECT_FALSE(decision.restarts) << decision.sentence;
+  EXPECT_EQ(decision.exit_code, 71);
+  fs::remove(folder_);
+  EXPECT_TRUE(decide(71).restarts) << "the run failed before it made its folder";
+  EXPECT_EQ(read_attempts(folder_).size(), 1u);
+}
+
+TEST_F(JobScript, AFolderThatVanishedAsAWholeIsNotBegunAnew) {
+  commit(8);
+  EXPECT_TRUE(decide(71).restarts);
+  supervision_.follows_restart = true;
+  EXPECT_TRUE(decide(71).restarts);
+  fs::remove_all(folder_);
+  const RestartDecision decision = decide(71);
+  EXPECT_FALSE(decision.restarts);
+  EXPECT_EQ(decision.exit_code, static_cast<int>(ExitCode::storage));
+  EXPECT_EQ(decision.sentence, "not started again: " + (folder_ / "attempts.jsonl").string() +
+                                   " does not hold the attempts before this one; see whether its disk is mounted; the "
+                                   "ranks ended with exit code 71");
+  EXPECT_FALSE(fs::exists(folder_)) << "nothing is made where a disk may be missing";
+}
+
+TEST_F(JobScript, AnUnreadableLineIsSaidAndCountsAsAnAttemptWithoutAStep) {
+  EXPECT_TRUE(decide(71).restarts);
+  AppendFile(folder_ / "attempts.jsonl").append_line("{\"supervisor\": \"the te");
+  std::string problem;
+  EXPECT_TRUE(decide(71, &problem).restarts);
+  EXPECT_EQ(problem, "warning: " + (folder_ / "attempts.jsonl").string() +
+                         ":2: this line is no record of an attempt; counted as one that committed no step");
+  AppendFile(folder_ / "attempts.jsonl").append_line("\xff");
+  const RestartDecision decision = decide(71, &problem);
+  EXPECT_FALSE(decision.restarts) << decision.sentence;
+  EXPECT_NE(problem.find(":2,4: these lines are no record"), std::string::npos) << problem;
+  EXPECT_NE(decision.sentence.find("4 restarts in a row committed no step"), std::string::npos) << decision.sentence;
 }
 
 TEST_F(Supervised, FilesThatHoldSomethingElseAreNoReasonToStop) {

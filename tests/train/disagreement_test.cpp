@@ -31,6 +31,19 @@ TEST(Disagreement, OfTwoReplicasBothAreNamed) {
   EXPECT_EQ(found.text, "the replicas of layers.0.attention.wq.weight on ranks 1 (node1) and 3 (node3) differ");
 }
 
+TEST(Disagreement, AParameterIsNamedOnceWithAllItsStates) {
+  const auto of = [](int64_t rank, int64_t hash) {
+    return findings_of(rank, {{{"w", "weight"}, "[0:4]", hash},
+                              {{"w", "weight"}, "[4:8]", hash},
+                              {{"w", "exp_avg"}, "[0:4]", hash},
+                              {{"w", "exp_avg_sq"}, "[0:4]", hash}});
+  };
+  EXPECT_EQ(judge(std::vector{of(0, 1), of(1, 2)}).text,
+            "the replicas of exp_avg, exp_avg_sq and weight of w on ranks 0 (node0) and 1 (node1) differ");
+  EXPECT_EQ(judge(std::vector{of(0, 1), of(1, 2), of(2, 1)}).text,
+            "exp_avg, exp_avg_sq and weight of w on rank 1 (node1) differ from the replicas on ranks 0 and 2");
+}
+
 TEST(Disagreement, PartsOfATensorAreNoReplicas) {
   const Disagreement found =
       judge(std::vector{findings_of(0, {{kWeightName, "[0:4]", 1}}), findings_of(1, {{kWeightName, "[4:8]", 2}}),

@@ -3,6 +3,7 @@
 // (compared_steps). Then offloaded and bf16 moments and the spike guard on four ranks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
@@ -75,39 +76,63 @@ bool is_muon_matrix(const std::string& name, const at::Tensor& weight) {
   return name.starts_with("layers.") && weight.dim() == 2;
 }
 
+/// ‖found − expected‖ / ‖expected‖ of all matrices that Muon steps together.
+double error_of_matrices(const std::map<std::string, at::Tensor>& found,
+                         const std::map<std::string, at::Tensor>& expected) {
+  double gap = 0, size = 0;
+  for (const auto& [name, tensor] : expected) {
+    // Adam's first step has the sign of a gradient, however small: what AdamW steps is compared elsewhere.
+    if (!is_muon_matrix(name, tensor)) continue;
+    gap += (as_double(found.at(name)) - as_double(tensor)).square().sum().item<double>();
+    size += as_double(tensor).square().sum().item<double>();
+  }
+  return std::sqrt(gap / size);
+}
+
+/// What matrices take on the way is as planned. It is counted from COLLECT on, so where no matrix is collected,
+/// nothing.
+void expect_planned_matrix_bytes(const LayoutRow& row, const RankResult& rank) {
+  const auto purpose = std::find_if(rank.plan.memory.begin(), rank.plan.memory.end(),
+                                    [](const MemoryPurpose& one) { return one.name == "matrices being updated"; });
+  ASSERT_NE(purpose, rank.plan.memory.end());
+  const bool exchanges = row.replicate * row.shard * row.context * row.tensor > 1;
+  if (!exchanges) {
+    EXPECT_EQ(rank.matrix_bytes_held, 0);
+    return;
+  }
+  // Temporaries of elementwise operations are not planned, and messages of a rank may be held longer by another one.
+  EXPECT_NEAR(static_cast<double>(rank.matrix_bytes_held), static_cast<double>(purpose->bytes), 0.3 * purpose->bytes);
+}
+
 class MuonLayouts : public ::testing::TestWithParam<LayoutRow> {};
 
 TEST_P(MuonLayouts, TrainAsOneProcess) {
   // Of all updates of the first step together. Gradients of a batch that is cut differ by about 2·10⁻⁷ of their norm,
   // and the iteration's slope of a⁵ = 485 at zero carries that into directions of small singular values: about 60 times
-  // as much of a square matrix of 64 rows.
-  constexpr double kUpdateError = 1e-5, kMatrixError = 2e-5;
+  // as much of a square matrix of 64 rows. By the last step each step has added its own, and weights that differ have
+  // other gradients.
+  constexpr double kUpdateError = 1e-5, kMatrixError = 2e-5, kLastWeightError = 1e-3;
   const LayoutRow& row = GetParam();
   const RankResult& alone = reference_of(row);
   const std::vector<RankResult> ranks = expect_as_one_process(row);
   int64_t orthogonalised = 0;
   for (const RankResult& rank : ranks) {
     orthogonalised += rank.updated_matrices;
-    double gap = 0, size = 0;
     for (const auto& [name, update] : alone.first_update) {
-      // Adam's first step has the sign of a gradient, however small: what AdamW steps is compared elsewhere.
-      if (!is_muon_matrix(name, update)) continue;
-      const double error = gradient_error(rank.first_update.at(name), update);
-      EXPECT_LE(error, kMatrixError) << name;
-      size += update.square().sum().item<double>();
-      gap += std::pow(error, 2) * update.square().sum().item<double>();
+      if (is_muon_matrix(name, update)) {
+        EXPECT_LE(gradient_error(rank.first_update.at(name), update), kMatrixError) << name;
+      }
     }
-    EXPECT_LE(std::sqrt(gap / size), kUpdateError);
-    RecordProperty("update_error", fmt::format("{:.3g}", std::sqrt(gap / size)));
+    const double first = error_of_matrices(rank.first_update, alone.first_update);
+    const double last = error_of_matrices(rank.weights, alone.weights);
+    EXPECT_LE(first, kUpdateError);
+    EXPECT_LE(last, kLastWeightError);
+    RecordProperty("update_error", fmt::format("{:.3g}", first));
+    RecordProperty("last_weight_error", fmt::format("{:.3g}", last));
     int64_t planned = 0;
     for (const WeightGroupPlan& group : rank.plan.groups) planned += rank.plan.moment_bytes(group);
     EXPECT_EQ(rank.moment_bytes_held, planned);
-    for (const MemoryPurpose& purpose : rank.plan.memory) {
-      if (purpose.name != "matrices being updated" || rank.matrix_bytes_held == 0) continue;
-      // Temporaries of elementwise operations are not planned, and messages of a rank may be held longer by another
-      // one.
-      EXPECT_NEAR(static_cast<double>(rank.matrix_bytes_held), static_cast<double>(purpose.bytes), 0.3 * purpose.bytes);
-    }
+    expect_planned_matrix_bytes(row, rank);
   }
   ASSERT_GT(alone.updated_matrices, 0) << "no matrix took the iteration";
   EXPECT_EQ(orthogonalised, alone.updated_matrices) << "each matrix is orthogonalised by one rank";

@@ -11,12 +11,12 @@
 namespace titan {
 namespace {
 
-/// A corpus of Megatron-LM: 20 sequences of five ids, all of them the sequence's number.
+/// A corpus of Megatron-LM: 20 entries of five ids, all of them the number of the entry.
 std::string write_corpus(const TestFolder& folder, const std::string& name) {
-  test::IdDocuments sequences;
-  for (int64_t i = 0; i < 20; ++i) sequences.emplace_back(5, i);
-  folder.write(name + ".bin", test::id_bytes<int32_t>(sequences));
-  folder.write(name + ".idx", test::index_of(sequences, 4, 4).bytes());
+  test::IdDocuments entries;
+  for (int64_t i = 0; i < 20; ++i) entries.emplace_back(5, i);
+  folder.write(name + ".bin", test::id_bytes<int32_t>(entries));
+  folder.write(name + ".idx", test::index_of(entries, 4, 4).bytes());
   return folder / name;
 }
 
@@ -50,16 +50,44 @@ class MegatronParts : public testing::Test {
       std::make_shared<RecordedVocabulary>(100, Tokenizer::kNoId, Tokenizer::kNoId, "");
 };
 
-TEST_F(MegatronParts, TrainingAndValidationOfOneFileReadPartsThatShareNoSequence) {
+TEST_F(MegatronParts, TrainingAndValidationOfOneFileReadPartsThatShareNoEntry) {
   std::string description;
   const auto training = open_training_chunks(config_for(corpus_), {}, tokenizer_, {}, description);
   EXPECT_EQ(ids_of(*training), numbers(0, 16));
-  EXPECT_PRED_FORMAT2(testing::IsSubstring, "samples of 4 tokens from sequences 0 to 15, 3 epochs", description);
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "samples of 4 tokens from entries 0 to 15, 3 epochs", description);
   EXPECT_EQ(validated(corpus_), numbers(16, 18));
   EXPECT_EQ(validated(corpus_ + ".bin"), numbers(16, 18));
   std::filesystem::create_symlink(corpus_ + ".bin", folder_ / "link.bin");
   std::filesystem::create_symlink(corpus_ + ".idx", folder_ / "link.idx");
   EXPECT_EQ(validated(folder_ / "link"), numbers(16, 18)) << "the same file by another name";
+  EXPECT_EQ(validated(folder_ / "corp*.bin"), numbers(16, 18)) << "the same file by a glob";
+}
+
+TEST_F(MegatronParts, AFolderOfTrainingsFileAloneIsTrainingsFile) {
+  const std::string folder = folder_ / "folder";
+  std::filesystem::create_directory(folder);
+  corpus_ = write_corpus(folder_, "folder/corpus");
+  EXPECT_EQ(validated(folder), numbers(16, 18));
+  EXPECT_EQ(validated(folder + "/*"), numbers(16, 18));
+}
+
+TEST_F(MegatronParts, ADescriptionSaysWhatValidationReads) {
+  const auto described = [&](const std::string& path) {
+    std::string description;
+    BatchOptions options;
+    options.chunks.infinite = false;
+    open_validation_chunks(config_for(path), {}, tokenizer_, options, &description);
+    return description;
+  };
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "the second part of data.megatron_split of " + corpus_ + ".bin",
+                      described(corpus_));
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "from entries 16 to 17, ", described(corpus_));
+  const std::string other = write_corpus(folder_, "held_out");
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "all entries of " + other + ".bin", described(other));
+  folder_.write("held_out.ds", test::id_bytes<uint16_t>({{7, 3, 7, 3, 7}}));
+  folder_.write("held_out.ds.index", test::datatrove_index({{7, 3, 7, 3, 7}}));
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "the documents of " + (folder_ / "held_out.ds"),
+                      described(folder_ / "held_out.ds"));
 }
 
 TEST_F(MegatronParts, AnotherFileOfMegatronIsValidatedOnAsAWholeAndAnyOtherInItsOwnOrder) {

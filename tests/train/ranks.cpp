@@ -237,6 +237,18 @@ class RankRun {
       result_.stop_requests.push_back(outcome.requests[0].item<double>());
       if (step == 2) note_traffic();
     }
+    result_.matrix_bytes_held = matrix_memory->peak();
+    note_counts();
+    if (steps > 0) gather_gradients(shards);
+    result_.weights = whole_weights();
+    if (row_.muon) result_.first_moments = whole_first_moments();
+    if (!fault_.save_to.empty()) save_rank(state(), fault_.save_to, fault_.steps_before + steps);
+    calls_.write(row_, world_.rank, result_);
+    return std::move(result_);
+  }
+
+ private:
+  void note_counts() {
     if (row_.pipeline > 1) result_.most_live = assembly_.executor->most_live();
     result_.replays = *replays_;
     result_.gradient_bytes = assembly_.executor->gradient_bytes();
@@ -247,28 +259,24 @@ class RankRun {
       result_.updated_matrices = muon->orthogonalised_matrices();
     }
     result_.moment_bytes_held = optimizer_->state_bytes();
-    result_.matrix_bytes_held = matrix_memory->peak();
-    for (const auto& parameter : assembly_.model->parameter_handles()) {
-      Communicator* world = communicators_.world.get();
-      const at::Tensor none;
-      const auto mine = shards.find(parameter->name());
-      if (steps > 0 && trained_.contains(parameter->name())) {
-        const at::Tensor whole =
-            gather_logical(*parameter, mine == shards.end() ? none : mine->second, world, at::kCPU);
-        if (mine != shards.end() && !same_bits(part_of(whole, parameter->shard_box()), mine->second)) {
-          result_.strays.push_back(parameter->name());
-        }
-        result_.gradients[parameter->name()] = whole;
-      }
-    }
-    result_.weights = whole_weights();
-    if (row_.muon) result_.first_moments = whole_first_moments();
-    if (!fault_.save_to.empty()) save_rank(state(), fault_.save_to, fault_.steps_before + steps);
-    calls_.write(row_, world_.rank, result_);
-    return std::move(result_);
   }
 
- private:
+  /// The whole gradients of all ranks' shards, and which shards of this rank are not the part of them that they should
+  /// be.
+  void gather_gradients(const std::map<std::string, at::Tensor>& shards) {
+    for (const auto& parameter : assembly_.model->parameter_handles()) {
+      if (!trained_.contains(parameter->name())) continue;
+      const at::Tensor none;
+      const auto mine = shards.find(parameter->name());
+      const at::Tensor whole =
+          gather_logical(*parameter, mine == shards.end() ? none : mine->second, communicators_.world.get(), at::kCPU);
+      if (mine != shards.end() && !same_bits(part_of(whole, parameter->shard_box()), mine->second)) {
+        result_.strays.push_back(parameter->name());
+      }
+      result_.gradients[parameter->name()] = whole;
+    }
+  }
+
   /// The family that the row's model is of.
   std::shared_ptr<const ModelFamily> family_of(const ModelRequest& request) const {
     if (row_.side_channel) {

@@ -10,6 +10,7 @@
 #include "titan/checkpoint/load.h"
 #include "titan/config/dump.h"
 #include "titan/config/schema.h"
+#include "titan/report/attempt_record.h"
 #include "titan/train/state_dict.h"
 
 namespace titan {
@@ -198,6 +199,60 @@ TEST(Resuming, ARunThatWentBackGoesOnFromWhatItSavedItself) {
   const std::string rest = run(folder, {"--optimizer.lr=1e-4", "--training.steps=6"});
   EXPECT_TRUE(contains(rest, "LOAD: step 5 ")) << rest;
   EXPECT_TRUE(std::filesystem::exists(folder / "out/checkpoint/replaced-8/manifest.json"));
+}
+
+/// What an attempt leaves that found a disagreement in the step after `last_agreeing` + 2.
+void record_disagreement_after(const TestFolder& folder, int64_t last_agreeing) {
+  const RecordedDisagreement found{.step = last_agreeing + 3,
+                                   .last_agreeing_step = last_agreeing,
+                                   .ranks = {},
+                                   .hosts = {},
+                                   .what = "they differ",
+                                   .checkpoint_folder = "checkpoint",
+                                   .time = 1};
+  EXPECT_EQ(record_disagreement(folder / "out", found), "");
+}
+
+TEST(Resuming, CheckpointsAfterTheLastAgreeingStepAreLeftOnceAndForEver) {
+  const TestFolder folder, whole;
+  run(folder, {"--training.steps=6"});
+  run(whole, {});
+  record_disagreement_after(folder, 3);
+  EXPECT_TRUE(contains(run(folder, {"--checkpoint.load_only", "--training.steps=3"}), "LOAD: step 2 "));
+  EXPECT_TRUE(std::filesystem::exists(folder / "out/checkpoint/step-6")) << "a run that only loads changes nothing";
+  // Ends before it saves anything; what it left behind is left all the same.
+  const std::string text = run(folder, {"--training.steps=2"});
+  EXPECT_TRUE(contains(text, "LOAD: step 2 from ")) << text;
+  EXPECT_TRUE(contains(text,
+                       "; steps 4 and 6 are passed over: saved after step 3, the last on which the ranks agreed "
+                       "(disagreement.json)"))
+      << text;
+  EXPECT_TRUE(contains(text, "the run resumed from step 2: later checkpoints (6, 4) were renamed to replaced-N"))
+      << text;
+  EXPECT_TRUE(std::filesystem::exists(folder / "out/checkpoint/replaced-6/manifest.json"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "out/disagreement-1.json"));
+  const std::string next = run(folder, {"--training.steps=4"});
+  EXPECT_TRUE(contains(next, "LOAD: step 2 from ") && !contains(next, "passed over")) << next;
+  EXPECT_TRUE(contains(run(folder, {}), "LOAD: step 4 from ")) << "the old disagreement says nothing about it";
+  EXPECT_TRUE(saved(folder, 8) == saved(whole, 8));
+}
+
+TEST(Resuming, AStepThatIsAskedForIsLoadedThoughRanksDisagreedAfterIt) {
+  const TestFolder folder;
+  run(folder, {"--training.steps=6"});
+  record_disagreement_after(folder, 3);
+  EXPECT_TRUE(contains(run(folder, {"--checkpoint.load_step=4", "--training.steps=5"}), "LOAD: step 4 "));
+  EXPECT_TRUE(contains(run(folder, {"--training.steps=6"}), "LOAD: step 5 ")) << "the disagreement is settled";
+}
+
+TEST(Resuming, WithoutAnyCheckpointThatCanBeTrustedARunStartsFresh) {
+  const TestFolder folder;
+  run(folder, {"--training.steps=4"});
+  record_disagreement_after(folder, 1);
+  EXPECT_THROW(run(folder, {"--checkpoint.require_resume"}), Error);
+  const std::string text = run(folder, {"--training.steps=2"});
+  EXPECT_TRUE(contains(text, "holds no other checkpoint; starting fresh; steps 2 and 4 are passed over: ")) << text;
+  EXPECT_TRUE(contains(run(folder, {"--training.steps=4"}), "LOAD: step 2 "));
 }
 
 TEST(Resuming, ModelsOfFinishedRunsDoNotDriveOutTheCheckpointThatALongerOneGoesOnFrom) {

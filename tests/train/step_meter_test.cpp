@@ -48,6 +48,30 @@ TEST(StepMeter, StatisticsHaveTheirNames) {
   EXPECT_EQ(report.statistics[1].values, (std::vector{1.0, 2.0, 3.0}));
 }
 
+TEST(StepMeter, AnUpdatesNumbersAreReportedOnceThereAreSome) {
+  const DeviceInfo device = a_device();
+  StepMeter meter = a_meter(device);
+  Plan plan;
+  plan.statistics = {{"of a unit"}, {"rms"}, {"singular"}};
+  plan.statistics[1].is_root = true;
+  plan.first_update_statistic = 1;
+  meter.name_statistics(plan);
+  const auto reported = [&](std::vector<double> sums) {
+    StepValues values;
+    values.statistics = std::move(sums);
+    std::vector<std::string> names;
+    for (const Statistic& statistic : meter.report(1, 0, values, {}, kStart).statistics) {
+      names.push_back(fmt::format("{} {}", statistic.name, statistic.values.at(0)));
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(reported({kNoStatistic, kNoStatistic, kNoStatistic}), Names{"of a unit -inf"});
+  EXPECT_EQ(reported({1, 0, kNoStatistic}), (Names{"of a unit 1", "rms 0"}));
+  EXPECT_EQ(reported({1, 4, 5}), (Names{"of a unit 1", "rms 2", "singular 5"}));
+  EXPECT_EQ(reported({1, std::nan(""), 5}), (Names{"of a unit 1", "rms nan", "singular 5"}));
+}
+
 TEST(StepMeter, TimeSpentElsewhereIsNoTrainingTime) {
   const DeviceInfo device = a_device();
   StepMeter meter = a_meter(device);

@@ -56,7 +56,7 @@ class Checkpointer {
   /// Call before the first save: loads as load_together does, then removes unfinished saves of earlier runs, unless
   /// this run only loads. If the load fails, nothing is removed.
   LoadOutcome load(std::optional<int64_t> step, const LoadAttempt& attempt,
-                   const ExportAttempt& attempt_export = nullptr);
+                   const ExportAttempt& attempt_export = nullptr, const LoadLimit& limit = {});
 
   /// Checks that all ranks can write to the checkpoint folder: each writes and removes a file. Throws Error(storage) on
   /// all ranks if one has no permission or does not find the folder. If a disk is full or failing, returns a warning

@@ -70,6 +70,9 @@ class OpenCheckpoint {
   const std::string& conversion() const { return conversion_; }
   /// The value of that name; throws MismatchError if there is none, PickleError for unknown types.
   PickleRef value(const std::string& name);
+  /// Reads where the elements of every tensor are, without the elements, and with a manifest every value. Throws what
+  /// load() would throw of a target of the stored dtype and shape: DamageError or PickleError.
+  void check_entries();
   /// Reads everything not read yet: with a manifest, every byte of every file is then verified.
   void check_all();
 
@@ -77,6 +80,8 @@ class OpenCheckpoint {
   CheckedReader& file(const std::string& name);
   void read_unverified();
   void check_sizes();
+  /// The elements of a chunk of the tensor of that name. Throws DamageError unless they are what the index says.
+  StoredElements stored_chunk(const PlannedRead& read, const std::string& name);
   void read(const PlannedRead& read, const LoadTarget& target);
 
   Storage& storage_;
@@ -110,14 +115,20 @@ using LoadAttempt = std::function<void(OpenCheckpoint&)>;
 /// The same from a folder in Hugging Face's format; returns true if every byte matched its hash.
 using ExportAttempt = std::function<bool(Storage&, const std::filesystem::path&)>;
 
-/// Tries the checkpoints under `root`, newest first, or only `step`. Damaged ones are renamed once an older one is
-/// loaded, unless `only_reads` (the folder may belong to another run). No checkpoint: an outcome without a step. Throws
-/// Error(storage) on all ranks if `step` is missing, if none is complete and usable, or if one does not match this run
-/// or may not be read; then nothing on disk has changed. Without `attempt_export`, exports in Hugging Face's format are
-/// skipped.
+/// Which of the checkpoints a load may take; rank 0's counts.
+struct LoadLimit {
+  std::optional<int64_t> last;  // later steps are passed over; none: no limit
+  std::string why;              // after "step 9 is passed over: "
+};
+
+/// Tries the checkpoints under `root` that `limit` allows, newest first, or only `step`, whatever the limit. Damaged
+/// ones are renamed once an older one is loaded, unless `only_reads` (the folder may belong to another run). No
+/// checkpoint: an outcome without a step. Throws Error(storage) on all ranks if `step` is missing, if none is complete
+/// and usable, or if one does not match this run or may not be read; then nothing on disk has changed. Without
+/// `attempt_export`, exports in Hugging Face's format are skipped.
 LoadOutcome load_together(Storage& storage, RankBarrier& barrier, const std::filesystem::path& root,
                           std::optional<int64_t> step, const LoadAttempt& attempt, bool only_reads = false,
-                          const ExportAttempt& attempt_export = nullptr);
+                          const ExportAttempt& attempt_export = nullptr, const LoadLimit& limit = {});
 
 /// The same for one checkpoint in any folder; throws Error(storage) if it is damaged or does not match.
 LoadOutcome load_folder_together(Storage& storage, RankBarrier& barrier, const std::filesystem::path& folder,

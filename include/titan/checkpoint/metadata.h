@@ -68,6 +68,9 @@ inline constexpr const char* kIndexFile = ".metadata";
 /// Passes the bytes of the file on in pieces: it may be large, with an entry for each shard of each tensor.
 void write_index(const CheckpointIndex& index, const PickleStream::Sink& sink);
 std::string write_index(const CheckpointIndex& index);
+/// Throws DamageError or PickleError unless the file may begin with these bytes, of which kKindBytes are enough: asked
+/// before the rest is read, which may be large.
+void check_index_begin(std::string_view head);
 /// Throws DamageError or PickleError if it is malformed, a chunk is outside its tensor or has no byte range, or a file
 /// name points outside the folder.
 CheckpointIndex read_index(std::string_view bytes);

@@ -44,6 +44,7 @@ struct PickleValue {
   std::vector<PickleRef> items;
   int depth = 1;        // levels of items, this one included
   bool frozen = false;  // part of another value: no longer changed by the reader, so that no value can contain itself
+  uint64_t walk = 1;    // values that a walk over it visits and bytes of their texts; set by the reader alone
 
   bool is(Kind wanted) const { return kind == wanted; }
   /// True if it is an object of `type` ("module name").
@@ -58,9 +59,10 @@ class PickleError : public Error {
   explicit PickleError(const std::string& message) : Error(ExitCode::storage, message) {}
 };
 
-/// Takes parts out of a pickle while it is read: a value needs about 25 times the bytes that it has in a compact table,
-/// so a large pickle is never held as values as a whole. `integer` of a list or dictionary is the taker's, to know it
-/// again; it is 0 at first.
+/// Takes parts out of a pickle while it is read. A PickleValue needs about 25 times the memory of the same value in a
+/// compact table, so the parts that make a pickle large are put into a table at once and never exist together as
+/// values. A taker may store a number in `integer` of a list or dictionary to recognise it at the next call; it is 0 at
+/// first.
 class PickleTaker {
  public:
   virtual ~PickleTaker() = default;
@@ -70,8 +72,13 @@ class PickleTaker {
   virtual bool take_pair(PickleValue& dictionary, const PickleValue& key, const PickleValue& value) = 0;
 };
 
+/// Throws PickleError unless `bytes` begin as pickles of protocols 2 to 5 do: with the protocol. Enough to refuse a
+/// large file that is none before all of it is read.
+void check_pickle_begin(std::string_view bytes);
+
 /// The single value in `bytes`, without what `taker` took. Throws PickleError if it is malformed, truncated, deeper
-/// than 100 levels, or of a type that checkpoints do not contain.
+/// than 100 levels, or of a type that checkpoints do not contain. A value may occur in many places of another; that it
+/// is walked over or written out in each is bounded by the length of `bytes`, so callers need no bound of their own.
 PickleRef read_pickle(std::string_view bytes, PickleTaker* taker = nullptr);
 
 /// Constructors of values to write.

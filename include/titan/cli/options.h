@@ -36,6 +36,7 @@ struct EvaluateOptions {
   std::string checkpoint;
   std::string data;
   std::string text_field;
+  bool nanogpt = false;  // the .bin files are of nanoGPT
   bool has_choices = false;
   std::string delimiter = " ";
   std::optional<bool> adds_bos;  // nothing: what the tokenizer does by default

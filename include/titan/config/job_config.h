@@ -291,7 +291,7 @@ struct MixtureSource {
   std::string path;
   double weight{};
   std::string text_field;  ///< empty: data.text_field
-  std::string dataset;     ///< text, chat
+  std::string dataset;     ///< text, chat, nanogpt
 };
 
 /// A custom chat template.

@@ -45,16 +45,16 @@ struct SourceCounters {
   int64_t invalid_utf8 = 0;  ///< malformed sequences replaced by U+FFFD
 };
 
-/// The sequences that the index of one Megatron-LM file lists, by their number: what its GPTDataset calls documents. A
-/// document of the index may have several.
-class SequenceIndex {
+/// The entries of the index of one Megatron-LM file, by their number. Megatron-LM's writer calls them sequences, its
+/// GPTDataset documents. A document of the index may have several.
+class EntryIndex {
  public:
-  virtual ~SequenceIndex() = default;
+  virtual ~EntryIndex() = default;
 
-  /// Ids in each sequence: a copy, since they are not aligned in the file.
+  /// Ids in each entry: a copy, since they are not aligned in the file.
   virtual std::vector<int32_t> lengths() const = 0;
-  /// The ids of a sequence, valid as long as the source. Throws Error(bad_data) as `read` does.
-  virtual TokenView sequence(int64_t index) = 0;
+  /// The ids of an entry, valid as long as the source. Throws Error(bad_data) as `read` does.
+  virtual TokenView entry(int64_t index) = 0;
 };
 
 class DocumentSource {
@@ -85,8 +85,8 @@ class DocumentSource {
   /// from its beginning; empty if every document can be read by itself. May read the files' indexes.
   virtual std::vector<int64_t> blocks() { return {}; }
 
-  /// The sequences of a source that is a single file of Megatron-LM; else null.
-  virtual SequenceIndex* sequence_index() { return nullptr; }
+  /// The entries of a source that is a single file of Megatron-LM; else null.
+  virtual EntryIndex* entry_index() { return nullptr; }
 
   /// Throws Error(bad_data) if the tokenizer does not match: the documents are ids of another vocabulary, or are text
   /// that it cannot encode.
@@ -155,8 +155,12 @@ struct DatasetOptions {
 };
 
 /// The .bin file of Megatron-LM's corpus `prefix`, its usual name: PREFIX.bin, if PREFIX.bin and PREFIX.idx are files
-/// and nothing is at PREFIX.
+/// and there is no PREFIX but a folder without files of a corpus, such as that of Megatron-LM's cache. Throws
+/// Error(bad_data) if there is a folder with such files: it is not known which of the two is meant.
 std::optional<std::filesystem::path> find_megatron_file(const std::string& prefix);
+
+/// True if both paths (see DatasetOptions::path) lead to the same files. False also if one of them leads to none.
+bool name_one_corpus(const std::string& path, const std::string& other);
 
 /// Valid values of `DatasetOptions::dataset` for text and ids; case-insensitive.
 std::vector<std::string> dataset_names();

@@ -22,7 +22,8 @@ struct Inspection {
 void describe_files(const Inspection& wanted, std::ostream& out);
 
 /// Reads the whole corpus (text on all cores) and prints documents, bytes, tokens, labels (of conversations), document
-/// lengths and problems of records. Throws Error(bad_data) if reading fails.
+/// lengths and problems of records. With a tokenizer, compares every id with its vocabulary. Throws Error(bad_data) if
+/// reading fails, and, after the statistics, for ids that the tokenizer does not have.
 void describe_corpus(const Inspection& wanted, std::ostream& out);
 
 /// Prints the start of the first documents and their positions; with a tokenizer also the first 32 ids, each with its

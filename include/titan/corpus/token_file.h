@@ -52,7 +52,7 @@ void write_token_index(const std::filesystem::path& bin, const TokenFileFacts& f
                        const std::vector<uint64_t>& block_hashes, const std::filesystem::path& ends);
 
 class MappedIds;
-class SequenceIndex;
+class EntryIndex;
 
 /// An open file of ids with document boundaries, memory-mapped. Not thread-safe.
 class IdFile {
@@ -74,10 +74,10 @@ class IdFile {
   virtual std::string format() const = 0;
   /// What identifies the contents: the file and, of other programs, its index, with their sizes.
   virtual CorpusFiles files() const = 0;
-  /// Parts of documents that the maker kept apart, if the format has such.
-  virtual std::optional<int64_t> sequences() const { return std::nullopt; }
-  /// The same by number; nullptr if the format has none.
-  virtual SequenceIndex* sequence_index() { return nullptr; }
+  /// The number of entries of Megatron-LM's index; nothing for other formats.
+  virtual std::optional<int64_t> entries() const { return std::nullopt; }
+  /// The entries themselves; nullptr for other formats.
+  virtual EntryIndex* entry_index() { return nullptr; }
   /// A warning for the user about this file; usually none.
   virtual std::string warning() const { return {}; }
   /// The ids of a file that has no checksums and does not say its vocabulary; nullptr for this program's own.

@@ -34,6 +34,13 @@ struct TokenView {
   /// The id at `index` as it is stored, also if no vocabulary has it.
   int64_t at(size_t index) const;
 
+  /// The ids outside the vocabulary: how many there are, and the index of the first.
+  struct Outside {
+    int64_t count = 0;
+    size_t first = 0;
+  };
+  Outside outside() const;
+
   /// Appends the ids to `ids`. Throws Error(bad_data) for an id outside the vocabulary.
   void append_to(std::vector<int32_t>& ids) const;
 };

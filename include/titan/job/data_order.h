@@ -20,8 +20,10 @@ MegatronOrderRequest make_training_order(const JobConfig& config, const MeshPlac
 /// the end; with validation.steps = -1 one epoch.
 MegatronOrderRequest make_validation_order(const JobConfig& config, const MeshPlace& place, bool is_training_file);
 
-/// What contradicts data.order = "megatron"; part of check_contradictions. Whether validation reads training's file is
-/// judged by the names.
+/// What contradicts data.order = "megatron"; part of check_contradictions.
 void check_data_order(const JobConfig& config, const Origins& origins, std::vector<Problem>& problems);
+
+/// With data.order = "megatron" and validation on training's file: a data.megatron_split that leaves nothing for it.
+std::vector<Problem> check_validation_share(const JobConfig& config, const Origins& origins);
 
 }  // namespace titan

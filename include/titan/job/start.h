@@ -34,6 +34,8 @@ struct InputPlace {
 struct MachineFacts {
   int64_t processors = 1;
   std::vector<InputPlace> inputs;  ///< of all input_paths
+  /// With data.order = "megatron": training.dataset_path and validation.dataset_path lead to the same file.
+  bool validates_on_training_corpus = false;
 };
 
 /// Missing input files of training: tokenizer and datasets.

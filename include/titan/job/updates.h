@@ -16,6 +16,9 @@ inline constexpr size_t kAdamUpdate = 0, kMuonUpdate = 1;
 
 std::vector<UpdateDescription> update_descriptions(const OptimizerSection& optimizer);
 
+/// The options of learning rates, for advice to a run that diverges.
+std::string rates_to_lower(const OptimizerSection& optimizer);
+
 /// Names of the statistics of Muon's updates. update_rms.KIND is the root mean square of the orthogonalised updates of
 /// a kind of matrix ("wq": the last part of its name). The other two are the largest singular value of one update, and
 /// the number of that matrix.
@@ -31,8 +34,8 @@ double newton_schulz_operations(int64_t steps, int64_t rows, int64_t columns);
 /// parameter group says otherwise.
 std::function<size_t(UnitRole, const ParameterSpec&)> update_choice(const OptimizerSection& optimizer);
 
-/// Problems of optimizer.name = "Muon" with other options, and of parameter groups that ask Muon for what it does not
-/// step; of groups that name an update without Muon.
+/// Problems of optimizer.name = "Muon" with other options, of coefficients that do not orthogonalise, and of parameter
+/// groups that ask Muon for what it does not step; of groups that name an update without Muon.
 std::vector<Problem> update_problems(const JobConfig& config, const ModelDescription& model, const Origins& origins);
 
 }  // namespace titan

@@ -98,7 +98,7 @@ class MuonOptimizer : public Optimizer {
   at::Tensor no_steps_;                     // never defined, so without a shape: applied_steps of matrices
   int64_t orthogonalised_ = 0;
   MuonStatistics statistics_;
-  at::Tensor measured_;  // fp64 [statistics_.numel]
+  at::Tensor measured_;  // fp64 [statistics_.numel]: kNoStatistic until there is a number; undefined without matrices
   int64_t step_ = 0;     // the step that measured_ is of
 };
 

@@ -19,7 +19,7 @@ std::string_view name(MeshAxis axis);
 
 /// What the ranks along an axis divide among themselves. Code that treats axes by their kind asks for this, so that an
 /// axis is listed here alone.
-enum class DividedWork { units, samples, sequences, features };
+enum class DividedWork { units, sequences, positions, features };
 DividedWork divided_along(MeshAxis axis);
 /// The axes along which one of `work` is divided, outermost first.
 std::vector<MeshAxis> axes_that_divide(std::initializer_list<DividedWork> work);
@@ -66,11 +66,13 @@ class DeviceMesh {
   int64_t coordinate(int64_t rank, MeshAxis axis) const;
 
   int64_t size(std::span<const MeshAxis> axes) const;
+  /// Position of `rank` among the ranks that differ along `axes` only, row-major, the last axis fastest.
+  int64_t coordinate(int64_t rank, std::span<const MeshAxis> axes) const;
   /// The ranks that differ from `rank` along `axes` only, including `rank`, ascending: the members of a communicator.
   std::vector<int64_t> members(int64_t rank, std::span<const MeshAxis> axes) const;
 
-  /// Ranks that read different data: dp_replicate × dp_shard.
-  int64_t data_parallel_degree() const { return size(MeshAxis::dp_replicate) * size(MeshAxis::dp_shard); }
+  /// Ranks that read different sequences: those along the axes that divide sequences (dp_replicate × dp_shard).
+  int64_t data_parallel_degree() const;
   int64_t data_parallel_rank(int64_t rank) const;
   /// The name of the communicator over `axes` that does what `base` does: `base` itself if its members are the same;
   /// empty if this rank would be alone in it, but not in `base`.
@@ -80,7 +82,7 @@ class DeviceMesh {
 
  private:
   int64_t world_;
-  std::array<int64_t, 5> sizes_;
+  std::array<int64_t, kMeshAxes.size()> sizes_;
 };
 
 /// One rank of a mesh; by default the single rank of a mesh of size 1.

@@ -1,7 +1,8 @@
 // An attempt is one start of all ranks of a run, until all have ended. What it leaves in the run's folder:
 //   progress.json   rank 0 rewrites it after every step: how far the attempt got
 //   failure.json    by the first rank that fails, or that sees another one fail: which rank it was
-//   disagreement.json  by rank 0 before exit code 77: the last step on which ranks agreed (train/state_check.h)
+//   disagreement.json  by rank 0 before exit code 77: the last step on which ranks agreed (train/state_check.h); the
+//                  run that goes back to that step renames it to disagreement-N.json
 //   attempts.jsonl  a line for each attempt that was supervised (tools/restart.h), and what followed it
 // The first two are removed when the next attempt starts. Knows nothing of why a run is started again.
 #pragma once
@@ -19,6 +20,7 @@
 namespace titan {
 
 inline constexpr const char* kDisagreementFile = "disagreement.json";
+inline constexpr const char* kAttemptsFile = "attempts.jsonl";
 
 /// Times are seconds since 1970.
 struct AttemptProgress {
@@ -77,6 +79,31 @@ std::optional<FailedRank> read_failure(const std::filesystem::path& folder);
 /// Removes progress.json and failure.json.
 void forget_attempt(const std::filesystem::path& folder);
 
+/// What disagreement.json holds: ranks disagreed about weights or moments, or the memory of one has changed.
+struct RecordedDisagreement {
+  int64_t step = 0;                // that found it
+  int64_t last_agreeing_step = 0;  // checkpoints up to it can be trusted
+  std::vector<int64_t> ranks;      // that are named
+  std::vector<std::string> hosts;  // of these ranks, one for each
+  std::string what;
+  std::string checkpoint_folder;  // under the run's folder; empty: the run saves none
+  double time = 0;                // when this was written
+
+  bool operator==(const RecordedDisagreement&) const = default;
+};
+
+/// Returns the reason if it cannot be written.
+std::string record_disagreement(const std::filesystem::path& folder, const RecordedDisagreement& found);
+/// Nothing if the file is missing or unreadable.
+std::optional<RecordedDisagreement> read_disagreement(const std::filesystem::path& folder);
+/// The step up to which checkpoints in `checkpoints` can be trusted, while a run has not gone back to it; nothing if
+/// there is no limit. A run that saves elsewhere, or nothing, says nothing about them.
+std::optional<int64_t> last_agreeing_step(const std::filesystem::path& folder,
+                                          const std::filesystem::path& checkpoints);
+/// Later checkpoints are put aside: renames disagreement.json, so that it does not limit what is saved from now on.
+/// Returns the reason if it cannot.
+std::string settle_disagreement(const std::filesystem::path& folder);
+
 /// A line of attempts.jsonl: how a supervised attempt ended.
 struct EndedAttempt {
   std::string supervisor;            // the launcher or job that started it
@@ -106,7 +133,9 @@ nlohmann::ordered_json to_json(const EndedAttempt& attempt);
 /// Nothing for a line that is not one.
 std::optional<EndedAttempt> attempt_from_line(std::string_view line);
 
-/// All lines of attempts.jsonl, the oldest first; lines that cannot be read are passed over.
+/// All lines of attempts.jsonl, the oldest first; nothing for one that cannot be read.
+std::vector<std::optional<EndedAttempt>> read_attempt_lines(const std::filesystem::path& folder);
+/// The same without lines that cannot be read.
 std::vector<EndedAttempt> read_attempts(const std::filesystem::path& folder);
 /// Returns the reason if it cannot be written.
 std::string append_attempt(const std::filesystem::path& folder, const EndedAttempt& attempt);

@@ -2,6 +2,7 @@
 // many, the bucket width doubles. Adding is amortised O(1).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -51,10 +52,14 @@ class Series {
   std::vector<Bucket> buckets_;
 };
 
-// The history of a run for the page: bounded curves, events and the newest numbers. Input: lines of metrics.jsonl, read
-// from the file or passed as they are written.
+// The history of a run for the page: bounded curves, events and the newest numbers. It is made from lines of
+// metrics.jsonl, which are read from the file or passed on while the run writes them.
 
-/// An event at a step that no curve shows.
+/// Keys of metrics.jsonl of which the page draws a curve each; those of statistics are added to them.
+inline constexpr std::array kCurves{"loss",        "validation_loss",   "lr",           "grad_norm",        "tps",
+                                    "mfu_percent", "memory_peak_bytes", "step_seconds", "data_wait_seconds"};
+
+/// Something that happened at a step and that no curve shows.
 struct LoggedEvent {
   int64_t step = 0;
   std::string text;

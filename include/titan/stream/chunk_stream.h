@@ -92,6 +92,8 @@ struct StreamIdentity {
   uint64_t fingerprint;
   const CorpusRecord& corpus;
   const std::string& dataset;  ///< for messages
+  /// Why the order is another one and what to do, as the end of a sentence; empty: the corpus is read in another way.
+  std::string other_order = {};
 };
 
 /// Throws Error(bad_data) if `state` was saved from another corpus, tokenizer or order.

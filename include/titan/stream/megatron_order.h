@@ -1,6 +1,6 @@
-// The order of Megatron-LM: which samples its GPTDataset draws from one file of sequences (megatron-core 0.16,
-// core/datasets), and a stream of them. Everything about the order is computed when it is made, as Megatron does before
-// it saves its indices; a position is the number of samples before it.
+// The order of Megatron-LM: which samples its GPTDataset draws from one file of Megatron-LM (megatron-core
+// 0.16, core/datasets), and a stream of them. Everything about the order is computed when it is made, as Megatron does
+// before it saves its indices; a position is the number of samples before it.
 #pragma once
 
 #include <array>
@@ -38,44 +38,47 @@ class NumpyRandom {
   std::mt19937 bits_;
 };
 
-/// A part of a file's sequences: [first, second) of 1. Nothing: the part is empty.
+/// A part of the entries of a file's index: [first, second) of 1. Nothing: the part is empty.
 using FilePart = std::optional<std::pair<double, double>>;
 
 /// Megatron's --split as the parts of training, validation and test, at most three shares: "969, 30, 1". They are
-/// computed in float64 as Megatron does, since the rounding decides to which part a sequence belongs. Throws
+/// computed in float64 as Megatron does, since the rounding decides to which part an entry belongs. Throws
 /// Error(bad_config) with what is wrong.
 std::array<FilePart, 3> parse_megatron_split(std::string_view shares);
 
 /// What an order is made from.
 struct MegatronOrderRequest {
-  FilePart part = {{0.0, 1.0}};    ///< of the file
-  std::string part_name = "file";  ///< for messages: "training part"
-  int64_t sequence_length = 0;     ///< T
-  std::optional<int64_t> samples;  ///< the number that the run will read; nothing: one epoch
+  FilePart part = {{0.0, 1.0}};      ///< of the file
+  std::string subject = "the file";  ///< of messages: "the training part of a.bin"
+  int64_t sequence_length = 0;       ///< T
+  std::optional<int64_t> samples;    ///< the number that the run will read; nothing: one epoch
   uint32_t seed = 0;
   std::string section = "training";  ///< config section of the options in messages
+  std::optional<int64_t> memory;     ///< bytes that this process can still allocate; nothing: unknown
 };
 
-/// Megatron's document, sample and shuffle indices. Of the sample index every entry follows from its number, since
-/// samples are T tokens apart; what is kept instead is where some of the documents begin. So an order takes 4 bytes for
-/// every sequence, 4 for every sequence in every epoch, and 4 for every sample.
+/// Megatron's document, sample and shuffle indices, where "entries" are those of the file's index. Where sample i
+/// begins follows from i, since samples are T tokens apart; what is kept instead is where some of the entries begin. So
+/// an order takes 4 bytes for every entry, 4 for every entry in every epoch, and 4 for every sample.
 class MegatronOrder {
  public:
-  /// `lengths`: ids of each sequence of the file. Throws Error(bad_data) if the part has too few ids, or if the order
-  /// has more than 2³² − 2 entries.
+  /// `lengths`: ids of each entry of the file. Throws Error(bad_data) if the part has too few ids, if the order has
+  /// more than 2³² − 2 samples or entries; Error(out_of_memory) if it does not fit into the memory.
   MegatronOrder(std::vector<int32_t> lengths, const MegatronOrderRequest& request);
 
   /// Samples in the order: at least as many as were asked for.
   int64_t samples() const { return static_cast<int64_t>(shuffled_.size()); }
   int64_t epochs() const { return epochs_; }
+  /// How long it took to compute the order.
+  double seconds() const { return seconds_; }
   /// The last epoch is shuffled by itself, after all others, because less than 80 % of it was asked for.
   bool last_epoch_is_separate() const { return separate_; }
 
-  /// The sequences of all epochs in the order in which they are joined.
-  const std::vector<int32_t>& documents() const { return documents_; }
+  /// The numbers of the entries of all epochs, in the order in which they are joined.
+  const std::vector<int32_t>& entries() const { return entries_; }
 
   struct Place {
-    int64_t document = 0;  ///< index into documents()
+    int64_t position = 0;  ///< index into entries()
     int64_t offset = 0;    ///< ids of it before the place
 
     bool operator==(const Place&) const = default;
@@ -87,11 +90,12 @@ class MegatronOrder {
   std::string description() const;
 
  private:
-  /// Every kStride-th document's first token is kept: looking for a place adds at most as many lengths.
+  /// For every kStride-th position the first token is kept: looking for a place adds at most as many lengths.
   static constexpr int64_t kStride = 64;
 
   void count_epochs();
-  void fill_documents(NumpyRandom& random);
+  void check_memory() const;
+  void fill_entries(NumpyRandom& random);
   void fill_starts();
   void fill_samples(NumpyRandom& random);
   int64_t tokens(int64_t epochs) const { return epochs * tokens_per_epoch_; }
@@ -101,12 +105,13 @@ class MegatronOrder {
 
   std::vector<int32_t> lengths_;
   MegatronOrderRequest request_;
-  int64_t begin_ = 0, end_ = 0;  // the part's sequences
+  int64_t begin_ = 0, end_ = 0;  // the entries of the part
   int64_t tokens_per_epoch_ = 0;
   int64_t epochs_ = 1;
   bool separate_ = false;
-  std::vector<int32_t> documents_;
-  std::vector<int64_t> starts_;  // in the joined ids: of document 0, kStride, 2·kStride, …
+  double seconds_ = 0;
+  std::vector<int32_t> entries_;
+  std::vector<int64_t> starts_;  // in the joined ids: of positions 0, kStride, 2·kStride, … in entries_
   std::vector<uint32_t> shuffled_;
 };
 
@@ -136,7 +141,7 @@ class MegatronStream : public ChunkSource {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::string dataset_;
   int64_t sequence_length_;
-  SequenceIndex* sequences_;
+  EntryIndex* entries_;
   MegatronOrder order_;
   uint64_t fingerprint_ = 0;
   CorpusRecord corpus_;

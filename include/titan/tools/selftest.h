@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,5 +57,8 @@ SelftestResult compare_selftest(const SelftestRow& row, const std::filesystem::p
 
 /// A line of the report: the verdict, the row and its errors.
 std::string selftest_line(const SelftestResult& result);
+
+/// The last line: "selftest passed: 12 of 12 rows on 4 ranks (Intel Xeon)", or how many of the rows failed.
+std::string selftest_verdict(std::span<const SelftestResult> results, int64_t ranks, const std::string& device);
 
 }  // namespace titan

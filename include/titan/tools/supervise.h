@@ -19,7 +19,17 @@ struct Supervision {
   std::string supervisor;             // identifies this one: attempts of others do not count
   int64_t restarts = 0;               // the most that the user allows
   std::string host;                   // where ranks run whose host is not known otherwise
+  /// This process knows of earlier attempts by attempts.jsonl alone: a restart that it does not hold is not granted.
+  bool counts_by_record = false;
+  bool follows_restart = false;  // and there was one, which it must hold
 };
+
+/// Whether a supervisor says in the environment that what it starts now follows a failure.
+bool follows_failure();
+
+/// The attempts that the folder's record holds. A line that cannot be read counts as an attempt of `supervision` that
+/// committed nothing; `problem` says which lines these are.
+std::vector<EndedAttempt> recorded_attempts(const Supervision& supervision, std::string& problem);
 
 /// What the supervisor itself knows of an attempt.
 struct AttemptEnd {
@@ -29,6 +39,7 @@ struct AttemptEnd {
 
 /// Completes what is known of the attempt by what it left in the folder, decides, appends the decision to
 /// attempts.jsonl and to `attempts`, which holds the earlier ones of the folder, and removes the attempt's own files.
+/// Leaves the folder as it is if attempts that it must hold are not there: its disk may be missing.
 RestartDecision judge_attempt(const Supervision& supervision, const AttemptEnd& end,
                               std::vector<EndedAttempt>& attempts);
 

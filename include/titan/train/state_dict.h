@@ -50,6 +50,8 @@ struct StartingPoint {
   bool is_trained = false;      // loaded, and not from a seed checkpoint
   bool has_checkpoint = false;  // loaded from the run's own checkpoint
   bool went_back = false;       // its folder may contain later checkpoints
+  /// Rank 0: checkpoints of later steps cannot be trusted.
+  std::optional<int64_t> last_agreeing = std::nullopt;
 };
 
 /// Conversion of the data position to and from its form in checkpoints, for the stream of data-parallel rank `rank` of

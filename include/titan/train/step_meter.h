@@ -47,7 +47,10 @@ class StepMeter {
     skipped_steps_ = skipped_steps;
   }
   /// From now on reports have a step's statistics under the names that the plan has, and the rates of its updates.
-  void name_statistics(const Plan& plan) { statistics_ = plan.statistics, updates_ = plan.request.updates; }
+  void name_statistics(const Plan& plan) {
+    statistics_ = plan.statistics, updates_ = plan.request.updates;
+    first_update_statistic_ = plan.first_update_statistic;
+  }
   /// Once per finished step.
   void add_step(double data_wait_seconds, bool skipped);
   /// The report of `step`, over the interval since the last report; starts a new interval.
@@ -74,6 +77,7 @@ class StepMeter {
   int64_t steps_seen_ = 0;
   int64_t skipped_steps_ = 0;
   std::vector<StatisticDescription> statistics_;
+  size_t first_update_statistic_ = 0;  // of statistics_
   std::vector<UpdateDescription> updates_;
 };
 

@@ -33,7 +33,8 @@ class Validator {
                                       const std::function<bool()>& leaves_waits = {});
 
  private:
-  std::unique_ptr<BatchStream> open() const;
+  /// Sets `description`, if given, to what it reads.
+  std::unique_ptr<BatchStream> open(std::string* description = nullptr) const;
   void report_bad_data(const DataCounters& counters);
 
   const JobConfig& config_;
