@@ -13,6 +13,7 @@ Schema::Schema() {
   detail::describe_job(*this);
   detail::describe_model(*this);
   detail::describe_training(*this);
+  detail::describe_data(*this);
   detail::describe_optimizer(*this);
   detail::describe_precision(*this);
   detail::describe_parallelism(*this);

@@ -76,7 +76,7 @@ struct TextFiles {
 /// format, or a link to a folder above it.
 TextFiles find_text_files(const std::string& path);
 
-/// What the user is told about the choice of the files that `path` names.
+/// Warnings about `path`: files that are left out, and why.
 std::vector<std::string> notices_of(const std::string& path, const TextFiles& files);
 
 /// Throws Error(bad_data) if the first bytes of a text file, unpacked, are of another kind than its name says.

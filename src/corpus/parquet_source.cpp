@@ -26,7 +26,8 @@ auto with_name(const std::filesystem::path& file, const Act& act) {
 
 /// The names of `columns` on one line.
 std::string list_columns(const std::vector<ParquetColumn>& columns, bool only_text) {
-  constexpr size_t kMost = 12;  // tables of texts have fewer; tables of features have hundreds, which nobody would read
+  // Datasets of text have fewer columns. Tables of features have hundreds, too many for an error message.
+  constexpr size_t kMost = 12;
   std::vector<std::string> names;
   for (const ParquetColumn& column : columns) {
     if (column.is_text || (!only_text && !column.is_inner)) names.push_back(column.name);

@@ -26,7 +26,7 @@ struct IdFacts {
 
 class IdSource : public DocumentSource {
  public:
-  /// What the user is told about the choice of the files.
+  /// Warnings about files that are left out (notices_of).
   void add_notices(std::vector<std::string> notices) {
     for (std::string& text : notices) notice(std::move(text));
   }

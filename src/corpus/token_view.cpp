@@ -1,5 +1,3 @@
-#include "titan/corpus/token_view.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 
 #include "titan/base/error.h"
 #include "titan/base/text.h"
+#include "titan/corpus/token_file.h"
 #include "titan/corpus/widen.h"
 
 namespace titan {

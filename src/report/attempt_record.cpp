@@ -20,15 +20,18 @@ constexpr const char* kFailureFile = "failure.json";
 /// A line of progress.json, padded with spaces: a shorter one must not leave the end of a longer one behind.
 constexpr size_t kProgressLine = 192;
 
-/// A small file of the folder as an object; null if it is missing or not one.
-nlohmann::json object_in(const std::filesystem::path& path) {
+/// What `parse` makes of a small file of the folder, an object. Nothing if it is missing or was not written by this
+/// program.
+template <class Parse>
+auto read_record(const std::filesystem::path& path, const Parse& parse) -> decltype(parse(nlohmann::json())) {
   std::error_code unknown;
-  if (!std::filesystem::is_regular_file(path, unknown)) return nullptr;
+  if (!std::filesystem::is_regular_file(path, unknown)) return std::nullopt;
   try {
-    nlohmann::json parsed = parse_json(read_file(path), /*allow_exceptions=*/false);
-    return parsed.is_object() ? parsed : nlohmann::json();
-  } catch (const Error&) {  // it cannot be read: as good as missing
-    return nullptr;
+    return parse(parse_json(read_file(path)));
+  } catch (const Error&) {  // it cannot be read
+    return std::nullopt;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
   }
 }
 
@@ -87,9 +90,7 @@ void ProgressFile::write() {
 }
 
 std::optional<AttemptProgress> read_progress(const std::filesystem::path& folder) {
-  const nlohmann::json found = object_in(folder / kProgressFile);
-  try {
-    if (!found.is_object()) return std::nullopt;
+  return read_record(folder / kProgressFile, [](const nlohmann::json& found) -> std::optional<AttemptProgress> {
     AttemptProgress progress;
     found.at("began_at").get_to(progress.began_at);
     found.at("began").get_to(progress.began);
@@ -97,9 +98,7 @@ std::optional<AttemptProgress> read_progress(const std::filesystem::path& folder
     found.at("saved_step").get_to(progress.saved_step);
     found.at("saved").get_to(progress.saved);
     return progress;
-  } catch (const nlohmann::json::exception&) {  // not written by this program
-    return std::nullopt;
-  }
+  });
 }
 
 void note_failure(const std::filesystem::path& folder, const FailedRank& failed) {
@@ -116,15 +115,11 @@ void note_failure(const std::filesystem::path& folder, const FailedRank& failed)
 }
 
 std::optional<FailedRank> read_failure(const std::filesystem::path& folder) {
-  const nlohmann::json found = object_in(folder / kFailureFile);
-  try {
-    if (!found.is_object()) return std::nullopt;
+  return read_record(folder / kFailureFile, [](const nlohmann::json& found) -> std::optional<FailedRank> {
     return FailedRank{found.at("rank").get<int64_t>(), found.at("host").get<std::string>(),
                       found.at("exit_code").get<int>(), found.at("text").get<std::string>(),
                       found.at("time").get<double>()};
-  } catch (const nlohmann::json::exception&) {
-    return std::nullopt;
-  }
+  });
 }
 
 void forget_attempt(const std::filesystem::path& folder) {
@@ -151,22 +146,19 @@ std::string record_disagreement(const std::filesystem::path& folder, const Recor
 }
 
 std::optional<RecordedDisagreement> read_disagreement(const std::filesystem::path& folder) {
-  const nlohmann::json found = object_in(folder / kDisagreementFile);
-  try {
-    if (!found.is_object()) return std::nullopt;
-    RecordedDisagreement disagreement;
-    found.at("step").get_to(disagreement.step);
-    found.at("last_agreeing_step").get_to(disagreement.last_agreeing_step);
-    found.at("ranks").get_to(disagreement.ranks);
-    found.at("hosts").get_to(disagreement.hosts);
-    found.at("what").get_to(disagreement.what);
-    found.at("checkpoint_folder").get_to(disagreement.checkpoint_folder);
-    found.at("time").get_to(disagreement.time);
-    if (disagreement.hosts.size() != disagreement.ranks.size()) return std::nullopt;
-    return disagreement;
-  } catch (const nlohmann::json::exception&) {  // not written by this program
-    return std::nullopt;
-  }
+  return read_record(folder / kDisagreementFile,
+                     [](const nlohmann::json& found) -> std::optional<RecordedDisagreement> {
+                       RecordedDisagreement disagreement;
+                       found.at("step").get_to(disagreement.step);
+                       found.at("last_agreeing_step").get_to(disagreement.last_agreeing_step);
+                       found.at("ranks").get_to(disagreement.ranks);
+                       found.at("hosts").get_to(disagreement.hosts);
+                       found.at("what").get_to(disagreement.what);
+                       found.at("checkpoint_folder").get_to(disagreement.checkpoint_folder);
+                       found.at("time").get_to(disagreement.time);
+                       if (disagreement.hosts.size() != disagreement.ranks.size()) return std::nullopt;
+                       return disagreement;
+                     });
 }
 
 std::optional<int64_t> last_agreeing_step(const std::filesystem::path& folder,

@@ -53,8 +53,9 @@ bool is_consequence(int exit_code) {
   return exit_code == static_cast<int>(ExitCode::peer_failure) || exit_code == static_cast<int>(ExitCode::hang);
 }
 
-/// With exit code 77 all ranks end, and which one ends first says nothing. The one to blame is the one that a check has
-/// named; if it named several (two replicas differ) or left no record (a replay), nobody is.
+/// After exit code 77 the rank that ended first is not the cause: all ranks end. The attempt's rank and host become
+/// those that the check named. They are cleared if it named several ranks (two replicas differ) or wrote no record (a
+/// replay).
 void blame_named_rank(EndedAttempt& attempt, const std::filesystem::path& folder, double begin) {
   if (attempt.exit_code != static_cast<int>(ExitCode::silent_corruption)) return;
   attempt.rank.reset();

@@ -48,7 +48,8 @@ TEST(Resuming, AStepThatIsNotThereAndARunThatMustResumeAreErrors) {
   EXPECT_TRUE(contains(run(folder, {"--checkpoint.load_step=2", "--training.steps=3"}), "LOAD: step 2 "));
 }
 
-/// What a run that goes on with these words instead of those is refused with.
+/// Trains with the command-line words `before` and resumes with `after`: the text of the error, or of "" if there is
+/// none.
 std::string refusal(const std::vector<std::string>& before, const std::vector<std::string>& after) {
   const TestFolder folder;
   std::string corpus;

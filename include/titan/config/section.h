@@ -168,9 +168,10 @@ class Section {
 // One function per file of descriptions, in the order in which Schema's constructor calls them.
 void describe_job(Schema& schema);
 void describe_model(Schema& schema);
+void describe_training(Schema& schema);
+void describe_data(Schema& schema);
 void describe_optimizer(Schema& schema);
 void describe_muon(Schema& schema);  // called by describe_optimizer, after the section it belongs to
-void describe_training(Schema& schema);
 void describe_parallelism(Schema& schema);
 void describe_checkpoint(Schema& schema);
 void describe_precision(Schema& schema);

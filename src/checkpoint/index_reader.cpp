@@ -1,12 +1,12 @@
-// `.metadata`: an entry for each shard of each tensor, so a run of thousands of ranks has millions. Neither direction
-// holds them as values of a pickle: they are written one by one, and taken out into compact tables while they are read.
+// Reads `.metadata`, which has an entry for each shard of each tensor, millions in a run of thousands of ranks: they
+// are taken out into compact tables while the pickle is read (index_writer.cpp).
 #include <algorithm>
-#include <array>
 #include <deque>
 #include <limits>
 #include <map>
 #include <unordered_map>
 
+#include "index_names.h"
 #include "titan/base/file_kind.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/metadata.h"
@@ -15,179 +15,6 @@ namespace titan {
 namespace {
 
 using Kind = PickleValue::Kind;
-
-std::string type_in_metadata(std::string_view name) {
-  return "torch.distributed.checkpoint.metadata " + std::string(name);
-}
-
-const std::string kMetadata = type_in_metadata("Metadata");
-const std::string kTensor = type_in_metadata("TensorStorageMetadata");
-const std::string kValue = type_in_metadata("BytesStorageMetadata");
-const std::string kChunk = type_in_metadata("ChunkStorageMetadata");
-const std::string kProperties = type_in_metadata("TensorProperties");
-const std::string kKey = type_in_metadata("MetadataIndex");
-const std::string kMeta = type_in_metadata("StorageMeta");
-const std::string kStorageInfo = "torch.distributed.checkpoint.filesystem _StorageInfo";
-constexpr std::string_view kMetadataVersion = "1.0.0";
-// In the place of the random identifier that Python gives a save: readers know by it that a missing manifest is damage.
-constexpr std::string_view kWriter = "titan, with manifest.json";
-
-// ---- Writing ----
-
-/// The flattened name as the path in the nested dictionary that Python saved: ("optimizer", "state.w.exp_avg").
-PickleRef path_of(const std::string& name) {
-  constexpr std::array<std::string_view, 5> kStates{"model", "optimizer", "lr_scheduler", "dataloader", "train_state"};
-  const size_t dot = name.find('.');
-  const std::string first = name.substr(0, dot);
-  const bool nested = dot != std::string::npos && std::find(kStates.begin(), kStates.end(), first) != kStates.end();
-  if (!nested) return pickle::tuple({pickle::text(name)});
-  return pickle::tuple({pickle::text(first), pickle::text(name.substr(dot + 1))});
-}
-
-PickleRef properties_of(at::ScalarType type) {
-  PickleRef strided = pickle::call("torch.serialization _get_layout", {pickle::text("torch.strided")});
-  PickleRef contiguous = pickle::call(type_in_metadata("_MEM_FORMAT_ENCODING"), {pickle::integer(0)});
-  return pickle::instance(kProperties,
-                          pickle::tuple({pickle::global("torch " + std::string(python_name(type))), std::move(strided),
-                                         pickle::boolean(false), std::move(contiguous), pickle::boolean(false)}));
-}
-
-PickleRef storage_meta_of(const CheckpointIndex& index) {
-  if (!index.has_manifest) return pickle::none();
-  return pickle::instance(kMeta, pickle::dictionary({{"checkpoint_id", pickle::none()},
-                                                     {"save_id", pickle::text(std::string(kWriter))},
-                                                     {"load_id", pickle::none()},
-                                                     {"modules", pickle::list({})}}));
-}
-
-class IndexWriter {
- public:
-  explicit IndexWriter(const PickleStream::Sink& sink) : out_(sink) {}
-
-  void write(const CheckpointIndex& index) {
-    open(kMetadata);
-    key("state_dict_metadata");
-    descriptions(index);
-    key("planner_data");
-    paths(index);
-    key("storage_data");
-    places(index);
-    key("storage_meta");
-    out_.value(*storage_meta_of(index));
-    key("version");
-    out_.value(*pickle::text(std::string(kMetadataVersion)));
-    close();
-    out_.finish();
-  }
-
- private:
-  /// An object of `type` with fields, each written as its key and a value.
-  void open(const std::string& type) {
-    out_.open_instance(type);
-    out_.open_dictionary();
-  }
-  void close() {
-    out_.close_dictionary();
-    out_.close_instance();
-  }
-  void key(const std::string& name) {
-    out_.next_pair();
-    out_.shared_text(name);
-  }
-
-  void size(const std::vector<int64_t>& values) {
-    out_.open_call("torch Size");
-    out_.open_tuple();
-    out_.open_tuple();
-    for (const int64_t value : values) out_.integer(value);
-    out_.close_tuple();
-    out_.close_tuple();
-    out_.close_call();
-  }
-
-  void descriptions(const CheckpointIndex& index) {
-    out_.open_dictionary();
-    for (const auto& [name, stored] : index.tensors) {
-      key(name);
-      description(stored);
-    }
-    for (const auto& [name, place] : index.values) {
-      key(name);
-      open(kValue);
-      close();
-    }
-    out_.close_dictionary();
-  }
-
-  void description(const StoredTensor& stored) {
-    open(kTensor);
-    key("properties");
-    out_.value(*properties_of(stored.tensor.type));
-    key("size");
-    size(stored.tensor.shape);
-    key("chunks");
-    out_.open_list();
-    for (const StoredChunk& chunk : stored.chunks) {
-      out_.next_item();
-      open(kChunk);
-      key("offsets");
-      size(chunk.box.offset);
-      key("sizes");
-      size(chunk.box.extent);
-      close();
-    }
-    out_.close_list();
-    close();
-  }
-
-  void paths(const CheckpointIndex& index) {
-    out_.open_dictionary();
-    const auto add = [&](const std::string& name) {
-      key(name);
-      out_.value(*path_of(name));
-    };
-    for (const auto& [name, stored] : index.tensors) add(name);
-    for (const auto& [name, place] : index.values) add(name);
-    out_.close_dictionary();
-  }
-
-  /// {MetadataIndex: _StorageInfo}
-  void places(const CheckpointIndex& index) {
-    out_.open_dictionary();
-    for (const auto& [name, place] : index.values) add_place(name, nullptr, 0, place);
-    for (const auto& [name, stored] : index.tensors) {
-      for (size_t i = 0; i < stored.chunks.size(); ++i) {
-        add_place(name, &stored.chunks[i].box.offset, static_cast<int64_t>(i), stored.chunks[i].place);
-      }
-    }
-    out_.close_dictionary();
-  }
-
-  /// `offset`: of a chunk; null for a value, which has no number either.
-  void add_place(const std::string& name, const std::vector<int64_t>* offset, int64_t number, const BlobPlace& place) {
-    out_.next_pair();
-    open(kKey);
-    key("fqn");
-    out_.shared_text(name);
-    key("offset");
-    offset ? size(*offset) : out_.value(PickleValue());
-    key("index");
-    offset ? out_.integer(number) : out_.value(PickleValue());
-    close();
-    open(kStorageInfo);
-    key("relative_path");
-    out_.shared_text(place.file);
-    key("offset");
-    out_.integer(place.offset);
-    key("length");
-    out_.integer(place.length);
-    close();
-  }
-
-  PickleStream out_;
-};
-
-// ---- Reading ----
 
 [[noreturn]] void fail(const std::string& what) { throw DamageError(what); }
 
@@ -237,8 +64,8 @@ std::vector<int64_t> counts_of(const PickleValue& value) {
 }
 
 at::ScalarType dtype_of(const PickleValue& properties) {
-  const bool fits =
-      is_filled(properties, kProperties) && properties.items[1]->is(Kind::tuple) && !properties.items[1]->items.empty();
+  const bool fits = is_filled(properties, kIndexProperties) && properties.items[1]->is(Kind::tuple) &&
+                    !properties.items[1]->items.empty();
   constexpr std::string_view kTorch = "torch ";
   if (!fits || !properties.items[1]->items[0]->text.starts_with(kTorch)) fail("a tensor has no dtype");
   return type_named(properties.items[1]->items[0]->text.substr(kTorch.size()));
@@ -246,9 +73,9 @@ at::ScalarType dtype_of(const PickleValue& properties) {
 
 bool names_manifest(const PickleValue& metadata) {
   const PickleValue* meta = metadata.items.at(1)->find("storage_meta");
-  if (!meta || !is_filled(*meta, kMeta)) return false;
+  if (!meta || !is_filled(*meta, kIndexMeta)) return false;
   const PickleValue* writer = meta->items[1]->find("save_id");
-  return writer && writer->is(Kind::text) && writer->text == kWriter;
+  return writer && writer->is(Kind::text) && writer->text == kIndexWriter;
 }
 
 void check_box(const LogicalTensor& tensor, const Box& box) {
@@ -293,24 +120,25 @@ struct PlaceRow {
 class IndexTables : public PickleTaker {
  public:
   bool take_item(PickleValue& list, const PickleValue& item) override {
-    if (!is_filled(item, kChunk)) return false;
+    if (!is_filled(item, kIndexChunk)) return false;
     table_of(chunks_, list)
-        .push_back({shape_number(field(item, kChunk, "offsets")), shape_number(field(item, kChunk, "sizes"))});
+        .push_back(
+            {shape_number(field(item, kIndexChunk, "offsets")), shape_number(field(item, kIndexChunk, "sizes"))});
     return true;
   }
 
   bool take_pair(PickleValue& dictionary, const PickleValue& key, const PickleValue& info) override {
-    if (!is_filled(key, kKey)) return false;
-    PlaceRow row{names_.number_of(text_of(field(key, kKey, "fqn"))), kNoRow, kNoRow, 0, 0, 0};
-    const PickleValue* offset = field_or_null(key, kKey, "offset");
+    if (!is_filled(key, kIndexKey)) return false;
+    PlaceRow row{names_.number_of(text_of(field(key, kIndexKey, "fqn"))), kNoRow, kNoRow, 0, 0, 0};
+    const PickleValue* offset = field_or_null(key, kIndexKey, "offset");
     if (offset && !offset->is(Kind::none)) row.offset = shape_number(*offset);
-    const PickleValue* hint = field_or_null(key, kKey, "index");
+    const PickleValue* hint = field_or_null(key, kIndexKey, "index");
     const bool is_hint = hint && hint->is(Kind::integer) && hint->integer >= 0 && hint->integer < kNoRow;
     if (is_hint) row.hint = static_cast<uint32_t>(hint->integer);
-    row.file = file_number(text_of(field(info, kStorageInfo, "relative_path")));
-    row.begin = count_of(field(info, kStorageInfo, "offset"));
-    row.length = count_of(field(info, kStorageInfo, "length"));
-    const PickleValue* transforms = field_or_null(info, kStorageInfo, "transform_descriptors");
+    row.file = file_number(text_of(field(info, kIndexStorageInfo, "relative_path")));
+    row.begin = count_of(field(info, kIndexStorageInfo, "offset"));
+    row.length = count_of(field(info, kIndexStorageInfo, "length"));
+    const PickleValue* transforms = field_or_null(info, kIndexStorageInfo, "transform_descriptors");
     if (transforms && !transforms->is(Kind::none)) fail("its data files are transformed (compressed?)");
     if (row.length > std::numeric_limits<int64_t>::max() - row.begin) fail("a chunk has an impossible offset");
     table_of(places_, dictionary).push_back(row);
@@ -320,12 +148,12 @@ class IndexTables : public PickleTaker {
   /// Those of a list that was read; it must hold nothing else.
   const std::vector<ChunkRow>& chunks_of(const PickleValue& list) const {
     if (!list.is(Kind::list)) fail("chunks are not a list");
-    if (!list.items.empty()) fail(fmt::format("it holds something instead of a {}", kChunk));
+    if (!list.items.empty()) fail(fmt::format("it holds something instead of a {}", kIndexChunk));
     return list.integer == 0 ? no_chunks_ : chunks_.at(static_cast<size_t>(list.integer) - 1);
   }
   const std::deque<PlaceRow>& places_of(const PickleValue& dictionary) const {
     if (!dictionary.is(Kind::dictionary)) fail("its index is not a dictionary");
-    if (!dictionary.items.empty()) fail(fmt::format("it holds something instead of a {}", kKey));
+    if (!dictionary.items.empty()) fail(fmt::format("it holds something instead of a {}", kIndexKey));
     return dictionary.integer == 0 ? no_places_ : places_.at(static_cast<size_t>(dictionary.integer) - 1);
   }
 
@@ -377,7 +205,7 @@ class IndexBuilder {
   }
 
   void describe(const std::string& name, const PickleValue& description) {
-    if (description.is_object(kValue)) {
+    if (description.is_object(kIndexValue)) {
       index_.values[name] = {};
     } else {
       described_.insert_or_assign(name, tensor_from(name, description));
@@ -403,12 +231,13 @@ class IndexBuilder {
   };
 
   Described tensor_from(const std::string& name, const PickleValue& value) {
-    LogicalTensor tensor{name, dtype_of(field(value, kTensor, "properties")), counts_of(field(value, kTensor, "size"))};
+    LogicalTensor tensor{name, dtype_of(field(value, kIndexTensor, "properties")),
+                         counts_of(field(value, kIndexTensor, "size"))};
     int64_t bytes = static_cast<int64_t>(c10::elementSize(tensor.type));
     for (const int64_t size : tensor.shape) {
       if (__builtin_mul_overflow(bytes, size, &bytes)) fail(fmt::format("{} has a shape that cannot be", name));
     }
-    const std::vector<ChunkRow>& chunks = tables_.chunks_of(field(value, kTensor, "chunks"));
+    const std::vector<ChunkRow>& chunks = tables_.chunks_of(field(value, kIndexTensor, "chunks"));
     // There are as many chunks as places: a list that many tensors share would stand for more.
     if (chunks.size() > unplaced_) fail(fmt::format("{} has a chunk without a place", name));
     unplaced_ -= chunks.size();
@@ -470,14 +299,6 @@ class IndexBuilder {
 
 }  // namespace
 
-void write_index(const CheckpointIndex& index, const PickleStream::Sink& sink) { IndexWriter(sink).write(index); }
-
-std::string write_index(const CheckpointIndex& index) {
-  std::string bytes;
-  write_index(index, [&](std::string_view part) { bytes += part; });
-  return bytes;
-}
-
 void check_index_begin(std::string_view head) {
   const FileKind kind = kind_of(head);
   if (kind != FileKind::pickle && kind != FileKind::other)
@@ -489,9 +310,9 @@ CheckpointIndex read_index(std::string_view bytes) {
   check_index_begin(bytes);
   IndexTables tables;
   const PickleRef metadata = read_pickle(bytes, &tables);
-  const PickleValue& descriptions = field(*metadata, kMetadata, "state_dict_metadata");
+  const PickleValue& descriptions = field(*metadata, kIndexMetadata, "state_dict_metadata");
   if (!descriptions.is(Kind::dictionary)) fail("its index is not a dictionary");
-  IndexBuilder builder(tables, tables.places_of(field(*metadata, kMetadata, "storage_data")));
+  IndexBuilder builder(tables, tables.places_of(field(*metadata, kIndexMetadata, "storage_data")));
   for (size_t i = 0; i + 1 < descriptions.items.size(); i += 2) {
     builder.describe(text_of(*descriptions.items[i]), *descriptions.items[i + 1]);
   }
