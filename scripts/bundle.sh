@@ -62,7 +62,7 @@ check_run() {
   "${program[@]}" ../moved/configs/debug_model.toml --training.steps=2 --job.dump_folder=outputs >&2 ||
     fail 70 "the bundle does not train in an empty folder; its message is above"
   if [ "$parquet" = ON ]; then
-    # No more than what every Parquet file begins and ends with: that it lacks a footer is said by Arrow.
+    # Only the marks at both ends of a Parquet file: that its footer is missing is found by Arrow.
     printf 'PAR1\0\0\0\0PAR1' >empty.parquet
     said=$("${program[@]}" data peek --dataset-path empty.parquet 2>&1 || true)
     [[ $said = *'its footer is damaged'* ]] || fail 70 "the bundle does not read Parquet: $said"

@@ -28,6 +28,7 @@ DocumentRange find_document(int64_t index, const std::vector<int64_t>& first,
 
 FileSource::FileSource(DatasetOptions options, TextFiles found)
     : options_(std::move(options)), files_(std::move(found.files)) {
+  options_.tokenizer = nullptr;  // valid only while a source is opened
   for (std::string& text : notices_of(options_.path, found)) notice(std::move(text));
   for (const auto& file : files_) {
     if (text_form(file) != TextForm::ids) continue;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "file_reader.h"
 #include "marked_ids.h"
 #include "titan/base/error.h"
 #include "titan/base/file_kind.h"
@@ -43,12 +44,9 @@ void add_to(IdProbe& probe, const TokenView& view) {
 
 }  // namespace
 
-void fail_ids(const std::filesystem::path& path, const std::string& what, const std::string& remedy) {
-  throw Error(ExitCode::bad_data, fmt::format("token file {}: {}. {}.", path.string(), what, remedy));
-}
-
 void refuse_unknown_ids(const std::filesystem::path& bin) {
-  const std::string head = first_bytes(bin);
+  std::string head(kKindBytes, '\0');
+  head.resize(FileReader(bin).read(head.data(), head.size()));
   if (is_llm_c_questions(head)) {
     fail_ids(bin, "it holds the questions of llm.c's evaluations, which are no text to train on",
              "Name one of llm.c's files of ids");
@@ -101,8 +99,7 @@ TokenView IndexedIdFile::document(int64_t index) {
 TokenView IndexedIdFile::part(int64_t begin, int64_t end) {
   // The index was checked when the file was opened, but it is mapped, and another process may write to it.
   if (begin < 0 || end < begin || end > ids_.size()) {
-    fail("its index was written to while it was read",
-         "Leave the corpus alone while a run reads it; put the file back and start again");
+    fail_changed(path_, "its index was written to while it was read");
   }
   return ids_.view(begin, end - begin, &index_);
 }

@@ -19,9 +19,6 @@
 
 namespace titan {
 
-/// Throws Error(bad_data): `what` is wrong with the file of ids at `path`, and what to do.
-[[noreturn]] void fail_ids(const std::filesystem::path& path, const std::string& what, const std::string& remedy);
-
 /// Throws the reason why a .bin file without an index of this program is not read, if its format is not known.
 [[noreturn]] void refuse_unknown_ids(const std::filesystem::path& bin);
 

@@ -90,8 +90,7 @@ const HubConfiguration& chosen(const fs::path& folder, const std::vector<HubConf
                            join(names, ", "), found == all.end() ? "none" : "several"));
 }
 
-/// The number of splits that the names of the files tell, by words for several of them or as shards, if one is for
-/// training; else 0.
+/// How many splits the names of the files tell, by words for several splits or as shards; 0 if none is for training.
 size_t splits_in_names(const std::vector<std::string>& sorted) {
   // Matching the patterns is slow, and most folders have thousands of files of which none is named train.
   const auto has_word = [](const std::string& path) { return path.find("train") != std::string::npos; };
@@ -244,7 +243,7 @@ bool choose_hub_files(const fs::path& folder, TextFiles& found, const std::vecto
   const bool holds_ids =
       !found.files.empty() && std::all_of(found.files.begin(), found.files.end(),
                                           [](const auto& file) { return text_form(file) == TextForm::ids; });
-  if (!is_described && holds_ids && splits > 1) {
+  if (holds_ids && splits > 1) {
     fail(folder,
          "the names of its files tell splits, and all of them would be read; name the files for training with a "
          "glob");

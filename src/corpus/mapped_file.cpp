@@ -14,6 +14,14 @@
 
 namespace titan {
 
+void fail_ids(const std::filesystem::path& path, const std::string& what, const std::string& remedy) {
+  throw Error(ExitCode::bad_data, fmt::format("token file {}: {}. {}.", path.string(), what, remedy));
+}
+
+void fail_changed(const std::filesystem::path& path, const std::string& what) {
+  fail_ids(path, what, "Leave the corpus alone while a run reads it; put the file back and start again");
+}
+
 MappedFile::MappedFile(const std::filesystem::path& path) {
   // Opening a pipe without a writer would block for ever.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -55,19 +63,14 @@ struct stat MappedFile::facts_now() const {
 void ChangeWatch::check(const std::filesystem::path& path, const MappedFile& ids, const MappedFile* index) {
   const Clock::time_point now = Clock::now();
   if (now - seen_ < kCheckHolds) return;
-  const auto fail = [&path](const std::string& what) {
-    throw Error(ExitCode::bad_data, fmt::format("token file {}: {}. Leave the corpus alone while a run reads it; put "
-                                                "the file back and start again.",
-                                                path.string(), what));
-  };
   if (ids.size_now() < ids.size()) {
-    fail(fmt::format("the file shrank while it was read: it had {} bytes and now has {}",
-                     with_thousands(static_cast<int64_t>(ids.size())),
-                     with_thousands(static_cast<int64_t>(ids.size_now()))));
+    fail_changed(path, fmt::format("the file shrank while it was read: it had {} bytes and now has {}",
+                                   with_thousands(static_cast<int64_t>(ids.size())),
+                                   with_thousands(static_cast<int64_t>(ids.size_now()))));
   }
   if (!ids.is_unchanged() || (index && !index->is_unchanged())) {
-    fail(fmt::format("{} was written to while it was read: its size or its time of change is another one",
-                     ids.is_unchanged() ? "its index" : "the file"));
+    fail_changed(path, fmt::format("{} was written to while it was read: its size or its time of change is another one",
+                                   ids.is_unchanged() ? "its index" : "the file"));
   }
   seen_ = now;
 }

@@ -6,8 +6,14 @@
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
+#include <string>
 
 namespace titan {
+
+/// Throws Error(bad_data): `what` is wrong with the file of ids at `path`, and what to do.
+[[noreturn]] void fail_ids(const std::filesystem::path& path, const std::string& what, const std::string& remedy);
+/// The same for a file that was written to while it was read.
+[[noreturn]] void fail_changed(const std::filesystem::path& path, const std::string& what);
 
 /// A whole file, memory-mapped read-only.
 class MappedFile {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <limits>
 
 #include "file_source.h"
@@ -100,14 +99,6 @@ int64_t find_mark(const void* ids, int64_t begin, int64_t end, int32_t mark) {
 }
 
 }  // namespace
-
-std::string first_bytes(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string head(kKindBytes, '\0');
-  file.read(head.data(), static_cast<std::streamsize>(head.size()));
-  head.resize(static_cast<size_t>(std::max<std::streamsize>(0, file.gcount())));
-  return head;
-}
 
 bool is_llm_c_questions(std::string_view head) {
   const std::optional<LlmCHeader> header = header_in(head);
@@ -249,8 +240,7 @@ bool MarkedIdSource::read(int64_t index, Document& document) {
 }
 
 IdFacts MarkedIdSource::facts() const {
-  IdFacts facts{
-      .types = std::string(name_of(files_.front()->type())), .files = std::ssize(files_), .documents = documents_};
+  IdFacts facts{.types = std::string(name_of(files_.front()->type())), .documents = documents_};
   for (const auto& file : files_) facts.tokens += file->size();
   return facts;
 }

@@ -17,10 +17,7 @@
 
 namespace titan {
 
-/// The first bytes of a file, enough for every header; fewer if the file is shorter or cannot be read.
-std::string first_bytes(const std::filesystem::path& path);
-
-/// llm.c's files of questions for evaluation, which hold ids too.
+/// True if a file begins with the header of llm.c's questions for evaluations, which are stored as ids, too.
 bool is_llm_c_questions(std::string_view head);
 
 /// True for a .bin file without an index that begins with a header of llm.c (or of modded-nanogpt, which is the same).

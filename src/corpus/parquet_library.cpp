@@ -82,7 +82,7 @@ std::filesystem::path parquet_library_path() { return beside_program("libtitan_p
 
 std::unique_ptr<ParquetFile> open_parquet_file(const std::filesystem::path& path) {
   check_parquet_ends(path);
-  // Of the process, as what dlopen loads is. If it throws, the next call tries again.
+  // Opened once in a process. If that throws, the next call tries again.
   static const OpenParquetFile open = open_parquet_library();
   try {
     return std::unique_ptr<ParquetFile>(open(path.string()));

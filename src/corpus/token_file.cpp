@@ -49,9 +49,7 @@ TokenFile::TokenFile(const std::filesystem::path& bin) : IdFile(bin) {
 
 TokenFile::~TokenFile() = default;
 
-void TokenFile::fail(const std::string& what, const std::string& remedy) const {
-  throw Error(ExitCode::bad_data, fmt::format("token file {}: {}. {}.", path_.string(), what, remedy));
-}
+void TokenFile::fail(const std::string& what, const std::string& remedy) const { fail_ids(path_, what, remedy); }
 
 void TokenFile::read_index() {
   const std::string name = index_path(path_).filename().string();

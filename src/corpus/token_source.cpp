@@ -44,7 +44,7 @@ void TokenFileSource::check_alike(const IdFile& file) const {
 }
 
 IdFacts TokenFileSource::facts() const {
-  IdFacts facts{.files = std::ssize(files_), .documents = documents_};
+  IdFacts facts{.documents = documents_};
   std::vector<std::string> types, makers;
   const auto add = [](std::vector<std::string>& to, const std::string& word) {
     if (!word.empty() && std::find(to.begin(), to.end(), word) == to.end()) to.push_back(word);

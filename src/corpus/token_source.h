@@ -17,7 +17,6 @@ namespace titan {
 /// What the files of a source of ids say of themselves, all of them together.
 struct IdFacts {
   std::string types = {};  ///< of the ids: "uint16"; "uint16, int32" if files differ
-  int64_t files = 0;
   int64_t tokens = 0;
   std::optional<int64_t> documents = {};  ///< nothing: not counted yet
   std::optional<int64_t> entries = {};    ///< of Megatron-LM's indexes (EntryIndex)

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "mapped_file.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/corpus/token_file.h"
@@ -46,25 +47,22 @@ void copy_ids(const Id* from, size_t count, int32_t* to) {
 
 [[noreturn]] void refuse_id(const TokenView& view, size_t index) {
   const int64_t id = view.at(index);
-  const std::string file = view.file ? view.file->string() : "";
+  const std::filesystem::path file = view.file ? *view.file : std::filesystem::path();
   if (view.unverified_place < 0) {
-    throw Error(ExitCode::bad_data,
-                fmt::format("token file {}: it holds the id {}, and its vocabulary has {} ids: the file was written to "
-                            "while it was read. Leave the corpus alone while a run reads it; put the file back and "
-                            "start again.",
-                            file, id, view.vocabulary));
+    fail_changed(file,
+                 fmt::format("it holds the id {}, and its vocabulary has {} ids: the file was written to while it "
+                             "was read",
+                             id, view.vocabulary));
   }
   const std::string place = with_thousands(view.unverified_place + static_cast<int64_t>(index));
   if (id < 0 || id >= kMostIds) {
-    throw Error(ExitCode::bad_data,
-                fmt::format("token file {}: its id {} (counted from 0) is {}, and no tokenizer has such an id. Get the "
-                            "file again, or make it again with the program that wrote it.",
-                            file, place, id));
+    fail_ids(file, fmt::format("its id {} (counted from 0) is {}, and no tokenizer has such an id", place, id),
+             "Get the file again, or make it again with the program that wrote it");
   }
-  throw Error(ExitCode::bad_data,
-              fmt::format("token file {}: its id {} (counted from 0) is {}, and this run's tokenizer has {} ids. Name "
-                          "the tokenizer that made the file in model.tokenizer_path.",
-                          file, place, id, with_thousands(view.vocabulary)));
+  fail_ids(file,
+           fmt::format("its id {} (counted from 0) is {}, and this run's tokenizer has {} ids", place, id,
+                       with_thousands(view.vocabulary)),
+           "Name the tokenizer that made the file in model.tokenizer_path");
 }
 
 }  // namespace

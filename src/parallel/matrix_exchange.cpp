@@ -119,7 +119,9 @@ void MatrixExchange::start_return(std::vector<at::Tensor> updates) {
     TITAN_CHECK(update.defined() && update.sizes() == at::IntArrayRef(matrix.shape) &&
                     update.scalar_type() == matrix.type && update.device() == device_,
                 m, summary_of(update), matrix.shape, c10::toString(matrix.type));
-    updates_[m] = part_of(update, matrix.own()).clone(at::MemoryFormat::Contiguous);  // so that the whole is freed
+    // A copy, so that the whole is freed; of replicas the part is the whole.
+    const at::Tensor own = part_of(update, matrix.own());
+    updates_[m] = own.numel() == update.numel() ? update : own.clone(at::MemoryFormat::Contiguous);
     std::vector<std::pair<Box, at::Tensor>> made;  // ranks that hold the same get one copy of it
     for (size_t member = 0; member < matrix.parts.boxes.size(); ++member) {
       const Box& box = matrix.parts.boxes[member];

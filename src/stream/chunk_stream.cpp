@@ -267,12 +267,11 @@ void check_saved_corpus(const StreamState& state, const StreamIdentity& now) {
   }
   // Some orders include the number of documents, so check first for changes of the corpus: that error says more.
   check_same_corpus(then, files, corpus);
-  if (then.order != now.corpus.order && !now.other_order.empty()) {
-    throw Error(ExitCode::bad_data, fmt::format("corpus {}: {}", corpus, now.other_order));
-  }
-  if (then.order != now.corpus.order) {
+  if (then.order == now.corpus.order) return;
+  if (now.other_order.empty()) {
     refuse_corpus(corpus, fmt::format("it was read as {}, but is now read as {}", then.order, now.corpus.order));
   }
+  throw Error(ExitCode::bad_data, fmt::format("corpus {}: {}", corpus, now.other_order));
 }
 
 /// Reads the document where the stream stopped and drops its used tokens.

@@ -32,27 +32,23 @@ TokenView part_of(const TokenView& all, int64_t first, int64_t count) {
   return part;
 }
 
-/// The part of an order's words that follows from the number of samples asked for: "2 epochs with the last one
-/// separate".
-std::string_view epochs_in(std::string_view order) {
-  constexpr std::string_view kBegin = ", ", kEnd = ", seed ";
-  const size_t end = order.rfind(kEnd);
-  if (end == order.npos || end == 0) return {};
-  const size_t begin = order.rfind(kBegin, end - 1);
+/// The words of an order in two parts: those that follow from the number of samples asked for, such as "2 epochs with
+/// the last one separate", and the rest. Both are empty if the order is not Megatron's.
+std::pair<std::string, std::string> split_epochs(const std::string& order) {
+  constexpr std::string_view kBegin = ", ";
+  const size_t end = order.rfind(", seed ");
+  const size_t begin = end == order.npos || end == 0 ? order.npos : order.rfind(kBegin, end - 1);
   if (begin == order.npos) return {};
-  const std::string_view epochs = order.substr(begin + kBegin.size(), end - begin - kBegin.size());
-  return epochs.find(" epoch") == epochs.npos ? std::string_view() : epochs;
+  const std::string epochs = order.substr(begin + kBegin.size(), end - begin - kBegin.size());
+  if (epochs.find(" epoch") == epochs.npos) return {};
+  return {epochs, order.substr(0, begin) + order.substr(end)};
 }
 
 /// If the orders differ in their epochs alone: why, and what to do; else empty.
 std::string describe_other_length(const std::string& then, const std::string& now) {
-  const std::string_view old_epochs = epochs_in(then), new_epochs = epochs_in(now);
-  if (old_epochs.empty() || new_epochs.empty() || old_epochs == new_epochs) return {};
-  const auto without = [](const std::string& order, std::string_view epochs) {
-    std::string rest = order;
-    return rest.erase(static_cast<size_t>(epochs.data() - order.data()), epochs.size());
-  };
-  if (without(then, old_epochs) != without(now, new_epochs)) return {};
+  const auto [old_epochs, old_rest] = split_epochs(then);
+  const auto [new_epochs, new_rest] = split_epochs(now);
+  if (old_epochs.empty() || old_epochs == new_epochs || old_rest != new_rest) return {};
   return fmt::format(
       "training.steps and training.global_batch_size say how many of Megatron's samples the run reads, and so how many "
       "epochs are shuffled together. The position was saved in the order of {}, and the order is now that of {}. Set "
@@ -77,13 +73,9 @@ MegatronStream::MegatronStream(std::unique_ptr<DocumentSource> source, std::shar
 }
 
 bool MegatronStream::next(Chunk& chunk) {
-  if (next_ == order_.samples()) return false;
+  if (!skip(chunk)) return false;
   const int64_t wanted = sequence_length_ + 1;
-  chunk.tokens.clear();
-  chunk.document_starts.clear();
-  chunk.counts.clear();
-  chunk.ends_document = false;
-  MegatronOrder::Place place = order_.place_of(next_);
+  MegatronOrder::Place place = order_.place_of(next_ - 1);
   for (int64_t have = 0; have < wanted; ++place.position, place.offset = 0) {
     const TokenView ids = entries_->entry(order_.entries()[static_cast<size_t>(place.position)]);
     const int64_t taken = std::min(wanted - have, static_cast<int64_t>(ids.size) - place.offset);
@@ -95,7 +87,6 @@ bool MegatronStream::next(Chunk& chunk) {
     ++counters_.documents;
   }
   counters_.tokens += sequence_length_;
-  ++next_;
   return true;
 }
 

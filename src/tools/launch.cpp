@@ -329,7 +329,7 @@ LaunchEnd Launcher::close() const {
   end.rank = failed_->rank();
   end.sentence = end.exit_code == kRequeue ? "saved; " + request_.how_to_resume
                                            : fmt::format("rank {} {}", failed_->rank(), story_of(*failed_));
-  // It names the unit, all ranks and documents: several lines, which stand right above.
+  // This message names the unit, all ranks and documents. It has several lines and was printed just before.
   const bool is_long = end.exit_code == static_cast<int>(ExitCode::non_finite);
   if (is_long && !words_of(*failed_).empty()) end.printed = ": " + words_of(*failed_);
   return end;

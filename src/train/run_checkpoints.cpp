@@ -140,7 +140,7 @@ void RunCheckpoints::leave_later_steps() {
                    fmt::join(steps, ", "), steps.size() == 1 ? fmt::format("replaced-{}", steps[0]) : "replaced-N");
     }
     went_back_to_.reset();
-    // No checkpoint is left that it speaks of.
+    // The checkpoints that disagreement.json is about have been renamed.
     const std::string problem = settle_disagreement(config_.job.dump_folder);
     if (!problem.empty()) log_.warning("{}; remove it, or the next start goes back once more", problem);
   } catch (const StorageError& error) {  // retried before the next save

@@ -99,6 +99,7 @@ class Muon(RanksTest):
             self.assertTrue(torch.equal(muon.state[parameter]["momentum_buffer"], state[f"optimizer.state.{name}.momentum_buffer"]))
         others = [key.removeprefix("optimizer.state.").removesuffix(".exp_avg") for key in state if key.endswith(".exp_avg")]
         self.assertGreater(len(others), 5)
+        self.assertLessEqual({"tok_embeddings.weight", "norm.weight", "output.weight"}, set(others))
         adam = torch.optim.AdamW([torch.nn.Parameter(state[name].clone()) for name in others])
         settings = {key: state[f"optimizer.param_groups.{others[0]}.{key}"] for key in adam.param_groups[0] if key != "params"}
         moments = {i: {key: state[f"optimizer.state.{name}.{key}"] for key in ("step", "exp_avg", "exp_avg_sq")}

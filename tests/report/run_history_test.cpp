@@ -133,7 +133,7 @@ TEST(RunHistory, ARunThatWentBackWasNotFiniteUpToThereAlone) {
   history.add(nlohmann::json{{"step", 6}, {"loss", 2.0}});
   EXPECT_EQ(texts(history),
             (std::vector<std::string>{"1: loss is not finite, up to step 5", "6: resumed from step 5"}));
-  // What is done again is an event of its own, or goes on with the one that it followed.
+  // Steps that are done again after a resume are an event of their own, or continue the one before them.
   for (const int64_t step : {7, 8, 9}) history.add(line(step, "nan"));
   history.add(line(9, "nan"));
   history.add(line(10, "nan"));

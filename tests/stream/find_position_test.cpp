@@ -1,4 +1,4 @@
-// torchtitan's count of documents and token buffer, found in the corpus: the stream goes on with the very next token.
+// torchtitan's count of documents and token buffer, found in the corpus: the stream resumes with the very next token.
 #include "titan/stream/chunk_stream.h"
 
 #include <gtest/gtest.h>

@@ -90,12 +90,18 @@ double error_of_matrices(const std::map<std::string, at::Tensor>& found,
 }
 
 /// What matrices take on the way is as planned. It is counted from COLLECT on, so where no matrix is collected,
-/// nothing.
+/// nothing. A rank whose pipeline stage has no matrix plans nothing either.
 void expect_planned_matrix_bytes(const LayoutRow& row, const RankResult& rank) {
   const auto purpose = std::find_if(rank.plan.memory.begin(), rank.plan.memory.end(),
                                     [](const MemoryPurpose& one) { return one.name == "matrices being updated"; });
-  ASSERT_NE(purpose, rank.plan.memory.end());
-  const bool exchanges = row.replicate * row.shard * row.context * row.tensor > 1;
+  const bool has_matrices =
+      std::any_of(rank.plan.groups.begin(), rank.plan.groups.end(), [&](const WeightGroupPlan& group) {
+        return std::any_of(group.parameters.begin(), group.parameters.end(), [&](const ParameterPlan& parameter) {
+          return parameter.spec.trainable && rank.plan.request.updates[parameter.update].whole_matrices;
+        });
+      });
+  ASSERT_EQ(purpose != rank.plan.memory.end(), has_matrices);
+  const bool exchanges = has_matrices && row.replicate * row.shard * row.context * row.tensor > 1;
   if (!exchanges) {
     EXPECT_EQ(rank.matrix_bytes_held, 0);
     return;
@@ -109,9 +115,12 @@ class MuonLayouts : public ::testing::TestWithParam<LayoutRow> {};
 TEST_P(MuonLayouts, TrainAsOneProcess) {
   // Of all updates of the first step together. Gradients of a batch that is cut differ by about 2·10⁻⁷ of their norm,
   // and the iteration's slope of a⁵ = 485 at zero carries that into directions of small singular values: about 60 times
-  // as much of a square matrix of 64 rows. By the last step each step has added its own, and weights that differ have
-  // other gradients.
-  constexpr double kUpdateError = 1e-5, kMatrixError = 2e-5, kLastWeightError = 1e-3;
+  // as much of a square matrix of 64 rows.
+  // The first weights are equal, so the last ones differ by what the errors of 20 updates add up to. Updates of
+  // independent directions are together √20 ≈ 4.5 times as long as one, and errors that all point the same way 20
+  // times: 4.5 times the relative error of one update. Weights that differ have other gradients, which may double it:
+  // about ten times the bound of one update. Measured are 1.6 to 3.7 times the first update's error, up to 1.2·10⁻⁵.
+  constexpr double kUpdateError = 1e-5, kMatrixError = 2e-5, kLastWeightError = 1e-4;
   const LayoutRow& row = GetParam();
   const RankResult& alone = reference_of(row);
   const std::vector<RankResult> ranks = expect_as_one_process(row);

@@ -48,8 +48,7 @@ TEST(Resuming, AStepThatIsNotThereAndARunThatMustResumeAreErrors) {
   EXPECT_TRUE(contains(run(folder, {"--checkpoint.load_step=2", "--training.steps=3"}), "LOAD: step 2 "));
 }
 
-/// Trains with the command-line words `before` and resumes with `after`: the text of the error, or of "" if there is
-/// none.
+/// Trains with the words `before`, resumes with the words `after` instead, and returns the error; empty: it resumed.
 std::string refusal(const std::vector<std::string>& before, const std::vector<std::string>& after) {
   const TestFolder folder;
   std::string corpus;

@@ -44,7 +44,7 @@ struct PickleValue {
   std::vector<PickleRef> items;
   int depth = 1;        // levels of items, this one included
   bool frozen = false;  // part of another value: no longer changed by the reader, so that no value can contain itself
-  uint64_t walk = 1;    // values that a walk over it visits and bytes of their texts; set by the reader alone
+  uint64_t walk = 1;    // how many values a walk over it visits, plus the bytes of their texts; only the reader sets it
 
   bool is(Kind wanted) const { return kind == wanted; }
   /// True if it is an object of `type` ("module name").
@@ -77,8 +77,8 @@ class PickleTaker {
 void check_pickle_begin(std::string_view bytes);
 
 /// The single value in `bytes`, without what `taker` took. Throws PickleError if it is malformed, truncated, deeper
-/// than 100 levels, or of a type that checkpoints do not contain. A value may occur in many places of another; that it
-/// is walked over or written out in each is bounded by the length of `bytes`, so callers need no bound of their own.
+/// than 100 levels, or of a type that checkpoints do not contain. A value may occur in many places of another; the
+/// number of values that a walk over the result visits is bounded by the length of `bytes`.
 PickleRef read_pickle(std::string_view bytes, PickleTaker* taker = nullptr);
 
 /// Constructors of values to write.

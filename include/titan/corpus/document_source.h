@@ -154,9 +154,9 @@ struct DatasetOptions {
   const Tokenizer* tokenizer = nullptr;
 };
 
-/// The .bin file of Megatron-LM's corpus `prefix`, its usual name: PREFIX.bin, if PREFIX.bin and PREFIX.idx are files
-/// and there is no PREFIX but a folder without files of a corpus, such as that of Megatron-LM's cache. Throws
-/// Error(bad_data) if there is a folder with such files: it is not known which of the two is meant.
+/// PREFIX.bin if `prefix` names a corpus as Megatron-LM does: PREFIX.bin and PREFIX.idx are files, and PREFIX does not
+/// exist or is a folder without files of a corpus, such as that of Megatron-LM's cache. Throws Error(bad_data) if it is
+/// a folder with such files: it is not known which of the two is meant.
 std::optional<std::filesystem::path> find_megatron_file(const std::string& prefix);
 
 /// True if both paths (see DatasetOptions::path) lead to the same files. False also if one of them leads to none.

@@ -33,13 +33,13 @@ struct HiddenTensor {
 /// Elements that all of them have for one token.
 int64_t width_of(std::span<const HiddenTensor> tensors);
 
-/// In place of a number of an optimizer's last step that does not exist. A sum with it is the same again, other than
-/// NaN it equals itself on all ranks, and no sum of numbers that are finite or NaN is like it. It is not reported.
+/// Stands for a number of an optimizer's last step that does not exist, and is not reported. A sum with −∞ is −∞ again,
+/// and unlike NaN it equals itself, on all ranks. No sum of finite numbers or NaN equals it.
 inline constexpr double kNoStatistic = -std::numeric_limits<double>::infinity();
 
 /// Numbers that a unit returns beside its hidden states, fp64 [numel]: those of this rank's tokens. A step sums them
 /// over microbatches, ranks and all units that give them the same name, as it sums the loss. Numbers of an optimizer's
-/// last step are summed with those of the next one; as long as there are none, they are kNoStatistic.
+/// last step are summed with those of the next one; as long as none exist, they are kNoStatistic.
 struct StatisticDescription {
   std::string name;
   int64_t numel = 1;

@@ -96,12 +96,12 @@ struct RecordedDisagreement {
 std::string record_disagreement(const std::filesystem::path& folder, const RecordedDisagreement& found);
 /// Nothing if the file is missing or unreadable.
 std::optional<RecordedDisagreement> read_disagreement(const std::filesystem::path& folder);
-/// The step up to which checkpoints in `checkpoints` can be trusted, while a run has not gone back to it; nothing if
-/// there is no limit. A run that saves elsewhere, or nothing, says nothing about them.
+/// The step in disagreement.json up to which checkpoints in `checkpoints` can be trusted. Nothing if there is no such
+/// file, or if the run that wrote it saved no checkpoints there.
 std::optional<int64_t> last_agreeing_step(const std::filesystem::path& folder,
                                           const std::filesystem::path& checkpoints);
-/// Later checkpoints are put aside: renames disagreement.json, so that it does not limit what is saved from now on.
-/// Returns the reason if it cannot.
+/// Call it when later checkpoints have been renamed: renames disagreement.json, too, so that it does not limit
+/// checkpoints that are saved from now on. Returns the reason if it cannot.
 std::string settle_disagreement(const std::filesystem::path& folder);
 
 /// A line of attempts.jsonl: how a supervised attempt ended.

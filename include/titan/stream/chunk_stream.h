@@ -92,7 +92,7 @@ struct StreamIdentity {
   uint64_t fingerprint;
   const CorpusRecord& corpus;
   const std::string& dataset;  ///< for messages
-  /// Why the order is another one and what to do, as the end of a sentence; empty: the corpus is read in another way.
+  /// What the error says, after "corpus NAME: ", if the saved order is another one; empty: it names both orders.
   std::string other_order = {};
 };
 

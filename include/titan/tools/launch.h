@@ -44,7 +44,7 @@ struct LaunchEnd {
 /// it ends. Throws Error(launcher) if a rank cannot be started.
 LaunchEnd launch_attempt(const LaunchRequest& request);
 
-/// `words`, which hold the sentence of `end`, with a reference in the place of what a rank has printed.
+/// `words` contain the sentence of `end`. Replaces in them what a rank has printed by "(its message is above)".
 std::string without_printed(std::string words, const LaunchEnd& end);
 
 /// The same as launch_attempt; prints the sentence and returns the exit code.

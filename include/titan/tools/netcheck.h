@@ -59,10 +59,10 @@ std::optional<NetcheckResult> measure_network(const World& world, const DeviceMe
                                               MeshCommunicators& communicators, const at::Device& device,
                                               const NetcheckOptions& options);
 
-/// What the hardware promises for the rate of a collective, by the formula of the estimate: that of a link of the host,
-/// and across hosts at most that of all network cards of a host that the ring uses; a message uses one card. None if
-/// `options` have no promise, or if there are larger tensors of the same communicator and collective: what small ones
-/// take is latency.
+/// The rate that the hardware promises for a collective, by the formula of the estimate. On one host it is that of a
+/// link; across hosts at most that of the network cards that the ring uses on a host, and for a message that of one
+/// card. None if `options` have no promise, or if the same collective of the same communicator was measured with larger
+/// tensors: the time of small ones is latency.
 std::optional<double> promised_rate(const NetcheckResult& result, const MeasuredCollective& one,
                                     const NetcheckOptions& options);
 
@@ -74,8 +74,8 @@ std::vector<std::string> netcheck_problems(const NetcheckResult& result, const N
 /// Whether netcheck_problems had anything to compare with.
 bool netcheck_compares(const NetcheckResult& result, const NetcheckOptions& options);
 
-/// Of the largest collectives, the one with the least of what the hardware promises: "the slowest of 8 collectives has
-/// 83 % of what the hardware promises". Empty without a promise.
+/// The smallest share of the promised rate that a collective reaches: "the slowest of 8 collectives has 83 % of what
+/// the hardware promises". Empty without a promise.
 std::string collectives_verdict(const NetcheckResult& result, const NetcheckOptions& options);
 
 /// The table of the collectives and the slowest pairs.

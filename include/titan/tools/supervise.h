@@ -19,12 +19,13 @@ struct Supervision {
   std::string supervisor;             // identifies this one: attempts of others do not count
   int64_t restarts = 0;               // the most that the user allows
   std::string host;                   // where ranks run whose host is not known otherwise
-  /// This process knows of earlier attempts by attempts.jsonl alone: a restart that it does not hold is not granted.
+  /// This process knows of earlier attempts only what attempts.jsonl holds, so a restart that cannot be recorded there
+  /// is not granted.
   bool counts_by_record = false;
-  bool follows_restart = false;  // and there was one, which it must hold
+  bool follows_restart = false;  // a restart was granted before, so attempts.jsonl must hold it
 };
 
-/// Whether a supervisor says in the environment that what it starts now follows a failure.
+/// True if a supervisor started this process after a failure (TITAN_RESTARTED in the environment).
 bool follows_failure();
 
 /// The attempts that the folder's record holds. A line that cannot be read counts as an attempt of `supervision` that

@@ -14,8 +14,7 @@ namespace titan {
 class RunFolder {
  public:
   /// Creates the folder and locks its run.lock. `holder`: names this process to others. Throws Error(launcher) if
-  /// another run holds the lock, Error(storage) if it cannot be created. On a file system without
-  /// locks it only warns.
+  /// another run holds the lock, Error(storage) if it cannot be created. On a file system without locks it only warns.
   RunFolder(std::filesystem::path folder, std::string holder, const Log& log);
 
   /// Call it before a write. If the lock was removed or moved away, recreates it and the folder, with one warning.
