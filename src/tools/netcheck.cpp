@@ -40,6 +40,37 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+/// What a rate is compared with.
+struct Usual {
+  double rate = 0;
+  const char* what = "median";  // of its equals
+};
+
+/// Nothing if the equals are too few.
+std::optional<Usual> usual_of(const std::vector<double>& equals) {
+  if (equals.size() < kFewestEquals) return std::nullopt;
+  return Usual{median(equals)};
+}
+
+/// The same for pairs. Of three members one that is slow is in two of the three pairs, so that their median is slow,
+/// too; of more members the median of the pairs is one without it.
+std::optional<Usual> usual_of_pairs(const std::vector<double>& rates) {
+  if (rates.size() == 3) return Usual{*std::max_element(rates.begin(), rates.end()), "fastest"};
+  return usual_of(rates);
+}
+
+/// The one rank that all pairs have in common, if there are several.
+std::optional<int64_t> rank_in_all(const std::vector<const MeasuredPair*>& pairs) {
+  if (pairs.size() < 2) return std::nullopt;
+  for (const int64_t rank : {pairs[0]->first, pairs[0]->second}) {
+    const bool in_all = std::all_of(pairs.begin(), pairs.end(), [&](const MeasuredPair* pair) {
+      return pair->first == rank || pair->second == rank;
+    });
+    if (in_all) return rank;
+  }
+  return std::nullopt;
+}
+
 /// Whether the ranks of a communicator work on what training sends along one mesh axis. The others are unions of axes.
 bool is_of_axes(const std::string& name) {
   using namespace communicator_names;
@@ -61,25 +92,27 @@ class Measurement {
         flag_(at::zeros({1}, outgoing_.options())) {}
 
   nlohmann::json run() {
-    // Where ranks are is known to each from the rendezvous only for its own host.
-    publish("host", {{"name", host_name()}, {"first", world_.host_ranks.front()}});
+    publish("host", {{"name", host_name()}});
+    gather_hosts();
     std::map<int64_t, std::vector<int64_t>> hosts;
-    for (int64_t rank = 0; rank < world_.size; ++rank) hosts[read("host", rank)["first"]].push_back(rank);
+    for (int64_t rank = 0; rank < world_.size; ++rank) hosts[first_on_host(rank)].push_back(rank);
     size_t most = 0;
     std::vector<int64_t> firsts;
     for (const auto& [first, ranks] : hosts) {
       most = std::max(most, ranks.size());
       firsts.push_back(first);
     }
-    for (size_t round = 0; round < pair_rounds(static_cast<int64_t>(most)).size(); ++round) {
-      exchange(partner_in(hosts[world_.host_ranks.front()], round));
-    }
-    for (size_t round = 0; round < pair_rounds(std::ssize(firsts)).size(); ++round) exchange(partner_in(firsts, round));
+    // Hosts with fewer ranks than others wait in some rounds.
+    exchange_with_each_of(hosts[world_.host_ranks.front()], pair_rounds(static_cast<int64_t>(most)).size());
+    exchange_with_each_of(firsts, pair_rounds(std::ssize(firsts)).size());
     for (Communicator* communicator : communicators_.all()) {
       if (is_of_axes(communicator->name())) measure(*communicator);
     }
     return {{"pairs", pairs_}, {"collectives", collectives_}};
   }
+
+  /// The first rank on the host of a rank, which stands for the host.
+  int64_t first_on_host(int64_t rank) const { return first_on_host_[static_cast<size_t>(rank)]; }
 
   void publish(const std::string& key, const nlohmann::json& what) const {
     world_.store->set(fmt::format("netcheck/{}/{}", key, world_.rank), what.dump());
@@ -91,16 +124,32 @@ class Measurement {
  private:
   int64_t largest_elements() const { return options_.largest_bytes / static_cast<int64_t>(sizeof(float)); }
 
+  /// Where ranks are is known to each from the rendezvous only for its own host. A collective tells it in fewer
+  /// messages than the store, where each rank would ask rank 0 for all others.
+  void gather_hosts() {
+    const at::Tensor own = at::full_like(flag_, static_cast<double>(world_.host_ranks.front()));
+    const at::Tensor all = at::zeros({world_.size}, own.options());
+    communicators_.world->all_gather({all}, {own})->wait();
+    const at::Tensor on_cpu = all.to(at::kLong).cpu();  // whole numbers up to 2²⁴ are exact in fp32
+    first_on_host_.assign(on_cpu.const_data_ptr<int64_t>(), on_cpu.const_data_ptr<int64_t>() + world_.size);
+  }
+
   /// This rank's partner in a round of `ranks`; kNoRank: it has none.
-  int64_t partner_in(const std::vector<int64_t>& ranks, size_t round) const {
-    const auto rounds = pair_rounds(std::ssize(ranks));
-    if (round >= rounds.size()) return kNoRank;
-    for (const auto& [a, b] : rounds[round]) {
+  int64_t partner_in(const std::vector<std::pair<int64_t, int64_t>>& round, const std::vector<int64_t>& ranks) const {
+    for (const auto& [a, b] : round) {
       const int64_t first = ranks[static_cast<size_t>(a)], second = ranks[static_cast<size_t>(b)];
       if (first == world_.rank) return second;
       if (second == world_.rank) return first;
     }
     return kNoRank;
+  }
+
+  /// The exchanges of this rank with each of `ranks`, in so many rounds.
+  void exchange_with_each_of(const std::vector<int64_t>& ranks, size_t count) {
+    const auto rounds = pair_rounds(std::ssize(ranks));
+    for (size_t round = 0; round < count; ++round) {
+      exchange(round < rounds.size() ? partner_in(rounds[round], ranks) : kNoRank);
+    }
   }
 
   /// Seconds of the fastest of several calls that all members begin together.
@@ -156,8 +205,9 @@ class Measurement {
   const World& world_;
   MeshCommunicators& communicators_;
   const NetcheckOptions& options_;
-  at::Tensor outgoing_, incoming_;  // [largest_bytes / 4], fp32
-  at::Tensor flag_;                 // [1]
+  at::Tensor outgoing_, incoming_;      // [largest_bytes / 4], fp32
+  at::Tensor flag_;                     // [1]
+  std::vector<int64_t> first_on_host_;  // of each rank
   std::vector<std::pair<int64_t, double>> pairs_;
   nlohmann::json collectives_ = nlohmann::json::array();
 };
@@ -195,19 +245,16 @@ std::optional<NetcheckResult> measure_network(const World& world, const DeviceMe
   measurement.publish("result", measurement.run());
   if (world.rank != 0) return std::nullopt;
   NetcheckResult result;
-  std::vector<int64_t> first_on_host;
   std::map<std::pair<int64_t, int64_t>, MeasuredPair> pairs;
   std::map<std::tuple<std::string, int64_t, int64_t, std::string>, MeasuredCollective> collectives;
   for (int64_t rank = 0; rank < world.size; ++rank) {
-    const nlohmann::json host = measurement.read("host", rank);
-    result.hosts.push_back(host["name"]);
-    first_on_host.push_back(host["first"]);
+    result.hosts.push_back(measurement.read("host", rank)["name"]);
   }
   for (int64_t rank = 0; rank < world.size; ++rank) {
     const nlohmann::json said = measurement.read("result", rank);
     for (const auto& [partner, rate] : said["pairs"].get<std::vector<std::pair<int64_t, double>>>()) {
       const std::pair<int64_t, int64_t> key = std::minmax(rank, partner);
-      const bool same_host = first_on_host[static_cast<size_t>(rank)] == first_on_host[static_cast<size_t>(partner)];
+      const bool same_host = measurement.first_on_host(rank) == measurement.first_on_host(partner);
       MeasuredPair& pair = pairs.try_emplace(key, MeasuredPair{key.first, key.second, same_host, rate}).first->second;
       pair.rate = std::min(pair.rate, rate);
     }
@@ -216,7 +263,7 @@ std::optional<NetcheckResult> measure_network(const World& world, const DeviceMe
       const std::vector<int64_t> ranks = mesh.members(rank, axes_of(name));
       const int64_t bytes = one["bytes"];
       std::set<int64_t> on_hosts;
-      for (const int64_t member : ranks) on_hosts.insert(first_on_host[static_cast<size_t>(member)]);
+      for (const int64_t member : ranks) on_hosts.insert(measurement.first_on_host(member));
       const MeasuredCollective mine{name, ranks, collective, bytes, one["seconds"], one["rate"], std::ssize(on_hosts)};
       MeasuredCollective& slowest =
           collectives.try_emplace({name, ranks.front(), bytes, collective}, mine).first->second;
@@ -225,16 +272,23 @@ std::optional<NetcheckResult> measure_network(const World& world, const DeviceMe
   }
   for (const auto& [key, pair] : pairs) result.pairs.push_back(pair);
   for (const auto& [key, collective] : collectives) result.collectives.push_back(collective);
+  mark_largest(result.collectives);
   return result;
 }
 
-std::optional<double> promised_rate(const NetcheckResult& result, const MeasuredCollective& one,
-                                    const NetcheckOptions& options) {
-  if (one.ranks.size() < 2) return std::nullopt;
-  for (const MeasuredCollective& other : result.collectives) {
-    const bool alike = other.communicator == one.communicator && other.collective == one.collective;
-    if (alike && other.bytes > one.bytes) return std::nullopt;
+void mark_largest(std::vector<MeasuredCollective>& collectives) {
+  std::map<std::pair<std::string, std::string>, int64_t> largest;
+  for (const MeasuredCollective& one : collectives) {
+    int64_t& bytes = largest[{one.communicator, one.collective}];
+    bytes = std::max(bytes, one.bytes);
   }
+  for (MeasuredCollective& one : collectives) {
+    one.is_largest = one.bytes == largest[{one.communicator, one.collective}];
+  }
+}
+
+std::optional<double> promised_rate(const MeasuredCollective& one, const NetcheckOptions& options) {
+  if (one.ranks.size() < 2 || !one.is_largest) return std::nullopt;
   if (one.hosts == 1) return options.host_rate;
   if (!options.network_rate || one.collective == kMessage) return options.network_rate;
   const double cards = static_cast<double>(one.ranks.size()) / static_cast<double>(one.hosts);
@@ -246,7 +300,7 @@ std::string collectives_verdict(const NetcheckResult& result, const NetcheckOpti
   int64_t count = 0;
   double least = 0;
   for (const MeasuredCollective& one : result.collectives) {
-    const std::optional<double> promised = promised_rate(result, one, options);
+    const std::optional<double> promised = promised_rate(one, options);
     if (!promised) continue;
     const double share = one.rate / *promised;
     least = count++ == 0 ? share : std::min(least, share);
@@ -258,40 +312,56 @@ std::string collectives_verdict(const NetcheckResult& result, const NetcheckOpti
 
 std::vector<std::string> netcheck_problems(const NetcheckResult& result, const NetcheckOptions& options) {
   std::vector<std::string> problems;
-  const auto judge = [&](const std::string& what, double rate, const std::vector<double>& equals,
-                         const std::string& equals_words, const std::optional<double>& promised) {
-    if (equals.size() >= kFewestEquals && rate * options.slow < median(equals)) {
-      problems.push_back(fmt::format("{}: {}, where the median of {} is {}", what, rate_words(rate), equals_words,
-                                     rate_words(median(equals))));
-    } else if (promised && rate < kPromisedShare * *promised) {
-      problems.push_back(
-          fmt::format("{}: {}, where the hardware promises {}", what, rate_words(rate), rate_words(*promised)));
+  // Whether it is slow, and then said.
+  const auto judge = [&](const std::string& what, double rate, const std::optional<Usual>& usual,
+                         const std::string& equals, const std::optional<double>& promised) {
+    if (usual && rate * options.slow < usual->rate) {
+      problems.push_back(fmt::format("{}: {}, where the {} of {} is {}", what, rate_words(rate), usual->what, equals,
+                                     rate_words(usual->rate)));
+      return true;
     }
+    if (!promised || rate >= kPromisedShare * *promised) return false;
+    problems.push_back(
+        fmt::format("{}: {}, where the hardware promises {}", what, rate_words(rate), rate_words(*promised)));
+    return true;
   };
   for (const bool same_host : {true, false}) {
     std::vector<double> rates;
     for (const MeasuredPair& pair : result.pairs) {
       if (pair.same_host == same_host) rates.push_back(pair.rate);
     }
+    const std::optional<Usual> usual = usual_of_pairs(rates);
+    std::vector<const MeasuredPair*> slow;
     for (const MeasuredPair& pair : result.pairs) {
       if (pair.same_host != same_host) continue;
       const std::string& first = result.hosts[static_cast<size_t>(pair.first)];
       const std::string& second = result.hosts[static_cast<size_t>(pair.second)];
-      judge(same_host ? fmt::format("ranks {} and {} on {}", pair.first, pair.second, first)
-                      : fmt::format("hosts {} and {} (ranks {} and {})", first, second, pair.first, pair.second),
-            pair.rate, rates, same_host ? "pairs on one host" : "pairs of hosts",
-            same_host ? options.host_rate : options.network_rate);
+      const bool is_slow =
+          judge(same_host ? fmt::format("ranks {} and {} on {}", pair.first, pair.second, first)
+                          : fmt::format("hosts {} and {} (ranks {} and {})", first, second, pair.first, pair.second),
+                pair.rate, usual, same_host ? "pairs on one host" : "pairs of hosts",
+                same_host ? options.host_rate : options.network_rate);
+      if (is_slow) slow.push_back(&pair);
+    }
+    if (const std::optional<int64_t> rank = rank_in_all(slow)) {
+      const std::string& host = result.hosts[static_cast<size_t>(*rank)];
+      problems.push_back(fmt::format("all {} slow {} have {} in common", slow.size(),
+                                     same_host ? "pairs on one host" : "pairs of hosts",
+                                     same_host ? fmt::format("rank {} on {}", *rank, host) : "host " + host));
     }
   }
+  using Equals = std::tuple<std::string, std::string, int64_t>;
+  const auto equals_of = [](const MeasuredCollective& one) {
+    return Equals{one.communicator, one.collective, one.bytes};
+  };
+  std::map<Equals, std::vector<double>> rates;
+  for (const MeasuredCollective& one : result.collectives) rates[equals_of(one)].push_back(one.rate);
+  std::map<Equals, std::optional<Usual>> usual;
+  for (const auto& [equals, of_them] : rates) usual[equals] = usual_of(of_them);
   for (const MeasuredCollective& one : result.collectives) {
-    std::vector<double> rates;
-    for (const MeasuredCollective& other : result.collectives) {
-      const bool equal = other.communicator == one.communicator && other.collective == one.collective;
-      if (equal && other.bytes == one.bytes) rates.push_back(other.rate);
-    }
     judge(fmt::format("{} of {} over {}, {}", one.collective, one.communicator, ranks_words(one.ranks),
                       human_bytes(static_cast<double>(one.bytes))),
-          one.rate, rates, "its equals", promised_rate(result, one, options));
+          one.rate, usual[equals_of(one)], "its equals", promised_rate(one, options));
   }
   return problems;
 }
@@ -317,7 +387,7 @@ std::vector<std::string> netcheck_table(const NetcheckResult& result, const Netc
     if (!shown || one.rate < shown->rate) shown = &one;
   }
   for (const auto& [key, one] : slowest) {
-    const std::optional<double> promised = promised_rate(result, *one, options);
+    const std::optional<double> promised = promised_rate(*one, options);
     lines.push_back(fmt::format("  {:<10} {:>6}  {:<17} {:>10} {:>9.3f} ms {:>12.3g}{}", one->communicator,
                                 one->ranks.size(), one->collective, human_bytes(static_cast<double>(one->bytes)),
                                 1e3 * one->seconds, one->rate / 1e9,
@@ -358,7 +428,7 @@ nlohmann::ordered_json netcheck_json(const NetcheckResult& result, const Netchec
                                    {"bytes", one.bytes},
                                    {"seconds", one.seconds},
                                    {"gb_per_second", one.rate / 1e9}});
-    const std::optional<double> promised = promised_rate(result, one, options);
+    const std::optional<double> promised = promised_rate(one, options);
     if (promised) json["collectives"].back()["promised_gb_per_second"] = *promised / 1e9;
   }
   return json;

@@ -54,8 +54,8 @@ bool is_consequence(int exit_code) {
 }
 
 /// After exit code 77 the rank that ended first is not the cause: all ranks end. The attempt's rank and host become
-/// those that the check named. They are cleared if it named several ranks (two replicas differ) or wrote no record (a
-/// replay).
+/// those that the check named. They are cleared if it named several ranks (two replicas differ) or wrote no record
+/// (LibTorch's products are wrong, which its settings may cause).
 void blame_named_rank(EndedAttempt& attempt, const std::filesystem::path& folder, double begin) {
   if (attempt.exit_code != static_cast<int>(ExitCode::silent_corruption)) return;
   attempt.rank.reset();

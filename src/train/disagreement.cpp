@@ -54,13 +54,7 @@ std::string first_names(const std::vector<StateName>& all, int64_t left_out) {
   return more > 0 ? fmt::format("{} and {} more", text, more) : text;
 }
 
-/// Replicas of one shard: the ranks by their bits.
-using Replicas = std::map<int64_t, std::vector<int64_t>>;
-
-struct Sides {
-  std::vector<int64_t> wrong;  // all of them, if no bits are the most frequent
-  std::vector<int64_t> right;
-};
+}  // namespace
 
 Sides sides_of(const Replicas& by_hash) {
   std::vector<std::vector<int64_t>> sides;
@@ -75,8 +69,6 @@ Sides sides_of(const Replicas& by_hash) {
   std::sort(split.wrong.begin(), split.wrong.end());
   return split;
 }
-
-}  // namespace
 
 nlohmann::json to_json(const RankFindings& findings) {
   nlohmann::json json{{"rank", findings.rank}, {"host", findings.host}, {"left_out", findings.left_out}};

@@ -1,7 +1,8 @@
-// Which ranks have wrong weights or moments, from what all of them report: pure functions.
+// Which ranks have wrong weights, moments or results, from what all of them report: pure functions.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -36,12 +37,21 @@ nlohmann::json to_json(const RankFindings& findings);
 /// Throws nlohmann's exceptions.
 RankFindings rank_findings_from_json(const nlohmann::json& json);
 
+/// Ranks that should have equal bits, by their bits.
+using Replicas = std::map<int64_t, std::vector<int64_t>>;
+
+/// The most frequent bits are taken for right; if no bits are, all ranks are named.
+struct Sides {
+  std::vector<int64_t> wrong;  // ascending
+  std::vector<int64_t> right;
+};
+Sides sides_of(const Replicas& by_hash);
+
 struct Disagreement {
   std::vector<int64_t> ranks;  // that are at fault, or among whom the one at fault is; ascending
   std::string text;            // without step
 };
-/// A rank whose own bits have changed names itself. Among replicas the most frequent bits are taken for right; if two
-/// are equally frequent, all replicas are named.
+/// A rank whose own bits have changed names itself; of replicas those on the wrong side are named.
 Disagreement judge(std::span<const RankFindings> ranks);
 
 }  // namespace titan

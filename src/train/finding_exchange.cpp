@@ -3,6 +3,7 @@
 #include "titan/base/json.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
+#include "titan/report/attempt_record.h"
 #include "titan/train/run.h"
 
 namespace titan {
@@ -19,21 +20,40 @@ std::string FindingExchange::decide(const std::string& words, const RankBarrier:
   return barrier_->decide(words, decision);
 }
 
-std::string FindingExchange::names_by_rank(const std::vector<std::string>& names) {
+std::string FindingExchange::names_by_rank(const std::vector<std::string>& names,
+                                           const std::function<void(const NamedRanks&)>& record) {
   const nlohmann::json mine{{"host", host_name()}, {"names", names}};
-  return decide(json_text(mine), [](const std::vector<std::string>& said) {
-    std::vector<std::string> found;
+  return decide(json_text(mine), [&](const std::vector<std::string>& said) {
+    NamedRanks named;
+    std::vector<std::string> words_of_ranks;
     for (size_t rank = 0; rank < said.size(); ++rank) {
       read_words(said[rank], rank, [&](const nlohmann::json& words) {
         const auto of_rank = words.at("names").get<std::vector<std::string>>();
         if (of_rank.empty()) return;
+        named.ranks.push_back(static_cast<int64_t>(rank));
+        named.hosts.push_back(words.at("host").get<std::string>());
         const std::string more = of_rank.size() > 1 ? fmt::format(" and {} more", of_rank.size() - 1) : "";
-        found.push_back(
-            fmt::format("{}{} on rank {} ({})", of_rank[0], more, rank, words.at("host").get<std::string>()));
+        words_of_ranks.push_back(fmt::format("{}{} on rank {} ({})", of_rank[0], more, rank, named.hosts.back()));
       });
     }
-    return join(found, ", ");
+    named.text = join(words_of_ranks, ", ");
+    if (record) record(named);
+    return named.text;
   });
+}
+
+void record_finding(const Run& run, int64_t step, int64_t last_agreeing, const NamedRanks& named) {
+  const CheckpointSection& checkpoint = run.config.checkpoint;
+  const std::string problem =
+      record_disagreement(run.config.job.dump_folder,
+                          {.step = step,
+                           .last_agreeing_step = last_agreeing,
+                           .ranks = named.ranks,
+                           .hosts = named.hosts,
+                           .what = named.text,
+                           .checkpoint_folder = checkpoint.enable && !checkpoint.load_only ? checkpoint.folder : "",
+                           .time = wall_time()});
+  if (!problem.empty()) run.log.warning(problem);
 }
 
 }  // namespace titan

@@ -2,6 +2,8 @@
 // that is at fault. Nothing is connected before the first call.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +14,13 @@ namespace titan {
 
 struct Run;
 
+/// The ranks that found something, ascending, with the host of each.
+struct NamedRanks {
+  std::vector<int64_t> ranks;
+  std::vector<std::string> hosts;
+  std::string text;  // "layers.0.attention.wq.weight and 3 more on rank 2 (node7)"
+};
+
 class FindingExchange {
  public:
   /// `run` must outlive it.
@@ -19,13 +28,18 @@ class FindingExchange {
 
   /// Collective: what rank 0 makes of the words of all ranks.
   std::string decide(const std::string& words, const RankBarrier::Decision& decision);
-  /// Collective: the first name that each rank gives, if any: "layers.0.attention.wq.weight and 3 more on rank 2
-  /// (node7)".
-  std::string names_by_rank(const std::vector<std::string>& names);
+  /// Collective: NamedRanks::text, from the names that each rank gives, if any; it has the first one of each rank. Rank
+  /// 0 calls `record`, if given, before it answers: the first rank that fails ends the others.
+  std::string names_by_rank(const std::vector<std::string>& names,
+                            const std::function<void(const NamedRanks&)>& record = {});
 
  private:
   const Run& run_;
   std::unique_ptr<RankBarrier> barrier_;  // null: not used yet
 };
+
+/// Rank 0: writes disagreement.json beside the run's files, so that the next start trusts no checkpoint after
+/// `last_agreeing`. Without the file the run still ends with its code and its message; then warns.
+void record_finding(const Run& run, int64_t step, int64_t last_agreeing, const NamedRanks& named);
 
 }  // namespace titan

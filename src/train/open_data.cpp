@@ -56,7 +56,7 @@ std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const
 
 std::unique_ptr<ChunkSource> open_validation_chunks(const JobConfig& config, const MeshPlace& place,
                                                     const std::shared_ptr<const Tokenizer>& tokenizer,
-                                                    const BatchOptions& options, std::string* description) {
+                                                    const BatchOptions& options, std::string& description) {
   DatasetOptions dataset = make_validation_dataset(config);
   if (dataset.dataset == "chat") dataset.chat = open_chat_template(config, tokenizer);
   dataset.tokenizer = tokenizer.get();
@@ -66,14 +66,11 @@ std::unique_ptr<ChunkSource> open_validation_chunks(const JobConfig& config, con
     MegatronOrderRequest order = make_validation_order(config, place, is_training_file);
     order.memory = memory_left_bytes();
     auto samples = std::make_unique<MegatronStream>(std::move(source), tokenizer, order, dataset.dataset);
-    if (description) {
-      *description =
-          fmt::format("{} of {}", is_training_file ? "the second part of data.megatron_split" : "all entries",
-                      samples->description());
-    }
+    description = fmt::format("{} of {}", is_training_file ? "the second part of data.megatron_split" : "all entries",
+                              samples->description());
     return samples;
   }
-  if (description) *description = fmt::format("the documents of {}", source->description());
+  description = fmt::format("the documents of {}", source->description());
   return std::make_unique<ChunkStream>(std::move(source), tokenizer,
                                        chunk_options(make_validation_plan(config, place), options));
 }

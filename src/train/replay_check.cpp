@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "disagreement.h"
 #include "finding_exchange.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
@@ -105,9 +106,10 @@ bool ReplayCheck::is_due(int64_t step) const {
   return period > 0 && step % period == 0 && !run_.world.fake;
 }
 
-void ReplayCheck::check(int64_t step, const BatchContext& microbatch) const {
+void ReplayCheck::check(int64_t step, const BatchContext& microbatch) {
   check_own(step, microbatch);
   if (!alike_.empty()) check_neighbours(step, microbatch);
+  last_agreeing_ = step - 1;
 }
 
 ReplayHashes ReplayCheck::replay(const BatchContext& microbatch) const {
@@ -125,7 +127,9 @@ void ReplayCheck::check_own(int64_t step, const BatchContext& microbatch) const 
   const ReplayHashes first = replay(microbatch);
   const std::vector<std::string> unequal = unequal_results(first, replay(microbatch));
   if (!run_.state_check->is_on_any_rank(!unequal.empty())) return;
-  fail(step, "one microbatch computed twice has other bits in " + run_.findings->names_by_rank(unequal));
+  const std::string found =
+      run_.findings->names_by_rank(unequal, [&](const NamedRanks& named) { record(step, named); });
+  fail(step, "one microbatch computed twice has other bits in " + found);
 }
 
 BatchContext ReplayCheck::shared_microbatch(const BatchContext& own) const {
@@ -153,23 +157,34 @@ void ReplayCheck::check_neighbours(int64_t step, const BatchContext& microbatch)
   run_.communicators.world->all_gather({all}, {own})->wait();
   all = all.cpu();
   std::vector<std::string> found;
+  bool is_named = false;
   for (const std::vector<int64_t>& ranks : alike_) {
-    std::map<int64_t, std::vector<int64_t>> by_bits;
+    Replicas by_bits;
     for (const int64_t rank : ranks) by_bits[all.const_data_ptr<int64_t>()[rank]].push_back(rank);
     if (by_bits.size() == 1) continue;
     std::vector<std::string> sides;
     for (const auto& [bits, side] : by_bits) sides.push_back(number_list(side));
     found.push_back("ranks " + join(sides, " against "));
+    const std::vector<int64_t> wrong = sides_of(by_bits).wrong;
+    is_named = is_named || std::binary_search(wrong.begin(), wrong.end(), run_.world.rank);
   }
-  if (!found.empty()) fail(step, "one microbatch has other bits on other ranks: " + join(found, ", "));
+  if (found.empty()) return;
+  const std::vector<std::string> names(is_named ? 1 : 0, "a microbatch that neighbours computed, too");
+  run_.findings->names_by_rank(names, [&](const NamedRanks& named) { record(step, named); });
+  fail(step, "one microbatch has other bits on other ranks: " + join(found, ", "));
+}
+
+void ReplayCheck::record(int64_t step, const NamedRanks& named) const {
+  record_finding(run_, step, last_agreeing_, named);
 }
 
 void ReplayCheck::fail(int64_t step, const std::string& what) const {
   throw Error(ExitCode::silent_corruption,
               fmt::format("step {}: {}; a processor computes wrong numbers, or ranks differ in processor, number of "
-                          "threads or libraries. Nothing is saved; leave out the hosts of these ranks, or set "
-                          "debug.replay_steps = 0 if the processors are meant to differ",
-                          step, what));
+                          "threads or libraries. Replays last agreed after step {}: checkpoints up to it can be "
+                          "trusted, the state now is not saved. Start again from there without the hosts of these "
+                          "ranks, or with debug.replay_steps = 0 if the processors are meant to differ",
+                          step, what, last_agreeing_));
 }
 
 }  // namespace titan

@@ -16,6 +16,7 @@
 namespace titan {
 
 struct ModelDescription;
+struct NamedRanks;
 struct Run;
 
 /// Hashes of what a rank computed of a microbatch: of each gradient before any sum over ranks, and of the loss.
@@ -34,10 +35,12 @@ class ReplayCheck {
   /// set and no two ranks are alike.
   explicit ReplayCheck(const Run& run);
 
+  /// Before the first step of this process: the run's state is that of `step`, and taken for right.
+  void begin(int64_t step) { last_agreeing_ = step; }
   bool is_due(int64_t step) const;
-  /// Computes the first microbatch of the next step twice. Call it between two steps; collective. Throws
+  /// Computes the first microbatch of `step`, the next one, twice. Call it between two steps; collective. Throws
   /// Error(silent_corruption) on all ranks.
-  void check(int64_t step, const BatchContext& microbatch) const;
+  void check(int64_t step, const BatchContext& microbatch);
 
  private:
   ReplayHashes replay(const BatchContext& microbatch) const;
@@ -45,10 +48,13 @@ class ReplayCheck {
   void check_neighbours(int64_t step, const BatchContext& microbatch) const;
   /// The microbatch that the first data-parallel rank has, of this rank's part of each sequence.
   BatchContext shared_microbatch(const BatchContext& own) const;
+  /// Rank 0: writes what was found before `step`.
+  void record(int64_t step, const NamedRanks& named) const;
   [[noreturn]] void fail(int64_t step, const std::string& what) const;
 
   const Run& run_;
   std::vector<std::vector<int64_t>> alike_;  // empty: neighbours are not compared
+  int64_t last_agreeing_ = 0;                // the step whose state the last replay that agreed computed with
 };
 
 }  // namespace titan

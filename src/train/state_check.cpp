@@ -14,7 +14,6 @@
 #include "titan/base/process.h"
 #include "titan/base/text.h"
 #include "titan/job/updates.h"
-#include "titan/report/attempt_record.h"
 #include "titan/train/run.h"
 
 namespace titan {
@@ -266,9 +265,15 @@ void StateCheck::fail(int64_t step, RankFindings own) {
     for (size_t rank = 0; rank < said.size(); ++rank) {
       read_words(said[rank], rank, [&](const nlohmann::json& words) { all.push_back(rank_findings_from_json(words)); });
     }
-    const Disagreement disagreement = judge(all);
-    record(step, disagreement, all);
-    return disagreement.text;
+    const Disagreement found = judge(all);
+    NamedRanks named{found.ranks, {}, found.text};
+    for (const int64_t rank : found.ranks) {
+      const auto of_rank = [&](const RankFindings& findings) { return findings.rank == rank; };
+      const auto findings = std::find_if(all.begin(), all.end(), of_rank);
+      named.hosts.push_back(findings == all.end() ? "" : findings->host);
+    }
+    record_finding(run_, step, last_agreeing_, named);
+    return found.text;
   });
   throw Error(
       ExitCode::silent_corruption,
@@ -276,26 +281,6 @@ void StateCheck::fail(int64_t step, RankFindings own) {
                   "agreed after step {}: checkpoints up to it can be trusted, the state now is not saved. Start "
                   "again from there, and without that host if it is named again",
                   step, found, last_agreeing_));
-}
-
-void StateCheck::record(int64_t step, const Disagreement& found, const std::vector<RankFindings>& all) const {
-  const CheckpointSection& checkpoint = run_.config.checkpoint;
-  RecordedDisagreement recorded{
-      .step = step,
-      .last_agreeing_step = last_agreeing_,
-      .ranks = found.ranks,
-      .hosts = {},
-      .what = found.text,
-      .checkpoint_folder = checkpoint.enable && !checkpoint.load_only ? checkpoint.folder : "",
-      .time = wall_time()};
-  for (const int64_t rank : found.ranks) {
-    const auto of_rank = [&](const RankFindings& findings) { return findings.rank == rank; };
-    const auto findings = std::find_if(all.begin(), all.end(), of_rank);
-    recorded.hosts.push_back(findings == all.end() ? "" : findings->host);
-  }
-  // Without the file the run still ends with its code and its message.
-  const std::string problem = record_disagreement(run_.config.job.dump_folder, recorded);
-  if (!problem.empty()) run_.log.warning(problem);
 }
 
 }  // namespace titan

@@ -48,6 +48,7 @@ class Trainer {
     run_.reporter->begin(start, next_batch_ ? &*next_batch_ : nullptr);
     observers_.emplace(run_, position_.step + 1);
     if (run_.state_check) run_.state_check->begin(position_.step);
+    replays_.begin(position_.step);
     RunReporter& reporter = *run_.reporter;
     reporter.explain_non_finite([this](int64_t step, const StepValues& values) { return explain(step, values); });
     const FinalMessagePart last_lines(run_.world.final_message, on_own_device([&] { reporter.report_last_lines(); }));

@@ -1,33 +1,22 @@
 #include "titan/train/validator.h"
-#include "titan/train/open_data.h"
 
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "titan/base/error.h"
 #include "titan/job/data_order.h"
 #include "titan/job/job.h"
 #include "titan/train/batch.h"
+#include "titan/train/open_data.h"
 
 namespace titan {
 
-Validator::Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> tokenizer, bool block_causal,
+Validator::Validator(const JobConfig& config, const std::shared_ptr<const Tokenizer>& tokenizer, bool block_causal,
                      const MeshPlace& place, std::shared_ptr<Communicator> loss, const Log& log)
-    : config_(config),
-      tokenizer_(std::move(tokenizer)),
-      block_causal_(block_causal),
-      place_(place),
-      loss_(std::move(loss)),
-      log_(log) {
-  std::string description;
-  open(&description)->next();  // what is wrong with the data is reported at the start
-  // In this order the same corpus is read in parts, so what is validated on does not follow from its name alone.
-  if (reads_in_megatron_order(config_)) log_.info("Validation reads {}", description);
-}
-
-std::unique_ptr<BatchStream> Validator::open(std::string* description) const {
+    : config_(config), block_causal_(block_causal), place_(place), loss_(std::move(loss)), log_(log) {
   BatchOptions options = make_batch_options(config_, block_causal_);
   options.chunks.dataset = config_.validation.dataset;
   options.chunks.section = "validation";
@@ -35,8 +24,12 @@ std::unique_ptr<BatchStream> Validator::open(std::string* description) const {
   options.chunks.infinite = config_.validation.steps >= 0;
   options.queue_depth = BatchOptions().queue_depth;
   options.chunks.packing = make_packing(config_, options.chunks.dataset);
-  return std::make_unique<BatchStream>(open_validation_chunks(config_, place_, tokenizer_, options, description),
-                                       make_validation_plan(config_, place_), options);
+  std::string description;
+  stream_ = std::make_unique<BatchStream>(open_validation_chunks(config_, place_, tokenizer, options, description),
+                                          make_validation_plan(config_, place_), options);
+  first_ = stream_->next();  // what is wrong with the data is reported at the start
+  // In this order the same corpus is read in parts, so what is validated on does not follow from its name alone.
+  if (reads_in_megatron_order(config_)) log_.info("Validation reads {}", description);
 }
 
 bool Validator::due(int64_t step) const { return step == 1 || step % config_.validation.freq == 0; }
@@ -47,14 +40,13 @@ std::optional<ValidationReport> Validator::run(int64_t step,
                                                const std::function<bool()>& leaves_waits) {
   const auto start = std::chrono::steady_clock::now();
   const bool whole_set = config_.validation.steps < 0;
-  const std::unique_ptr<BatchStream> stream = open();
   DataCounters read;
   at::Tensor loss = at::zeros({}, at::TensorOptions(device.device).dtype(at::kDouble));
   const SequenceShare share = make_sequence_share(config_, place_);
   int64_t valid_tokens = 0;
   int64_t tokens = 0;
   for (int64_t batch = 0; whole_set || batch < config_.validation.steps; ++batch) {
-    std::optional<StepBatch> next = stream->next(leaves_waits);
+    std::optional<StepBatch> next = first_ ? std::exchange(first_, std::nullopt) : stream_->next(leaves_waits);
     if (stops && stops()) return std::nullopt;
     if (!next) break;
     for (const MicroBatch& microbatch : next->microbatches) {
@@ -67,6 +59,7 @@ std::optional<ValidationReport> Validator::run(int64_t step,
       if (!reported_) log_.warning("validation: {}", notice);
     }
   }
+  stream_->restore({});
   if (loss_) loss_->all_reduce({loss})->wait();
   report_bad_data(read);
   ValidationReport report;

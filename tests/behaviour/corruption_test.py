@@ -202,11 +202,26 @@ class Replays(CorruptionTest):
         text = self.run_with(2, *SHARDED, "--debug.replay_steps=3", FLIP_GRADIENT="1 3 layers.1.attention.wo.weight")
         self.assertRegex(text, r"step 3: one microbatch computed twice has other bits in the gradient of layers\.1\.attention\.wo\.weight( and \d+ more)? on rank 1 \(\S+\)")
 
+    def test_a_restart_goes_back_to_the_last_replay_that_agreed(self):
+        # Replays before steps 3 and 6: what step 2 saved was right, what step 4 saved is not known to be.
+        words = ["--checkpoint.enable", "--checkpoint.interval=2", "--debug.replay_steps=3", *SHARDED]
+        text = self.run_with(2, *words, FLIP_GRADIENT="1 6 layers.1.attention.wo.weight")
+        self.assertIn("Replays last agreed after step 2: ", text)
+        found = self.disagreement()
+        self.assertEqual((found["step"], found["last_agreeing_step"], found["ranks"]), (6, 2, [1]))
+        self.assertEqual(self.saved_steps(), [2, 4])
+        run = self.launch_training(2, *words, "--training.steps=6", f"--job.dump_folder={self.run_folder}")
+        self.assertEqual(run.end(), OK, run.text())
+        self.assertRegex(run.text(), r"LOAD: step 2 from .*; step 4 is passed over")
+        self.assertEqual(self.saved_steps(), [2, 4, 6])
+
     def test_neighbours_compute_the_same_microbatch(self):
         words = [*REPLICATED, "--debug.replay_steps=2", "--debug.replay_on_neighbours"]
         self.run_with(3, *words, steps=4, code=OK)
         text = self.run_with(3, *words, NAN_IN="1 2 layers.0.attention.wq.weight")
         self.assertRegex(text, r"step 2: one microbatch has other bits on other ranks: ranks ")
+        found = self.disagreement()
+        self.assertEqual((found["step"], found["last_agreeing_step"], found["ranks"]), (2, 0, [1]))
 
 
 class NonFiniteNumbers(CorruptionTest):

@@ -51,6 +51,32 @@ TEST(NetcheckProblems, ASlowPairOfHostsIsNamedWithItsHostsAndNobodyElseIs) {
             "hosts node1 and node3 (ranks 2 and 6): 0.3 GB/s, where the median of pairs of hosts is 1 GB/s");
 }
 
+TEST(NetcheckProblems, AHostThatIsSlowWithAllOthersIsNamedOfThreeHostsToo) {
+  for (const int64_t hosts : {3, 4, 7}) {
+    NetcheckResult result = even(hosts);
+    for (MeasuredPair& pair : result.pairs) {
+      if (!pair.same_host && (pair.first == 2 || pair.second == 2)) pair.rate = 0.3e9;
+    }
+    const std::vector<std::string> problems = netcheck_problems(result, {});
+    ASSERT_EQ(std::ssize(problems), hosts) << "its pairs, and the host";
+    EXPECT_EQ(problems.back(), "all " + std::to_string(hosts - 1) + " slow pairs of hosts have host node1 in common");
+  }
+}
+
+TEST(NetcheckProblems, ManyHostsAreComparedAtOnce) {
+  constexpr int64_t kHosts = 600;  // 179,700 pairs: each compared with a median of its own would take minutes
+  NetcheckResult result = even(kHosts);
+  for (const int64_t bytes : {int64_t{1} << 16, int64_t{1} << 21}) {
+    for (int64_t rank = 0; rank < 8000; ++rank) {
+      result.collectives.push_back({"tp", {2 * rank, 2 * rank + 1}, "all-gather", bytes, 1e-3, 5e9});
+    }
+  }
+  mark_largest(result.collectives);
+  EXPECT_TRUE(netcheck_problems(result, {.host_rate = 6e9, .network_rate = 1e9}).empty());
+  EXPECT_EQ(collectives_verdict(result, {.host_rate = 10e9}),
+            "the slowest of 8600 collectives has 50 % of what the hardware promises");
+}
+
 TEST(NetcheckProblems, ASlowPairOfRanksIsComparedWithPairsOnOneHost) {
   NetcheckResult result = even(4);
   result.pairs[0].rate = 6e9;  // 1.67 times slower than its equals, six times faster than pairs of hosts
@@ -91,6 +117,7 @@ NetcheckResult collectives() {
     result.collectives.push_back({"fsdp_gather", {0, 1, 2, 3, 4, 5, 6, 7}, "send to the next", bytes, 1e-3, rate, 2});
     result.collectives.push_back({"tp", {0, 1, 2, 3}, "all-reduce", bytes, 1e-3, rate, 1});
   }
+  mark_largest(result.collectives);
   return result;
 }
 
@@ -98,12 +125,12 @@ TEST(NetcheckCollectives, TheLargestOnesArePromisedALinkOrTheCardsThatTheirRingU
   const NetcheckResult result = collectives();
   const NetcheckOptions options{.host_rate = 100e9, .network_rate = 20e9};
   std::vector<std::optional<double>> promised;
-  for (const MeasuredCollective& one : result.collectives) promised.push_back(promised_rate(result, one, options));
+  for (const MeasuredCollective& one : result.collectives) promised.push_back(promised_rate(one, options));
   const std::optional<double> none;
   EXPECT_EQ(promised, (std::vector<std::optional<double>>{none, none, none, 80e9, 20e9, 100e9}));
-  EXPECT_EQ(promised_rate(result, result.collectives[3], {.host_rate = 50e9, .network_rate = 20e9}), 50e9);
-  EXPECT_EQ(promised_rate(result, result.collectives[3], {.host_rate = 50e9}), none);
-  EXPECT_EQ(promised_rate(result, {"tp", {0}, "all-reduce", 1 << 26, 1e-3, 0, 1}, options), none);
+  EXPECT_EQ(promised_rate(result.collectives[3], {.host_rate = 50e9, .network_rate = 20e9}), 50e9);
+  EXPECT_EQ(promised_rate(result.collectives[3], {.host_rate = 50e9}), none);
+  EXPECT_EQ(promised_rate({"tp", {0}, "all-reduce", 1 << 26, 1e-3, 0, 1}, options), none);
 }
 
 TEST(NetcheckCollectives, HalfOfThePromiseIsEnoughAndLessIsNamed) {

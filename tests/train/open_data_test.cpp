@@ -41,7 +41,8 @@ class MegatronParts : public testing::Test {
                        "--validation.dataset_path=" + validation});
   }
   std::set<int32_t> validated(const std::string& path) const {
-    return ids_of(*open_validation_chunks(config_for(path), {}, tokenizer_, {}));
+    std::string description;
+    return ids_of(*open_validation_chunks(config_for(path), {}, tokenizer_, {}, description));
   }
 
   TestFolder folder_;
@@ -76,7 +77,7 @@ TEST_F(MegatronParts, ADescriptionSaysWhatValidationReads) {
     std::string description;
     BatchOptions options;
     options.chunks.infinite = false;
-    open_validation_chunks(config_for(path), {}, tokenizer_, options, &description);
+    open_validation_chunks(config_for(path), {}, tokenizer_, options, description);
     return description;
   };
   EXPECT_PRED_FORMAT2(testing::IsSubstring, "the second part of data.megatron_split of " + corpus_ + ".bin",
@@ -97,7 +98,8 @@ TEST_F(MegatronParts, AnotherFileOfMegatronIsValidatedOnAsAWholeAndAnyOtherInIts
   BatchOptions options;
   options.chunks.infinite = false;
   const JobConfig config = config_for(folder_ / "held_out.ds");
-  const auto chunks = open_validation_chunks(config, {}, tokenizer_, options);
+  std::string description;
+  const auto chunks = open_validation_chunks(config, {}, tokenizer_, options, description);
   Chunk chunk;
   ASSERT_TRUE(chunks->next(chunk));
   EXPECT_EQ(chunk.tokens, (std::vector<int32_t>{7, 3, 7, 3, 7}));

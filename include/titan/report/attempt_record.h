@@ -1,8 +1,8 @@
 // An attempt is one start of all ranks of a run, until all have ended. What it leaves in the run's folder:
 //   progress.json   rank 0 rewrites it after every step: how far the attempt got
 //   failure.json    by the first rank that fails, or that sees another one fail: which rank it was
-//   disagreement.json  by rank 0 before exit code 77: the last step on which ranks agreed (train/state_check.h); the
-//                  run that goes back to that step renames it to disagreement-N.json
+//   disagreement.json  by rank 0 before exit code 77: the last step on which ranks agreed (train/state_check.h and
+//                  src/train/replay_check.h); the run that goes back to that step renames it to disagreement-N.json
 //   attempts.jsonl  a line for each attempt that was supervised (tools/restart.h), and what followed it
 // The first two are removed when the next attempt starts. Knows nothing of why a run is started again.
 #pragma once
@@ -79,7 +79,8 @@ std::optional<FailedRank> read_failure(const std::filesystem::path& folder);
 /// Removes progress.json and failure.json.
 void forget_attempt(const std::filesystem::path& folder);
 
-/// What disagreement.json holds: ranks disagreed about weights or moments, or the memory of one has changed.
+/// What disagreement.json holds: ranks disagreed about weights or moments, the memory of one has changed, or a replay
+/// gave other bits.
 struct RecordedDisagreement {
   int64_t step = 0;                // that found it
   int64_t last_agreeing_step = 0;  // checkpoints up to it can be trusted

@@ -32,6 +32,7 @@ struct MeasuredCollective {
   double seconds = 0, rate = 0;  // rate: bytes per second that each rank sends, (n - 1) / n of the tensor; twice that
                                  // for an all-reduce. nccl-tests call it bus bandwidth
   int64_t hosts = 1;             // of its members
+  bool is_largest = true;        // of those with this communicator and collective: see mark_largest
 };
 
 struct NetcheckOptions {
@@ -59,16 +60,18 @@ std::optional<NetcheckResult> measure_network(const World& world, const DeviceMe
                                               MeshCommunicators& communicators, const at::Device& device,
                                               const NetcheckOptions& options);
 
+/// Sets `is_largest` of each: whether none with the same communicator and collective has more bytes.
+void mark_largest(std::vector<MeasuredCollective>& collectives);
+
 /// The rate that the hardware promises for a collective, by the formula of the estimate. On one host it is that of a
 /// link; across hosts at most that of the network cards that the ring uses on a host, and for a message that of one
 /// card. None if `options` have no promise, or if the same collective of the same communicator was measured with larger
 /// tensors: the time of small ones is latency.
-std::optional<double> promised_rate(const NetcheckResult& result, const MeasuredCollective& one,
-                                    const NetcheckOptions& options);
+std::optional<double> promised_rate(const MeasuredCollective& one, const NetcheckOptions& options);
 
-/// A sentence for each pair and communicator that is slow. Pairs are compared with pairs of the same kind (on one host,
-/// or between hosts), communicators with those of the same name and collective, each if there are at least three; both
-/// also with what the hardware promises.
+/// A sentence for each pair and communicator that is slow, and one for the host or rank that all slow pairs of a kind
+/// have in common. Pairs are compared with pairs of the same kind (on one host, or between hosts), communicators with
+/// those of the same name and collective, each if there are at least three; both also with what the hardware promises.
 std::vector<std::string> netcheck_problems(const NetcheckResult& result, const NetcheckOptions& options);
 
 /// Whether netcheck_problems had anything to compare with.

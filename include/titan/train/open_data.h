@@ -14,10 +14,10 @@ std::unique_ptr<ChunkSource> open_training_chunks(const JobConfig& config, const
                                                   const std::shared_ptr<const Tokenizer>& tokenizer,
                                                   const BatchOptions& options, std::string& description);
 
-/// The chunks of one validation. Sets `description`, if given, to what they are. Throws Error(bad_data).
+/// The chunks of one validation. Sets `description` to what they are. Throws Error(bad_data).
 std::unique_ptr<ChunkSource> open_validation_chunks(const JobConfig& config, const MeshPlace& place,
                                                     const std::shared_ptr<const Tokenizer>& tokenizer,
-                                                    const BatchOptions& options, std::string* description = nullptr);
+                                                    const BatchOptions& options, std::string& description);
 
 /// The documents of the training corpus that this rank reads.
 std::unique_ptr<DocumentSource> open_training_documents(const JobConfig& config, const MeshPlace& place,

@@ -20,7 +20,6 @@
 
 namespace titan {
 
-struct Disagreement;
 struct RankFindings;
 struct Run;
 
@@ -74,8 +73,6 @@ class StateCheck {
   RankFindings changes() const;
   /// Collects the findings of all ranks, writes the file and throws.
   [[noreturn]] void fail(int64_t step, RankFindings own);
-  /// Rank 0: writes the disagreement beside the run's files.
-  void record(int64_t step, const Disagreement& found, const std::vector<RankFindings>& all) const;
 
   const Run& run_;
   std::vector<Part> parts_;

@@ -18,8 +18,9 @@ namespace titan {
 
 class Validator {
  public:
-  /// Reads the set's first batch, so that a problem of the set is reported before training. Throws Error(bad_data).
-  Validator(const JobConfig& config, std::shared_ptr<const Tokenizer> tokenizer, bool block_causal,
+  /// Opens the set and reads its first batch, so that a problem of the set is reported before training. Throws
+  /// Error(bad_data).
+  Validator(const JobConfig& config, const std::shared_ptr<const Tokenizer>& tokenizer, bool block_causal,
             const MeshPlace& place, std::shared_ptr<Communicator> loss, const Log& log);
 
   /// Step 1 and every validation.freq steps.
@@ -33,16 +34,15 @@ class Validator {
                                       const std::function<bool()>& leaves_waits = {});
 
  private:
-  /// Sets `description`, if given, to what it reads.
-  std::unique_ptr<BatchStream> open(std::string* description = nullptr) const;
   void report_bad_data(const DataCounters& counters);
 
   const JobConfig& config_;
-  std::shared_ptr<const Tokenizer> tokenizer_;
   bool block_causal_;
   MeshPlace place_;
   std::shared_ptr<Communicator> loss_;  // ranks that read different samples; null for a single process
   const Log& log_;
+  std::unique_ptr<BatchStream> stream_;  // between validations at the beginning of the set
+  std::optional<StepBatch> first_;       // its first batch, until the first validation
   bool reported_ = false;
 };
 
