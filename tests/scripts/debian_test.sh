@@ -21,41 +21,45 @@ make_packages() {
   losses built >"$all_scratch/losses"
 }
 
-# in_system COMMAND...: in the folder `system`, without this system's environment. Mounts end with the command.
+# in_system COMMAND...: in the folder $system, without this system's environment. Mounts end with the command.
 in_system() {
   # shellcheck disable=SC2016  # expanded by the inner shell
-  unshare --mount --propagation private bash -c '
+  system=$system site=$site unshare --mount --propagation private bash -c '
     set -e
-    mount --bind /proc system/proc
-    mount --bind "$0" system/opt/torch
-    chroot system /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"' "$site" "$@"
+    mount --bind /proc "$system/proc"
+    mount --bind "$site" "$system/opt/torch"
+    chroot "$system" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"' in_system "$@"
 }
 
 # trains_on SUITE
 trains_on() {
-  local source site wheel bundle package
+  local source site wheel bundle package system
   source=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources | head -n 1)
   site=$(sed -n 's/^TITAN_LIBTORCH_FOUND:INTERNAL=//p' "$build/CMakeCache.txt")
   { read -r wheel; read -r bundle; } <"$all_scratch/packages"
-  debootstrap --variant=minbase --include=python3,python3-venv "$1" system "$source"
-  mkdir system/opt/torch
+  system=$(mktemp -d /var/tmp/titan-debian-XXXXXX) # debootstrap takes no path with spaces
+  # shellcheck disable=SC2064  # the folder of now
+  trap "rm -rf --one-file-system '$system'" EXIT
+  expect 0 debootstrap --variant=minbase --include=python3,python3-venv "$1" "$system" "$source"
+  chmod 755 "$system"
+  mkdir "$system/opt/torch"
   expect 1 in_system sh -c 'command -v gcc || command -v g++ || command -v cc'
 
-  cp "$wheel" system/opt/
+  cp "$wheel" "$system/opt/"
   expect 0 in_system python3 -m venv /opt/environment
-  echo /opt/torch >"$(echo system/opt/environment/lib/python3*/site-packages)/torch.pth"
+  echo /opt/torch >"$(echo "$system"/opt/environment/lib/python3*/site-packages)/torch.pth"
   expect 0 in_system /opt/environment/bin/pip install --no-index --no-deps "/opt/${wheel##*/}"
   package=$(in_system sh -c 'echo /opt/environment/lib/python3*/site-packages/titan_train')
   expect 0 in_system /opt/environment/bin/titan_train "$package/configs/debug_model.toml" "${words[@]}" --job.dump_folder=/opt/of_wheel
-  expect_equal "$(cat "$all_scratch/losses")" "$(losses system/opt/of_wheel)"
+  expect_equal "$(cat "$all_scratch/losses")" "$(losses "$system/opt/of_wheel")"
 
-  rm -r system/opt/environment # the bundle needs no torch
-  mkdir system/opt/bundle
-  tar --zstd -xf "$bundle" -C system/opt/bundle --strip-components 1
+  # The bundle needs no torch.
+  rm -r "$system/opt/environment"
+  mkdir empty "$system/opt/bundle"
   site=$PWD/empty
-  mkdir empty
+  tar --zstd -xf "$bundle" -C "$system/opt/bundle" --strip-components 1
   expect 0 in_system /opt/bundle/titan_train /opt/bundle/configs/debug_model.toml "${words[@]}" --job.dump_folder=/opt/of_bundle
-  expect_equal "$(cat "$all_scratch/losses")" "$(losses system/opt/of_bundle)"
+  expect_equal "$(cat "$all_scratch/losses")" "$(losses "$system/opt/of_bundle")"
 }
 
 on_debian_12() { trains_on bookworm; }
