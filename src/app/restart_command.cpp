@@ -36,8 +36,14 @@ int run_restart(const Schema& schema, std::span<const std::string> arguments) {
   AttemptEnd end;
   end.ranks.exit_code = static_cast<int>(options->exit_code);
   end.ranks.failed = end.ranks.ended = wall_time();
-  // What an attempt left in the folder is removed with the decision that follows: a later one's is newer.
-  if (!attempts.empty()) end.begin = attempts.back().ended;
+  // Times in the folder are those of the ranks' hosts, whose clocks may differ. What an attempt left there is removed
+  // with the decision that follows, so all of it is older than the job, or this attempt's.
+  constexpr double kClocksDiffer = 60;
+  if (options->began > 0) {
+    end.begin = static_cast<double>(options->began) - kClocksDiffer;
+  } else if (!attempts.empty()) {
+    end.begin = attempts.back().ended;
+  }
   const RestartDecision decision = judge_attempt(supervision, end, attempts);
   if (!decision.sentence.empty()) std::cerr << fmt::format("titan_train restart: {}\n", decision.sentence);
   return decision.restarts ? static_cast<int>(ExitCode::requeue) : decision.exit_code;

@@ -83,7 +83,7 @@ class Selftest {
     if (json) {
       std::cout << json_text(json_of(results)) << std::endl;
     } else {
-      std::cout << selftest_verdict(results, world_.size, device.name) << std::endl;
+      std::cout << selftest_verdict(results, world_.size, device.name, !device.device.is_cpu()) << std::endl;
     }
     return all ? ExitCode::success : ExitCode::silent_corruption;
   }
@@ -136,23 +136,24 @@ ExitCode check_network(const JobConfig& config, const World& world, const Netche
   const std::optional<NetcheckResult> result = measure_network(world, mesh, communicators, device.device, options);
   bool passed = true;
   if (result) {
-    const std::vector<std::string> problems = netcheck_problems(*result, options);
+    const NetcheckFindings findings = netcheck_findings(*result, options);
     const bool compared = netcheck_compares(*result, options);
     if (json) {
-      std::cout << json_text(netcheck_json(*result, options, problems)) << std::endl;
+      std::cout << json_text(netcheck_json(*result, options, findings)) << std::endl;
     } else {
       for (const std::string& line : netcheck_table(*result, options)) std::cout << line << '\n';
-      for (const std::string& problem : problems) std::cout << "SLOW " << problem << '\n';
+      for (const std::string& slow : findings.slow) std::cout << "SLOW " << slow << '\n';
+      for (const std::string& sentence : findings.in_common) std::cout << sentence << '\n';
       const size_t pairs = result->pairs.size();
       const std::string collectives = collectives_verdict(*result, options);
       std::cout << fmt::format("netcheck {}: {} ranks, {} pair{}, {} slow ({}){}{}{}",
-                               problems.empty() ? "passed" : "failed", world.size, pairs, pairs == 1 ? "" : "s",
-                               problems.size(), communicators.world->transport(), collectives.empty() ? "" : "; ",
+                               findings.slow.empty() ? "passed" : "failed", world.size, pairs, pairs == 1 ? "" : "s",
+                               findings.slow.size(), communicators.world->transport(), collectives.empty() ? "" : "; ",
                                collectives,
                                compared ? "" : "; nothing was compared: give --hardware, or use three ranks or hosts")
                 << std::endl;
     }
-    passed = problems.empty();
+    passed = findings.slow.empty();
   }
   communicators.shut_down();
   return passed ? ExitCode::success : ExitCode::launcher;

@@ -203,7 +203,7 @@ AppendFile::AppendFile(std::filesystem::path path) : path_(std::move(path)) { de
 
 int AppendFile::open() {
   std::string reason;
-  const int descriptor = open_own_file(path_, O_WRONLY | O_APPEND, reason);
+  const int descriptor = open_own_file(path_, O_RDWR | O_APPEND, reason);
   if (descriptor < 0) last_error_ = fmt::format("cannot open {}: {}", path_.string(), reason);
   return descriptor;
 }
@@ -221,11 +221,15 @@ bool AppendFile::append_line(std::string_view line) {
     if (anew < 0) return false;
     ::close(std::exchange(descriptor_, anew));
   }
-  std::string bytes(line);
-  bytes += '\n';
-  int reason = write_all(descriptor_, bytes);
-  if (reason != 0) last_error_ = std::strerror(reason);
-  return reason == 0;
+  // A line that a full disk or a crash cut off stays a line of its own.
+  const off_t size = ::lseek(descriptor_, 0, SEEK_END);
+  char last = '\n';
+  if (size > 0 && ::pread(descriptor_, &last, 1, size - 1) != 1) last = '\n';
+  const int reason = write_all(descriptor_, fmt::format("{}{}\n", last == '\n' ? "" : "\n", line));
+  if (reason == 0) return true;
+  last_error_ = std::strerror(reason);
+  [[maybe_unused]] const int kept = size < 0 ? -1 : ::ftruncate(descriptor_, size);  // no half of the line
+  return false;
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -241,5 +242,12 @@ bool bind_to(const std::vector<int>& cores) {
   if (::sched_setaffinity(0, wanted.bytes, wanted.mask.get()) != 0) return false;
   return allowed_cores() == cores;  // the kernel leaves out cores that a cpuset forbids without an error
 }
+
+namespace {
+std::atomic<bool> left_threads = false;
+}
+
+void leave_thread_behind() { left_threads = true; }
+bool has_left_threads() { return left_threads; }
 
 }  // namespace titan

@@ -231,7 +231,7 @@ std::vector<std::string> delete_old(Storage& storage, const std::filesystem::pat
     if (name.starts_with(kDeletingPrefix)) finish_deleting(storage, root, name, step);
   });
   int64_t kept = 0;
-  bool seen_verified = false;
+  bool seen_verified = false, seen_trusted = !retention.trusted;
   try {
     for (const FoundCheckpoint& found : find_checkpoints(storage, root)) {
       if (found.step > newest || found.is_export) continue;
@@ -239,11 +239,14 @@ std::vector<std::string> delete_old(Storage& storage, const std::filesystem::pat
       // Newer ones without a manifest cannot be verified, so the newest that can is kept beside them.
       const bool newest_verified = found.has_manifest && !seen_verified;
       seen_verified = seen_verified || found.has_manifest;
+      const bool newest_trusted = !seen_trusted && found.has_manifest && found.step <= *retention.trusted;
+      seen_trusted = seen_trusted || newest_trusted;
       const bool special = retention.keep_every > 0 && found.step % retention.keep_every == 0;
       if (kept < retention.keep_latest || newest_verified || special || found.is_link || found.is_unseen) {
         ++kept;
         continue;
       }
+      if (newest_trusted) continue;
       try {
         delete_checkpoint(storage, root, found.step);
       } catch (const StorageError& error) {

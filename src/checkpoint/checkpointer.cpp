@@ -88,8 +88,10 @@ void Checkpointer::after_save(const SaveOutcome& outcome) {
   if (!outcome.committed || barrier_.rank() != 0 || options_.retention.keep_latest <= 0) return;
   // Deleted on a thread: the other ranks already continue training and would wait for this rank in their next
   // collective.
-  deleting_ = std::thread([this, step = outcome.step] {
-    for (const std::string& failure : delete_old(storage_, options_.root, options_.retention, step)) {
+  Retention retention = options_.retention;
+  if (const int64_t trusted = trusted_; trusted >= 0) retention.trusted = trusted;
+  deleting_ = std::thread([this, retention, step = outcome.step] {
+    for (const std::string& failure : delete_old(storage_, options_.root, retention, step)) {
       options_.warn(failure);
     }
   });

@@ -161,6 +161,25 @@ Error nothing_loaded(const std::filesystem::path& root, const std::vector<Failur
           fmt::format("no checkpoint in {} can be loaded: {}; {}", root.string(), joined(failures), advice)};
 }
 
+/// What to give as checkpoint.load_step instead of a step that is not there.
+std::string steps_to_name(Storage& storage, const std::filesystem::path& root, bool reads_exports) {
+  constexpr size_t kShown = 8;
+  std::vector<int64_t> steps;
+  try {
+    for (const FoundCheckpoint& one : find_checkpoints(storage, root)) {
+      if (reads_exports || !one.is_export) steps.push_back(one.step);
+    }
+  } catch (const StorageError&) {  // no further hint without a listing
+  }
+  if (steps.empty()) return "leave checkpoint.load_step out to begin a run";
+  std::vector<std::string> shown;
+  for (const int64_t step : steps) {
+    if (shown.size() < kShown) shown.push_back(fmt::format("{}", step));
+  }
+  return fmt::format("name one that is there in checkpoint.load_step ({}{}), or leave it out for the newest",
+                     join(shown, ", "), steps.size() > kShown ? ", …" : "");
+}
+
 int64_t bytes_of(const OpenCheckpoint& checkpoint) {
   int64_t bytes = 0;
   for (const auto& [name, end] : checkpoint.index().file_ends()) bytes += end;
@@ -248,7 +267,11 @@ std::string what_it_is_instead(Storage& storage, const std::filesystem::path& fo
   }
   try {
     const std::vector<StorageEntry> entries = storage.list(folder);
-    if (entries.empty() && !std::filesystem::exists(folder, unknown)) return "there is no such folder";
+    if (entries.empty() && !std::filesystem::exists(folder, unknown)) {
+      const bool is_address = folder.string().find(":/") != std::string::npos;
+      return fmt::format("there is no such folder; name one {} in checkpoint.initial_load_path",
+                         is_address ? "of this machine (nothing is downloaded)" : "that holds a checkpoint");
+    }
     if (!is_checkpoint(entries) && is_safetensors_folder(entries)) {
       return "it holds a model in Hugging Face's form, which checkpoint.initial_load_in_hf reads";
     }
@@ -279,7 +302,8 @@ LoadOutcome load_together(Storage& storage, RankBarrier& barrier, const std::fil
   std::vector<FoundCheckpoint> candidates = found.allowed;
   if (!attempt_export) std::erase_if(candidates, [](const FoundCheckpoint& one) { return one.is_export; });
   if (step && candidates.empty()) {
-    throw Error(ExitCode::storage, fmt::format("{} holds no checkpoint of step {}", root.string(), *step));
+    throw Error(ExitCode::storage, fmt::format("{} holds no checkpoint of step {}; {}", root.string(), *step,
+                                               steps_to_name(storage, root, static_cast<bool>(attempt_export))));
   }
   LoadOutcome outcome;
   std::vector<Failure> failures;

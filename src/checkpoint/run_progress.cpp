@@ -221,6 +221,31 @@ std::map<std::string, Renamed> renamed(const OpenCheckpoint& checkpoint, const s
   return all;
 }
 
+/// Throws MismatchError for what no model and no optimizer of that release has: its strict load would fail.
+void expect_loadable(const OpenCheckpoint& checkpoint, const std::set<std::string>& model, TorchtitanRelease release) {
+  constexpr std::string_view kState = "optimizer.state.", kMomentum = ".momentum_buffer";
+  const bool is_early = release == TorchtitanRelease::december_2024;
+  const char* const program = is_early ? "torchtitan of December 2024" : "torchtitan's last TOML release";
+  for (const std::string& name : model) {
+    const bool is_foreign = name.ends_with(".bias") || (is_early && name.find(".attention.") != std::string::npos &&
+                                                        name.ends_with("_norm.weight"));
+    if (is_foreign) {
+      throw MismatchError(fmt::format(
+          "its model has {}, and no such model of {} has it; convert to-hf exports the weights", name, program));
+    }
+  }
+  std::vector<std::string> matrices;
+  for (const auto& [key, stored] : checkpoint.index().tensors) {
+    if (!key.starts_with(kState) || !key.ends_with(kMomentum)) continue;
+    matrices.push_back(key.substr(kState.size(), key.size() - kState.size() - kMomentum.size()));
+  }
+  if (matrices.empty()) return;
+  throw MismatchError(
+      fmt::format("Muon stepped {} of its matrices, such as {}, and {} has no Muon: its strict load wants AdamW's "
+                  "moments; convert to-hf exports the weights alone",
+                  matrices.size(), matrices.front(), program));
+}
+
 using Values = std::map<std::string, std::string>;  // serialised
 
 /// Adds keys that other PyTorch releases need: loading is strict.
@@ -297,6 +322,7 @@ void write_for_torchtitan(Storage& storage, OpenCheckpoint& checkpoint, const To
   std::set<std::string> model;
   const CheckpointSource weights(checkpoint);
   for (const auto& [name, tensor] : weights.tensors()) model.insert(name);
+  expect_loadable(checkpoint, model, form.release);
   const char* const prefix = form.release == TorchtitanRelease::december_2024 ? "model." : "";
   std::map<std::string, Renamed> all = renamed(checkpoint, model, prefix, tables);
   Values values = settings_of(checkpoint, form);

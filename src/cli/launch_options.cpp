@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 #include <ostream>
 
 #include "titan/base/error.h"
@@ -28,9 +29,25 @@ CLI::Validator number_of_restarts() {
   return {check, "from 0", "number_of_restarts"};
 }
 
+/// Other launchers' options for the number of processes. CLI11 would pass them on to the ranks, and report that --ranks
+/// is missing.
+void refuse_other_launchers_words(std::span<const std::string> arguments) {
+  constexpr std::array<std::string_view, 5> kTheirs{"--nproc-per-node", "--nproc", "--num-processes", "--np", "-np"};
+  for (const std::string& word : arguments) {
+    if (word == "--" || word.ends_with(".toml")) return;
+    std::string option = word.substr(0, word.find('='));
+    std::replace(option.begin(), option.end(), '_', '-');
+    if (std::find(kTheirs.begin(), kTheirs.end(), option) == kTheirs.end()) continue;
+    throw Error(ExitCode::bad_config, fmt::format("launch has no option {}; write -n N for N processes "
+                                                  "(titan_train launch --help)",
+                                                  word.substr(0, word.find('='))));
+  }
+}
+
 }  // namespace
 
 std::optional<LaunchOptions> parse_launch(std::span<const std::string> arguments, std::ostream& out) {
+  refuse_other_launchers_words(arguments);
   LaunchOptions options;
   CLI::App app("Train with several processes on this machine", "titan_train launch");
   app.add_option("-n,--ranks", options.ranks, "Number of processes")
@@ -65,6 +82,10 @@ std::optional<RestartOptions> parse_restart(std::span<const std::string> argumen
   app.add_option("--exit-code", options.exit_code, "Exit code with which the ranks ended")
       ->required()
       ->check(CLI::Range(0, 255));
+  app.add_option(
+         "--began", options.began,
+         "When the ranks were started, as date +%s prints it: what an older run left in the folder is not theirs")
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()));
   app.add_option("--restarts", options.restarts, "The most restarts of this supervisor")
       ->check(number_of_restarts())
       ->capture_default_str();
@@ -112,6 +133,17 @@ std::optional<SelftestWords> parse_selftest(std::span<const std::string> argumen
   return options;
 }
 
+namespace {
+
+/// The error message for the word; CLI::Range accepts nan for a number in its range.
+std::string expect_factor(const std::string& word) {
+  double number = 0;
+  const bool fits = CLI::detail::lexical_cast(word, number) && number >= 1.01 && number <= 1000;
+  return fits ? std::string() : fmt::format("{} is not a number from 1.01 to 1000", word);
+}
+
+}  // namespace
+
 std::optional<NetcheckWords> parse_netcheck(std::span<const std::string> arguments, std::ostream& out) {
   NetcheckWords options;
   CLI::App app("Measure the collectives of every mesh axis and exchanges pair by pair, and name what is slow",
@@ -123,7 +155,7 @@ std::optional<NetcheckWords> parse_netcheck(std::span<const std::string> argumen
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option("--slow", options.slow, "Name what is so many times slower than the median of its equals")
-      ->check(CLI::Range(1.01, 1000.0))
+      ->check(CLI::Validator(expect_factor, ""))
       ->capture_default_str();
   app.allow_extras();
   app.footer(

@@ -136,7 +136,7 @@ int run_as_program(std::span<const std::string> words, const std::function<int(c
 }
 
 int end_process(int code) {
-  if (code == 0) return code;
+  if (code == 0 && !has_left_threads()) return code;
   std::cout.flush();
   std::fflush(nullptr);
   std::_Exit(code);

@@ -152,7 +152,10 @@ class Normaliser {
 
   void positional(const std::string& word) {
     if (word == "true" || word == "false") {
-      return problem(word, "a flag takes no separate word", fmt::format("write --section.flag={}", word));
+      const std::string before = at_ == 0 ? "" : arguments_[at_ - 1];
+      const bool is_flag = before.starts_with("--") && before.find('=') == std::string::npos;
+      return problem(word, "a flag takes no separate word",
+                     fmt::format("write {}={}", is_flag ? before : "--section.flag", word));
     }
     const std::string key = word.substr(0, word.find('='));
     if (schema_.find(key) != nullptr || schema_.find_alias(key) != nullptr) {

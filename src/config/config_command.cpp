@@ -100,9 +100,10 @@ int explain(const Context& context, Words arguments) {
   }
   if (keys.empty()) keys = context.schema.completions(key);
   if (keys.empty()) {
-    std::vector<std::string> close = context.schema.suggest(key, 1);
-    std::string hint =
-        close.empty() ? "" : fmt::format("; did you mean {}?", context.schema.display_name(close.front()));
+    const std::vector<std::string> close = context.schema.suggest(key, 1);
+    const std::string hint = close.empty()
+                                 ? "; titan_train config docs lists all"
+                                 : fmt::format("; did you mean {}?", context.schema.display_name(close.front()));
     context.errors << "unknown option " << key << hint << "\n";
     return kBad;
   }

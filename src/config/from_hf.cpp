@@ -42,8 +42,8 @@ std::string find_ending(const fs::path& folder, std::initializer_list<const char
 
 class HuggingFaceConfig {
  public:
-  HuggingFaceConfig(Settings& settings, std::vector<Problem>& problems)
-      : settings_(settings), problems_(problems), folder_(settings.get<std::string>(kKey)) {}
+  HuggingFaceConfig(Settings& settings, std::vector<Problem>& problems, std::vector<std::string>& notes)
+      : settings_(settings), problems_(problems), notes_(notes), folder_(settings.get<std::string>(kKey)) {}
 
   void apply() {
     if (!read()) return;
@@ -62,6 +62,7 @@ class HuggingFaceConfig {
     refuse_window();
     read_sizes();
     refuse_others();
+    note_dropout();
     read_rotary();
     find_files();
   }
@@ -162,8 +163,7 @@ class HuggingFaceConfig {
 
   void refuse_others() {
     const Json& activation = json_["hidden_act"];
-    if (activation != Json("silu") && activation != Json("swish"))
-      refuse(fmt::format("hidden_act is {}, and here it is silu", json_text(activation)));
+    if (activation != Json("silu")) refuse(fmt::format("hidden_act is {}, and here it is silu", json_text(activation)));
     for (const char* key : {"attention_bias", "mlp_bias"}) {
       const Json bias = json_.value(key, Json(false));
       if (bias != Json(false)) refuse(fmt::format("{} is {}, and here it is false", key, json_text(bias)));
@@ -188,6 +188,16 @@ class HuggingFaceConfig {
       if (type == Json("full_attention") || (slides && type == Json("sliding_attention"))) continue;
       return refuse(fmt::format("layer_types names {}, and every layer here has full attention", json_text(type)));
     }
+  }
+
+  /// Dropout changes no logits of a trained model, so the model is read; only a training goes on differently.
+  void note_dropout() {
+    const Json dropout = json_.value("attention_dropout", Json());
+    if (dropout.is_null() || dropout == Json(0)) return;
+    notes_.push_back(format_problem(settings_.origins().note(
+        kKey,
+        fmt::format("{}: attention_dropout is {}, which transformers applies in training", file(), json_text(dropout)),
+        "here no attention weight is dropped")));
   }
 
   void refuse_window() {
@@ -309,14 +319,15 @@ class HuggingFaceConfig {
 
   Settings& settings_;
   std::vector<Problem>& problems_;
+  std::vector<std::string>& notes_;
   fs::path folder_;
   Json json_;
 };
 
 }  // namespace
 
-void apply_hugging_face_config(Settings& settings, std::vector<Problem>& problems) {
-  if (!settings.get<std::string>(kKey).empty()) HuggingFaceConfig(settings, problems).apply();
+void apply_hugging_face_config(Settings& settings, std::vector<Problem>& problems, std::vector<std::string>& notes) {
+  if (!settings.get<std::string>(kKey).empty()) HuggingFaceConfig(settings, problems, notes).apply();
 }
 
 }  // namespace titan::detail

@@ -43,6 +43,15 @@ void GivenReader::read(const TomlDocument& document) {
     bool parent_reported = dot != std::string::npos && unknown_sections.count(table.name.substr(0, dot)) > 0;
     unknown_sections.insert(table.name);
     if (parent_reported) continue;
+    if (const Option* option = schema_.find(table.name)) {
+      const bool is_list = option->type == ValueType::records;
+      problem(table.place, table.name,
+              is_list ? fmt::format("[{0}] is one table, and {0} is a list of tables", table.name)
+                      : fmt::format("{} is an option, not a section", table.name),
+              is_list ? fmt::format("write [[{}]]", table.name)
+                      : fmt::format("write {} = … below [{}]", option->name(), option->section));
+      continue;
+    }
     std::vector<std::string> close = schema_.suggest_section(table.name);
     problem(table.place, close.empty() ? table.name : close.front(), fmt::format("unknown section [{}]", table.name),
             close.empty() ? "see `titan_train config docs`" : fmt::format("did you mean [{}]?", close.front()));
@@ -102,8 +111,22 @@ void GivenReader::read(const CommandLine& command_line) {
   }
 }
 
+namespace {
+
+/// What to give instead of a number that is not finite; empty: `found` is something else.
+std::string instead_of_infinity(const Option& option, std::string_view found) {
+  if (option.type != ValueType::number) return {};
+  while (!found.empty() && std::string_view("\"+-").find(found.front()) != std::string_view::npos)
+    found.remove_prefix(1);
+  if (!found.starts_with("inf") && !found.starts_with("Inf")) return {};
+  return option.key == "training.max_norm" ? "0 switches clipping off" : "give it a finite number";
+}
+
+}  // namespace
+
 void GivenReader::wrong_type(const Given& given, const std::string& found, std::string remedy) {
   ValueType type = given.alias != nullptr && given.alias->convert ? given.alias->type : given.option->type;
+  if (remedy.empty()) remedy = instead_of_infinity(*given.option, found);
   if (remedy.empty()) remedy = given.alias == nullptr ? allowed_text(*given.option) : "give it " + describe(type);
   problem(given.value_place, given.option->key,
           fmt::format("{} = {} is not {}", given.spelling(), found, describe(type)), std::move(remedy));

@@ -131,7 +131,7 @@ void set_generation(JobConfig& config, Generation generation);
 void derive_december_microbatches(Settings& settings);
 
 /// model.from_hf (from_hf.cpp): sets options of the sections model and checkpoint from the config.json.
-void apply_hugging_face_config(Settings& settings, std::vector<Problem>& problems);
+void apply_hugging_face_config(Settings& settings, std::vector<Problem>& problems, std::vector<std::string>& notes);
 
 /// Does everything that load_config (load.cpp) does except reading the file. Problems of the command line come before
 /// those of the document.

@@ -76,6 +76,7 @@ Json with_architecture_defaults(Json config) {
   usual("max_position_embeddings", architecture->max_position_embeddings);
   usual("rms_norm_eps", 1e-6);
   usual("hidden_act", "silu");
+  if (config["hidden_act"] == Json("swish")) config["hidden_act"] = "silu";
   usual("tie_word_embeddings", false);
   const Json width = config["hidden_size"], heads = config["num_attention_heads"];
   const bool are_counts = width.is_number() && heads.is_number() && heads.get<double>() > 0;

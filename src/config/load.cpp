@@ -130,7 +130,7 @@ LoadedConfig detail::load_read(const Schema& schema, const TomlDocument& documen
   derive_december_microbatches(settings);
   derive_following(schema, settings);
   derive_rope_scaling(settings);
-  apply_hugging_face_config(settings, loaded.problems);
+  apply_hugging_face_config(settings, loaded.problems, loaded.notes);
   loaded.config = settings.config();
   drop_trailing_slashes(loaded.config);
   read_schedule(loaded.config.parallelism);

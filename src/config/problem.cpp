@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <tuple>
 #include <utility>
@@ -98,6 +99,44 @@ size_t key_distance(std::string_view typed, std::string_view known) {
   return distance <= limit ? distance : far;
 }
 
+/// Names of other programs, none of which resembles the option that is meant. A name without a dot stands for itself
+/// and for the last part of a key.
+struct OtherName {
+  std::string_view name, option;
+};
+constexpr std::array kOtherNames{OtherName{"model.dtype", "training.dtype"},
+                                 OtherName{"model.torch_dtype", "training.dtype"},
+                                 OtherName{"epochs", "training.steps"},
+                                 OtherName{"num_epochs", "training.steps"},
+                                 OtherName{"num_train_epochs", "training.steps"},
+                                 OtherName{"max_steps", "training.steps"},
+                                 OtherName{"gradient_accumulation_steps", "training.global_batch_size"},
+                                 OtherName{"grad_accum_steps", "training.global_batch_size"},
+                                 OtherName{"per_device_train_batch_size", "training.local_batch_size"},
+                                 OtherName{"grad_clip", "training.max_norm"},
+                                 OtherName{"clip_grad", "training.max_norm"},
+                                 OtherName{"max_grad_norm", "training.max_norm"},
+                                 OtherName{"gradient_clip_val", "training.max_norm"},
+                                 OtherName{"learning_rate", "optimizer.lr"},
+                                 OtherName{"last_save_in_safetensors_format", "checkpoint.last_save_in_hf"},
+                                 OtherName{"tp", "parallelism.tensor_parallel_degree"},
+                                 OtherName{"pp", "parallelism.pipeline_parallel_degree"},
+                                 OtherName{"cp", "parallelism.context_parallel_degree"},
+                                 OtherName{"dp", "parallelism.data_parallel_shard_degree"},
+                                 OtherName{"dp_shard", "parallelism.data_parallel_shard_degree"},
+                                 OtherName{"dp_replicate", "parallelism.data_parallel_replicate_degree"},
+                                 OtherName{"lr_scheduler.type", "lr_scheduler.decay_type"},
+                                 OtherName{"lr_scheduler_type", "lr_scheduler.decay_type"}};
+
+/// The option that `typed` means in another program; empty: unknown.
+std::string meant_by(std::string_view typed) {
+  for (const auto& [name, option] : kOtherNames) {
+    const bool is_leaf = name.find('.') == std::string_view::npos;
+    if (typed == name || (is_leaf && leaf_of(typed) == name)) return std::string(option);
+  }
+  return {};
+}
+
 std::vector<std::string> best_of(std::vector<std::tuple<size_t, size_t, size_t, std::string>> ranked, size_t limit) {
   std::stable_sort(ranked.begin(), ranked.end());
   std::vector<std::string> best;
@@ -108,6 +147,7 @@ std::vector<std::string> best_of(std::vector<std::tuple<size_t, size_t, size_t, 
 }  // namespace
 
 std::vector<std::string> Schema::suggest(std::string_view key, size_t limit) const {
+  if (std::string known = meant_by(key); find(known) != nullptr) return {std::move(known)};
   std::vector<std::tuple<size_t, size_t, size_t, std::string>> ranked;
   auto consider = [&](const std::string& known, size_t former) {
     size_t distance = key_distance(key, known);

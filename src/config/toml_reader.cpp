@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
@@ -141,8 +142,44 @@ size_t too_deep_at(std::string_view text) {
   return std::string_view::npos;
 }
 
-Problem not_valid(const Place& place, const std::string& what) {
-  return {place, {}, "not valid TOML: " + what, "correct this line; the rest is checked after that", Severity::error};
+Problem not_valid(const Place& place, const std::string& what, const std::string& hint = {}) {
+  const std::string remedy = "correct this line; the rest is checked after that";
+  return {place, {}, "not valid TOML: " + what, hint.empty() ? remedy : hint, Severity::error};
+}
+
+/// The value in line `number` of `text`, without spaces and comment; empty: the line has no single word after a '='.
+std::string_view bare_word_of(std::string_view text, int64_t number) {
+  for (int64_t line = 1; line < number; ++line) {
+    const size_t end = text.find('\n');
+    if (end == std::string_view::npos) return {};
+    text.remove_prefix(end + 1);
+  }
+  std::string_view line = text.substr(0, text.find('\n'));
+  line = line.substr(0, line.find('#'));
+  const size_t equals = line.find('=');
+  if (equals == std::string_view::npos) return {};
+  constexpr std::string_view kSpace = " \t\r";
+  const size_t begin = line.find_first_not_of(kSpace, equals + 1);
+  if (begin == std::string_view::npos) return {};
+  line = line.substr(begin, line.find_last_not_of(kSpace) + 1 - begin);
+  const auto is_plain = [](char letter) {
+    const auto byte = static_cast<unsigned char>(letter);
+    return std::isalnum(byte) != 0 || std::string_view("_-./~:@").find(letter) != std::string_view::npos;
+  };
+  return std::all_of(line.begin(), line.end(), is_plain) ? line : std::string_view();
+}
+
+/// What to write for a value that another language would read; empty: the value is none.
+std::string hint_for(std::string_view word) {
+  if (word == "True" || word == "False") return fmt::format("write {}", word == "True" ? "true" : "false");
+  for (const std::string_view none : {"None", "none", "null", "nil"}) {
+    if (word == none) return fmt::format("TOML has no {}: leave the line out", none);
+  }
+  const bool is_value = word == "true" || word == "false" || word == "inf" || word == "nan";
+  const bool is_text = !word.empty() && !is_value &&
+                       (std::isalpha(static_cast<unsigned char>(word[0])) != 0 ||
+                        std::string_view("./~_").find(word[0]) != std::string_view::npos);
+  return is_text ? fmt::format("write text in quotes: \"{}\"", word) : std::string();
 }
 
 /// Rejects text that the parser cannot handle safely; nothing for other text.
@@ -176,7 +213,9 @@ TomlDocument read_toml(std::string_view text, const std::string& name) {
     const toml::parse_error& error = parsed.error();
     Place place{Place::Kind::file, name, static_cast<int>(error.source().begin.line),
                 static_cast<int>(error.source().begin.column)};
-    document.syntax_error = not_valid(place, std::string(error.description()));
+    const std::string what(error.description());
+    const bool is_value = what.find("redefine") == std::string::npos;
+    document.syntax_error = not_valid(place, what, is_value ? hint_for(bare_word_of(text, place.line)) : "");
     return document;
   }
   Flattener(name, document).walk(parsed.table(), {});

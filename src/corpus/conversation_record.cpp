@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "file_source.h"
 #include "surrogate_escapes.h"
 #include "titan/base/json.h"
+#include "titan/base/ordered_json.h"
 #include "titan/base/text.h"
 #include "titan/text/chat.h"
 #include "titan/text/utf8.h"
@@ -19,7 +21,8 @@
 namespace titan {
 namespace {
 
-using Json = nlohmann::json;
+// Keeps the order of a record's fields: templates print dictionaries and walk over them.
+using Json = nlohmann::ordered_json;
 
 /// Fields of published conversations that say where a record is from, not what is trained (docs/data.md lists them).
 constexpr std::array<std::string_view, 64> kHarmless{"_id",
@@ -87,6 +90,17 @@ constexpr std::array<std::string_view, 64> kHarmless{"_id",
                                                      "uuid",
                                                      "version"};
 
+/// Fields that decide what is trained and that nothing here follows.
+constexpr std::array<const char*, 5> kNotFollowed{"function_call", "masked", "mask", "loss_mask", "train_detail"};
+/// Whether other trainers train on a message: those that say what is done here anyway are taken.
+constexpr std::array<const char*, 3> kTrained{"loss", "training", "trainable"};
+
+/// Whether a message's field is followed or refused, even if no template reads it.
+bool is_known(std::string_view field) {
+  const auto is_field = [&](const char* name) { return field == name; };
+  return field == "weight" || field == "train" || field == "tool_calls" || std::ranges::any_of(kNotFollowed, is_field);
+}
+
 bool is_harmless(const std::string& field) {
   return std::find(kHarmless.begin(), kHarmless.end(), field) != kHarmless.end();
 }
@@ -144,7 +158,7 @@ class ConversationReader {
     }
     add_system(record);
     add_variables(record);
-    for (const auto& [name, value] : record.items()) note_unused(name, value, "");
+    note_unused(record, "", [](const std::string&, const Json&) { return false; });
     return std::move(read_);
   }
 
@@ -177,15 +191,35 @@ class ConversationReader {
         "with \"output\"");
   }
 
-  /// Removes the fields that decide what is trained and that nothing here follows; refuses those that say something.
+  /// Refuses what decides what is trained and is not followed here, unless it says nothing. What a message says stays
+  /// in it, since templates may read it.
   void refuse_fields(Json& record) const {
-    std::vector<std::string> found = take_refused(record, {"tools", "functions"}, "");
+    std::vector<std::string> found;
+    const auto refuse_in = [&](const Json& object, const char* name, const std::string& place) {
+      const Json value = object.value(name, Json());
+      const bool none = is_nothing(value) || value == Json("[]") || value == Json(false);
+      if (!none) found.push_back(fmt::format("\"{}\"{}", name, place));
+    };
+    std::vector<const char*> names{"tools", "functions"};
+    names.insert(names.end(), kNotFollowed.begin(), kNotFollowed.end());
+    ignore(record);
+    for (const char* name : names) {
+      refuse_in(record, name, "");
+      record.erase(name);
+    }
     for (const char* list : {"messages", "conversations", "prompt", "completion"}) {
       if (!record.contains(list) || !record[list].is_array()) continue;
       size_t number = 0;
       for (Json& message : record[list]) {
         const std::string place = fmt::format(" of message {}", ++number);
-        for (std::string& field : take_refused(message, {"tool_calls"}, place)) found.push_back(std::move(field));
+        if (!message.is_object()) continue;
+        ignore(message);
+        refuse_in(message, "tool_calls", place);
+        for (const char* name : kNotFollowed) refuse_in(message, name, place);
+        for (const char* name : kTrained) {
+          const std::optional<bool> said = flag_of(message.value(name, Json()));
+          if (said && *said != answers(message)) found.push_back(fmt::format("\"{}\"{}", name, place));
+        }
       }
     }
     if (found.empty()) return;
@@ -193,25 +227,35 @@ class ConversationReader {
                        found.size() == 1 ? "is" : "are"));
   }
 
-  std::vector<std::string> take_refused(Json& object, std::vector<const char*> names, const std::string& place) const {
-    std::vector<std::string> found;
-    if (!object.is_object()) return found;
-    ignore(object);
-    names.insert(names.end(), {"function_call", "masked", "mask", "loss_mask", "train_detail"});
-    for (const char* name : names) {
-      const Json value = take(object, name);
-      const bool none = is_nothing(value) || value == Json("[]") || value == Json(false);
-      if (!none) found.push_back(fmt::format("\"{}\"{}", name, place));
-    }
-    return found;
+  /// The name of a message's field for its role.
+  static const char* role_field(const Json& message) {
+    return !has_field(message, "role") && has_field(message, "from") ? "from" : "role";
   }
 
-  void note_unused(const std::string& name, const Json& value, const char* prefix) {
-    if (!is_nothing(value) && !is_harmless(name)) read_.unused.push_back(prefix + name);
+  static bool answers(const Json& message) {
+    const Json role = message.value(role_field(message), Json());
+    return role.is_string() && role_of(role.get<std::string>()) == "assistant";
+  }
+
+  /// True, false, 1 or 0; nothing for another value.
+  static std::optional<bool> flag_of(const Json& value) {
+    if (value.is_boolean()) return value.get<bool>();
+    if (value.is_number() && (value == Json(0) || value == Json(1))) return value == Json(1);
+    return std::nullopt;
+  }
+
+  /// Notes, by name, the fields of `object` that are not `used`: called with a field's name and value.
+  template <typename Used>
+  void note_unused(const Json& object, const char* prefix, const Used& used) {
+    const auto first = std::ssize(read_.unused);
+    for (const auto& [name, value] : object.items()) {
+      if (!is_nothing(value) && !is_harmless(name) && !used(name, value)) read_.unused.push_back(prefix + name);
+    }
+    std::sort(read_.unused.begin() + first, read_.unused.end());
   }
 
   /// A text, or the parts of a list of texts. Problem: "`place` is not text".
-  static std::string text_of(const Json& content, const std::string& place, std::vector<std::string>* parts) {
+  std::string text_of(const Json& content, const std::string& place, std::vector<ChatPart>* parts) {
     if (content.is_string()) return content.get<std::string>();
     if (!content.is_array()) refuse(fmt::format("{} is not text", place));
     std::string text;
@@ -221,9 +265,19 @@ class ConversationReader {
       if (type != "text") refuse(fmt::format("{} is not text alone: it has a part of type {}", place, type.dump()));
       if (!part.contains("text") || !part["text"].is_string()) refuse(fmt::format("{} is not text", place));
       text += part["text"].get_ref<const std::string&>();
-      if (parts) parts->push_back(part["text"].get<std::string>());
+      if (!parts) continue;
+      ChatPart& added = parts->emplace_back(ChatPart{part["text"].get<std::string>(), {}});
+      for (const auto& [name, value] : part.items()) {
+        added.fields.push_back(name == "text" ? ChatField{name, ""} : field_of(name, value));
+      }
     }
     return text;
+  }
+
+  /// What the template does not name may have any value.
+  ChatField field_of(const std::string& name, const Json& value) {
+    const bool is_shown = is_readable(value) || (chat_.mentions(name) && !is_odd_number(value));
+    return {name, is_shown ? value.dump() : ""};
   }
 
   /// `is_label`: for messages that do not say it themselves.
@@ -237,72 +291,89 @@ class ConversationReader {
   }
 
   void add_message(Json message) {
-    const size_t number = read_.messages.size() + 1;
-    const std::string place = fmt::format("message {}", number);
-    const bool share_gpt = message.is_object() && !message.contains("role") && message.contains("from");
-    const char* role = share_gpt ? "from" : "role";
+    const std::string place = fmt::format("message {}", read_.messages.size() + 1);
+    const char* role = role_field(message);
+    const bool share_gpt = std::string_view(role) == "from";
     const char* content = share_gpt ? "value" : "content";
     if (!message.is_object() || !message.contains(role) || !message[role].is_string()) {
       refuse(fmt::format("{} has no \"role\"", place));
     }
     ChatMessage& read = read_.messages.emplace_back();
-    read.role = take(message, role).get<std::string>();
+    read.role = message[role].get<std::string>();
     if (share_gpt) read.role = role_of(read.role);
-    read.content =
-        text_of(take_content(message, content), fmt::format("the \"{}\" of {}", content, place), &read.parts);
+    const Json said = message.value(content, Json());
+    note_parts(said);
+    read.content = text_of(said, fmt::format("the \"{}\" of {}", content, place), &read.parts);
     read.is_label = label_of(message, place, read.role == "assistant");
-    // transformers drops fields that are null: many templates would print them as "None".
-    for (auto field = message.begin(); field != message.end();)
-      field = field->is_null() ? message.erase(field) : ++field;
-    const Json reasoning = add_reasoning(message);
-    for (const auto& [name, value] : message.items()) {
-      if (!chat_.mentions(name)) {
-        const bool has_other_name = !reasoning.is_null() && value == reasoning;
-        if (!has_other_name) note_unused(name, value, "messages[].");
-      } else if (is_odd_number(value)) {
-        refuse(fmt::format("the \"{}\" of {} is NaN, infinite or beyond double precision", name, place));
-      } else {
-        read.fields.push_back({name, value.dump()});
-      }
-    }
+    const Json reasoning = reasoning_of(message);
+    note_unused(message, "messages[].", [&](const std::string& name, const Json& value) {
+      if (name == role || name == content || is_known(name)) return true;
+      const bool is_trained = std::ranges::find(kTrained, std::string_view(name)) != kTrained.end();
+      if (is_trained && flag_of(value)) return true;
+      return !(share_gpt && name == "content") && is_read(name, value, reasoning);
+    });
+    add_fields(message, role, content, reasoning, read.fields);
   }
 
-  /// Copies a message's reasoning to the names that templates read, as transformers does. Returns it; null: there is
-  /// none.
-  Json add_reasoning(Json& message) const {
+  /// What the template sees, in the order of the record: a template may walk over all fields of a message.
+  void add_fields(const Json& message, std::string_view role, std::string_view content, const Json& reasoning,
+                  std::vector<ChatField>& fields) {
+    const auto add = [&](const std::string& name, const Json& value) {
+      if (chat_.mentions(name) && is_odd_number(value)) {
+        refuse(fmt::format("the \"{}\" of message {} is NaN, infinite or beyond double precision", name,
+                           read_.messages.size()));
+      }
+      fields.push_back(field_of(name, value));
+    };
+    if (!reasoning.is_null()) add("thinking", has_field(message, "thinking") ? message["thinking"] : reasoning);
+    for (const auto& [name, value] : message.items()) {
+      // transformers drops fields that are null: many templates would print them as "None".
+      if (value.is_null() || name == "thinking") continue;
+      if (name == role) {
+        fields.push_back({"role", ""});
+      } else if (name == content) {
+        fields.push_back({"content", ""});
+      } else if (name != "content") {  // beside a "value"
+        add(name, value);
+      }
+    }
+    if (!reasoning.is_null() && !has_field(message, "reasoning_content")) add("reasoning_content", reasoning);
+  }
+
+  /// A message's reasoning; null: there is none. As in transformers, a template sees it under two of its three names.
+  static Json reasoning_of(const Json& message) {
     for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
-      if (!message.contains(name)) continue;
-      if (!chat_.mentions("reasoning_content") && !chat_.mentions("thinking")) return {};
-      Json reasoning = message[name];
-      message["reasoning_content"] = reasoning;
-      if (!message.contains("thinking")) message["thinking"] = reasoning;
-      return reasoning;
+      if (has_field(message, name)) return message[name];
     }
     return {};
   }
 
-  /// The content, after a look at the keys of its parts.
-  Json take_content(Json& message, const char* name) {
-    Json content = take(message, name);
-    if (!content.is_array()) return content;
+  /// Whether the template reads a field of a message, or the reasoning that the field holds by another name.
+  bool is_read(const std::string& name, const Json& value, const Json& reasoning) const {
+    if (chat_.mentions(name)) return true;
+    const bool reads_reasoning = chat_.mentions("reasoning_content") || chat_.mentions("thinking");
+    return reads_reasoning && !reasoning.is_null() && value == reasoning;
+  }
+
+  /// Notes the keys of a content's parts that nothing reads.
+  void note_parts(const Json& content) {
+    if (!content.is_array()) return;
     for (const Json& part : content) {
       if (!part.is_object()) continue;
-      for (const auto& [key, value] : part.items()) {
-        if (key != "type" && key != "text") note_unused(key, value, "messages[].content[].");
-      }
+      note_unused(part, "messages[].content[].", [&](const std::string& key, const Json&) {
+        return key == "type" || key == "text" || chat_.mentions(key);
+      });
     }
-    return content;
   }
 
   /// What "weight" and "train" say: `weight` scales the loss of a turn of the assistant, `train` says it of any
   /// message.
-  static std::optional<bool> label_of(Json& message, const std::string& place, bool answers) {
-    const auto flag = [&](const char* name) -> std::optional<bool> {
-      const Json value = take(message, name);
-      if (value.is_null()) return std::nullopt;
-      if (value.is_boolean()) return value.get<bool>();
-      if (value.is_number() && (value == Json(0) || value == Json(1))) return value == Json(1);
-      refuse(fmt::format("the \"{}\" of {} is neither 0 nor 1", name, place));
+  static std::optional<bool> label_of(const Json& message, const std::string& place, bool answers) {
+    const auto flag = [&](const char* name) {
+      const Json value = message.value(name, Json());
+      const std::optional<bool> said = flag_of(value);
+      if (!said && !value.is_null()) refuse(fmt::format("the \"{}\" of {} is neither 0 nor 1", name, place));
+      return said;
     };
     const std::optional<bool> weight = flag("weight"), train = flag("train");
     if (weight && train && *weight != *train && answers) {
@@ -378,26 +449,55 @@ class ConversationReader {
       if (value.is_number_float() || is_odd_number(value)) {
         refuse(fmt::format("\"{}\" in \"chat_template_kwargs\" of this record is not a whole number", name));
       }
-      if (chat_.mentions(name)) {
-        read_.variables.push_back({name, value.dump()});
-      } else {
-        note_unused(name, value, "chat_template_kwargs.");
-      }
+      if (chat_.mentions(name)) read_.variables.push_back({name, value.dump()});
     }
+    note_unused(variables, "chat_template_kwargs.",
+                [&](const std::string& name, const Json&) { return chat_.mentions(name); });
   }
 
-  /// Whether parse_json put an empty object in the place of a number that JSON does not have. The text is searched only
-  /// here: hardly a record has an empty object.
-  bool is_odd_number(const Json& value) const {
-    std::string text(text_);
-    return value.is_object() && value.empty() && replace_odd_numbers(text);
+  /// Whether `value`, or one in it, is an empty object that parse_json may have put in the place of a number that JSON
+  /// does not have. The text is searched once, and only here: hardly a record has an empty object.
+  bool is_odd_number(const Json& value) {
+    if (!value.is_structured()) return false;
+    if (!value.is_object() || !value.empty()) {
+      return std::any_of(value.begin(), value.end(), [&](const Json& one) { return is_odd_number(one); });
+    }
+    if (!has_odd_) {
+      std::string text(text_);
+      has_odd_ = replace_odd_numbers(text);
+    }
+    return *has_odd_;
+  }
+
+  /// Whether a template could print it: all numbers are known, and no whole one is beyond 64 bits.
+  bool is_readable(const Json& value) {
+    if (value.is_number_unsigned()) return value.get<uint64_t>() <= uint64_t{INT64_MAX};
+    if (!value.is_structured()) return true;
+    if (value.is_object() && value.empty()) return !is_odd_number(value);
+    return std::all_of(value.begin(), value.end(), [&](const Json& one) { return is_readable(one); });
   }
 
   const ChatTemplate& chat_;
   const std::vector<std::string>& ignored_;
   std::string_view text_;
+  std::optional<bool> has_odd_ = {};
   Conversation read_;
 };
+
+/// Like parse_json, with the fields in their order; nothing, with the place of the error, if it is no JSON.
+std::optional<Json> parse_in_order(std::string text, size_t& failed_at) {
+  for (const bool again : {false, true}) {
+    if (again && !replace_odd_numbers(text)) break;
+    try {
+      return parse_ordered_json(text);
+    } catch (const Json::parse_error& error) {
+      failed_at = error.byte > 0 ? error.byte - 1 : 0;
+    } catch (const Json::out_of_range&) {
+      failed_at = 0;  // a number beyond double precision, which is replaced
+    }
+  }
+  return std::nullopt;
+}
 
 /// The record's JSON, after repairs; nothing, with the problem in `read`.
 Json parse_record(std::string_view line, RecordText& read) {
@@ -407,16 +507,14 @@ Json parse_record(std::string_view line, RecordText& read) {
     read.problem = fmt::format("the values of this record are nested more than {} levels deep", kDeepestJson);
     return {};
   }
-  Json record = parse_json<Json>(mended, /*allow_exceptions=*/false);
-  if (record.is_discarded()) {
+  size_t failed_at = 0;
+  std::optional<Json> record = parse_in_order(mended, failed_at);
+  if (!record) {
     read.invalid_utf8 += repair_surrogate_escapes(mended);
-    try {
-      record = parse_json<Json>(mended);
-    } catch (const Json::parse_error& error) {
-      read.problem = describe_no_json(mended, error.byte > 0 ? error.byte - 1 : 0);
-    }
+    record = parse_in_order(mended, failed_at);
   }
-  return record;
+  if (!record) read.problem = describe_no_json(mended, failed_at);
+  return std::move(record).value_or(Json());
 }
 
 }  // namespace

@@ -90,20 +90,23 @@ const HubConfiguration& chosen(const fs::path& folder, const std::vector<HubConf
                            join(names, ", "), found == all.end() ? "none" : "several"));
 }
 
-/// How many splits the names of the files tell, by words for several splits or as shards; 0 if none is for training.
+/// How many splits the names of the files tell: by words for several splits, one of them for training, or as shards of
+/// any splits; else 0.
 size_t splits_in_names(const std::vector<std::string>& sorted) {
   // Matching the patterns is slow, and most folders have thousands of files of which none is named train.
-  const auto has_word = [](const std::string& path) { return path.find("train") != std::string::npos; };
+  const auto has_word = [](const std::string& path) {
+    return path.find("train") != std::string::npos || path.find("-of-") != std::string::npos;
+  };
   if (std::none_of(sorted.begin(), sorted.end(), has_word)) return 0;
   try {
     const HubPatterns patterns = default_hub_patterns("", sorted);
     const auto train =
         std::find_if(patterns.begin(), patterns.end(), [](const auto& one) { return one.first == "train"; });
-    if (train == patterns.end()) return 0;
+    const auto are_shards = [](const auto& split) { return split.second.front().find("-of-") != std::string::npos; };
+    if (train == patterns.end()) return std::all_of(patterns.begin(), patterns.end(), are_shards) ? patterns.size() : 0;
     // One file named train.txt among others also gives a single pattern. So one pattern is a split only if it names
     // shards (-of-).
-    const bool tells = patterns.size() > 1 || train->second.front().find("-of-") != std::string::npos;
-    return tells ? patterns.size() : 0;
+    return patterns.size() > 1 || are_shards(*train) ? patterns.size() : 0;
   } catch (const std::invalid_argument&) {
     return 0;
   }

@@ -90,8 +90,18 @@ void ParquetSource::open_current() {
   if (!is_end) with_name(files_[file], [&] { current_->seek(group, row); });
 }
 
+void ParquetSource::refuse_changed(size_t file) const {
+  fail_reading(
+      files_[file],
+      "it was replaced: it is another file than when the corpus was opened. Leave the corpus alone while it is "
+      "read; put the file back and start again.");
+}
+
 std::unique_ptr<ParquetFile> ParquetSource::open(size_t file) const {
   check_size(file);
+  std::error_code gone;  // if it fails, so does opening the file, which says why
+  const std::uintmax_t size = std::filesystem::file_size(files_[file], gone);
+  if (!gone && size != static_cast<std::uintmax_t>(sizes_[file])) refuse_changed(file);
   std::unique_ptr<ParquetFile> opened = open_parquet_file(files_[file]);
   check_columns(files_[file], opened->columns());
   ParquetRequest request;
@@ -186,11 +196,12 @@ ParquetSource::Rows& ParquetSource::rows_of(const Group& group) {
   reading_file_ = static_cast<int64_t>(group.file);
   const std::unique_ptr<ParquetFile> opened = open(group.file);
   std::vector<ParquetRow> rows;
+  if (group.group >= std::ssize(opened->rows())) refuse_changed(group.file);
   with_name(files_[group.file], [&] {
     opened->seek(group.group, 0);
     for (ParquetRow row; opened->next(row);) rows.push_back(std::move(row));
   });
-  TITAN_CHECK(std::ssize(rows) == group.rows, rows.size(), group.rows);
+  if (std::ssize(rows) != group.rows) refuse_changed(group.file);
   return kept_[0] = {&group, std::move(rows)};
 }
 

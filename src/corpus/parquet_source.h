@@ -52,6 +52,7 @@ class ParquetSource : public FileSource {
   void check_columns(const std::filesystem::path& file, const std::vector<ParquetColumn>& columns) const;
   void fill(RawDocument& raw, ParquetRow&& row) const;
   Rows& rows_of(const Group& group);
+  [[noreturn]] void refuse_changed(size_t file) const;
 
   std::unique_ptr<ParquetFile> current_;  // file position_.file, if open
 

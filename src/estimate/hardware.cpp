@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "hardware_toml.h"
 #include "titan/base/error.h"
@@ -27,8 +28,10 @@ class NumberTable {
   double number(const char* key, double unit) {
     known_.insert(key);
     const std::optional<double> value = table_[key].value<double>();
-    if (!value || *value < 0) {
-      throw Error(ExitCode::bad_config, fmt::format("{}: {} is missing, or is not a number ≥ 0", where_, key));
+    // A float8 rate of 0 says that the GPU has none. No rate of a machine is near 1e15 of these units.
+    if (!value || !(*value >= 0 && *value < 1e15)) {
+      throw Error(ExitCode::bad_config,
+                  fmt::format("{}: {} is missing, or is not a number from 0 to 1e15", where_, key));
     }
     return *value * unit;
   }
@@ -74,7 +77,7 @@ RateShares read_shares(NumberTable& gpu, const char* key, const std::string& whe
   numbers.refuse_others();
   for (const double share :
        {shares.products, shares.float8_products, shares.attention, shares.flash_attention, shares.memory}) {
-    if (share <= 0 || share > 1) throw Error(ExitCode::bad_config, place + ": shares are above 0 and at most 1");
+    if (!(share > 0 && share <= 1)) throw Error(ExitCode::bad_config, place + ": shares are above 0 and at most 1");
   }
   return shares;
 }
@@ -96,13 +99,18 @@ Hardware read_hardware(const std::string& name, const toml::table& table, const 
   hardware.host_memory_rate = number("host_memory_gb_s", kGiga);
   const double gpus = number("gpus_per_host", 1);
   hardware.gpus_per_host = static_cast<int64_t>(gpus);
-  for (const double rate : {hardware.product_rate, hardware.attention_rate, hardware.flash_attention_rate,
-                            hardware.memory_rate, hardware.nvlink_rate, hardware.network_rate, hardware.host_link_rate,
-                            hardware.host_memory_rate, hardware.memory_bytes}) {
-    if (rate <= 0) throw Error(ExitCode::bad_config, where + ": rates are above 0");
+  const std::pair<const char*, double> amounts[]{
+      {"memory_gib", hardware.memory_bytes},          {"product_tflops", hardware.product_rate},
+      {"attention_tflops", hardware.attention_rate},  {"flash_tflops", hardware.flash_attention_rate},
+      {"memory_gb_s", hardware.memory_rate},          {"nvlink_gb_s", hardware.nvlink_rate},
+      {"network_gb_s", hardware.network_rate},        {"host_link_gb_s", hardware.host_link_rate},
+      {"host_memory_gb_s", hardware.host_memory_rate}};
+  for (const auto& [key, amount] : amounts) {
+    // Less than a millionth of a unit is no rate either, and what is divided by it would be infinite.
+    if (amount < kGiga / 1e6) throw Error(ExitCode::bad_config, fmt::format("{}: {} is to be above 0", where, key));
   }
-  if (gpus < 1 || gpus != std::floor(gpus)) {
-    throw Error(ExitCode::bad_config, where + ": gpus_per_host is a whole number from 1 on");
+  if (gpus < 1 || gpus > 1024 || gpus != std::floor(gpus)) {
+    throw Error(ExitCode::bad_config, where + ": gpus_per_host is a whole number from 1 to 1,024");
   }
   hardware.likely = read_shares(numbers, "likely", where, RateShares());
   hardware.good = read_shares(numbers, "good", where, hardware.likely);

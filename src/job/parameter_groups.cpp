@@ -1,6 +1,7 @@
 #include "titan/job/parameter_groups.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <regex>
@@ -12,9 +13,42 @@
 namespace titan {
 namespace {
 
-/// What the user may have meant by a pattern that matches nothing: parts of names between dots that are spelled like
-/// it.
+/// The names here of parameters that have others in Hugging Face's models.
+struct TheirName {
+  std::string_view theirs, ours;
+};
+constexpr std::array kTheirNames{TheirName{"q_proj", "wq"},
+                                 TheirName{"k_proj", "wk"},
+                                 TheirName{"v_proj", "wv"},
+                                 TheirName{"o_proj", "wo"},
+                                 TheirName{"gate_proj", "w1"},
+                                 TheirName{"down_proj", "w2"},
+                                 TheirName{"up_proj", "w3"},
+                                 TheirName{"self_attn", "attention"},
+                                 TheirName{"mlp", "feed_forward"},
+                                 TheirName{"post_attention_layernorm", "ffn_norm"},
+                                 TheirName{"input_layernorm", "attention_norm"},
+                                 TheirName{"embed_tokens", "tok_embeddings"},
+                                 TheirName{"lm_head", "output"},
+                                 TheirName{"model.layers", "layers"},
+                                 TheirName{"model.norm", "norm"}};
+
+/// "wq (there q_proj), layers (there model.layers)" for the names of Hugging Face in a pattern; empty: it has none.
+std::string names_of_theirs(std::string pattern) {
+  std::erase(pattern, '\\');
+  std::vector<std::string> ours;
+  for (const auto& [theirs, name] : kTheirNames) {
+    if (pattern.find(theirs) != std::string::npos) ours.push_back(fmt::format("{} (there {})", name, theirs));
+  }
+  return join(ours, ", ");
+}
+
+/// What the user may have meant by a pattern that matches nothing: names of another program, or parts of names between
+/// dots that are spelled like it.
 std::string names_near(const std::string& pattern, const std::vector<std::string>& names) {
+  if (const std::string ours = names_of_theirs(pattern); !ours.empty()) {
+    return fmt::format("names here are not Hugging Face's; write {}", ours);
+  }
   std::string word;
   for (const char letter : pattern) {
     if (std::string_view("^$\\()[]*+?|{}").find(letter) == std::string_view::npos) word += letter;

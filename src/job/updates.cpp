@@ -4,9 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <regex>
 
@@ -129,6 +131,27 @@ double newton_schulz_operations(int64_t steps, int64_t rows, int64_t columns) {
   return static_cast<double>(steps) * (4 * shorter * shorter * longer + 2 * shorter * shorter * shorter);
 }
 
+int64_t update_bytes_on_cpu(ElementType type, std::span<const MatrixShape> matrices, int64_t threads, bool exchanged) {
+  // An iteration is in fp32 where a processor's products of bf16 are slower, which is planned for all. It holds X, the
+  // next X, XXᵀ and the polynomial of it; from bf16 also X before it was widened, and a product that is being rounded.
+  const int64_t of_x = type == ElementType::float32 ? 8 : 12;
+  std::vector<int64_t> small;
+  int64_t elements = 0, largest = 0, large = 0;
+  for (const auto& [rows, columns] : matrices) {
+    const int64_t numel = rows * columns, shorter = std::min(rows, columns);
+    const int64_t bytes = of_x * numel + 8 * shorter * shorter;
+    elements += numel;
+    largest = std::max(largest, numel);
+    if (numel > kSmallMatrix) large = std::max(large, bytes);
+    if (numel <= kSmallMatrix) small.push_back(bytes);
+  }
+  std::sort(small.rbegin(), small.rend());
+  small.resize(std::min(small.size(), static_cast<size_t>(threads)));
+  const int64_t iterated = std::max(large, std::accumulate(small.begin(), small.end(), int64_t{0}));
+  if (exchanged) return iterated;
+  return iterated + 2 * size_of(type) * std::min(elements, std::max(kElementsAtOnce, largest));
+}
+
 std::vector<UpdateDescription> update_descriptions(const OptimizerSection& optimizer) {
   std::vector<UpdateDescription> updates(1);
   if (!is_muon(optimizer)) {
@@ -142,6 +165,10 @@ std::vector<UpdateDescription> update_descriptions(const OptimizerSection& optim
   // last two are at most as large as X. In bf16 the peak is outside the iteration, where the momentum, the clipped
   // gradient, their mean and the new weight are in fp32: eight bf16 matrices.
   muon.working_matrices = optimizer.muon.dtype == ElementType::float32 ? 5 : 8;
+  muon.bytes_on_cpu = [type = muon.matrix_type](std::span<const MatrixShape> matrices, int64_t threads,
+                                                bool exchanged) {
+    return update_bytes_on_cpu(type, matrices, threads, exchanged);
+  };
   muon.operations = [steps = optimizer.muon.ns_steps](int64_t rows, int64_t columns) {
     return newton_schulz_operations(steps, rows, columns);
   };
@@ -176,6 +203,20 @@ std::function<size_t(UnitRole, const ParameterSpec&)> update_choice(const Optimi
     }
     return takes_muon(role, spec) ? kMuonUpdate : kAdamUpdate;
   };
+}
+
+std::string shared_work(const OptimizerSection& optimizer, const ModelDescription& model) {
+  if (!is_muon(optimizer)) return {};
+  const auto choice = update_choice(optimizer);
+  std::array<size_t, 2> tensors{};  // by update
+  for (const UnitDescription& unit : model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (parameter.trainable) ++tensors[choice(unit.role, parameter)];
+    }
+  }
+  return fmt::format("Muon steps {} {}, AdamW {} other tensor{}", tensors[kMuonUpdate],
+                     tensors[kMuonUpdate] == 1 ? "matrix" : "matrices", tensors[kAdamUpdate],
+                     tensors[kAdamUpdate] == 1 ? "" : "s");
 }
 
 std::vector<Problem> update_problems(const JobConfig& config, const ModelDescription& model, const Origins& origins) {

@@ -231,10 +231,7 @@ void MuonOptimizer::take_matrix_update(Parameter& parameter, const at::Tensor& p
 
 void MuonOptimizer::step_matrices(std::span<Matrix* const> matrices, int64_t step, double lr,
                                   const StepControl& control) {
-  // On a CPU several small matrices are updated at once, and their iterations share its threads (orthogonalise.cpp). A
-  // matrix that takes one thread has at most 2²⁰ elements (kSmall there), so 2²³ elements are work for eight threads.
-  // The updates that are held until the last of them is computed take at most 32 MiB in fp32.
-  constexpr int64_t kElementsAtOnce = 1 << 23;
+  // On a CPU several small matrices are updated at once, and their iterations share its threads (orthogonalise.cpp).
   std::vector<Matrix*> now;
   int64_t elements = 0;
   const auto step_them = [&] {

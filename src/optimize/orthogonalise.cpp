@@ -8,14 +8,11 @@
 #include <utility>
 
 #include "titan/base/error.h"
+#include "titan/job/updates.h"
 #include "titan/ops/tensor_checks.h"
 
 namespace titan {
 namespace {
-
-/// Up to so many elements a CPU iterates a matrix on one thread, and as many matrices at once as there are threads: on
-/// two threads the products of the debug model's matrices spend a quarter of the time waiting for each other.
-constexpr int64_t kSmall = 1 << 20;
 
 /// On a CPU, of a symmetric product only the blocks on and above the diagonal are computed. Blocks of fewer rows make
 /// the products too small for the library: at 128 rows it is as fast as with the whole.
@@ -39,7 +36,7 @@ void each_on_one_thread(size_t count, const Work& work) {
 }
 
 /// Whether a CPU's threads share the products of one matrix.
-bool is_large(const at::Tensor& matrix) { return matrix.is_cpu() && matrix.numel() > kSmall; }
+bool is_large(const at::Tensor& matrix) { return matrix.is_cpu() && matrix.numel() > kSmallMatrix; }
 
 /// A part of a product's result.
 struct Block {

@@ -63,6 +63,7 @@ MatrixBytes bytes_without_exchange(const Plan& plan, const WeightGroupPlan& grou
     if (!parameter.spec.trainable || !plan.request.updates[parameter.update].whole_matrices) continue;
     bytes.largest = std::max(bytes.largest, parameter.spec.numel() * element_size(plan, parameter));
     bytes.operations += cost_of(plan, parameter);
+    bytes.updated.push_back({parameter.spec.shape[0], parameter.spec.shape[1]});
   }
   return bytes;
 }
@@ -157,6 +158,7 @@ MatrixBytes matrix_bytes(const Plan& plan, const WeightGroupPlan& group) {
       if (rank != here) bytes.returned += part_on(plan, group, matrix, rank).numel() * size;
     }
     bytes.operations += cost_of(plan, parameter);
+    bytes.updated.push_back({parameter.spec.shape[0], parameter.spec.shape[1]});
   }
   return bytes;
 }

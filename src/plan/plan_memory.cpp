@@ -131,11 +131,13 @@ class HeldBytes : public RankObserver {
   }
 
   void works(const Action& action, Work work) override {
-    if (work == Work::matrices) update_matrices(plan_.groups[static_cast<size_t>(action.group)]);
+    if (work == Work::matrices) update_matrices({&plan_.groups[static_cast<size_t>(action.group)]});
     if (work == Work::optimizer) {
+      std::vector<const WeightGroupPlan*> without_exchange;
       for (const WeightGroupPlan& group : plan_.groups) {
-        if (group.matrices.empty()) update_matrices(group);
+        if (group.matrices.empty()) without_exchange.push_back(&group);
       }
+      update_matrices(without_exchange);
       matrices_ -= std::exchange(updates_, 0);
     }
     if (action.unit < 0) return;
@@ -149,15 +151,27 @@ class HeldBytes : public RankObserver {
 
  private:
   void keep(int64_t sign, const std::vector<HiddenTensor>& tensors) { kept_ += sign * plan_.message_bytes(tensors); }
-  /// What computing the update of a matrix holds.
-  void update_matrices(const WeightGroupPlan& group) {
-    int64_t matrices = 0;
-    for (const ParameterPlan& parameter : group.parameters) {
-      const UpdateDescription& update = plan_.request.updates[parameter.update];
-      if (update.whole_matrices) matrices = std::max(matrices, update.working_matrices);
+  /// What computing the updates of these groups' matrices holds.
+  void update_matrices(const std::vector<const WeightGroupPlan*>& groups) {
+    int64_t owned = 0, working = 0;
+    std::vector<MatrixShape> updated;
+    const UpdateDescription* used = nullptr;  // all whole matrices of a run have the same
+    for (const WeightGroupPlan* group : groups) {
+      const MatrixBytes bytes = matrix_bytes(plan_, *group);
+      for (const ParameterPlan& parameter : group->parameters) {
+        const UpdateDescription& update = plan_.request.updates[parameter.update];
+        if (!update.whole_matrices) continue;
+        used = &update;
+        working = std::max(working, update.working_matrices * bytes.largest);
+      }
+      owned += bytes.owned;
+      updated.insert(updated.end(), bytes.updated.begin(), bytes.updated.end());
     }
-    const MatrixBytes bytes = matrix_bytes(plan_, group);
-    matrix_peak_ = std::max(matrix_peak_, matrices_ + bytes.owned + matrices * bytes.largest);
+    if (used && !plan_.request.on_gpu && used->bytes_on_cpu) {
+      const int64_t threads = std::max<int64_t>(1, plan_.request.training.threads);
+      working = std::max(working, used->bytes_on_cpu(updated, threads, owned > 0));
+    }
+    matrix_peak_ = std::max(matrix_peak_, matrices_ + owned + working);
   }
   bool is_stages_last(size_t unit) const {
     return std::any_of(plan_.stages.begin(), plan_.stages.end(),

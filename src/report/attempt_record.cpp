@@ -19,6 +19,10 @@ constexpr const char* kProgressFile = "progress.json";
 constexpr const char* kFailureFile = "failure.json";
 /// A line of progress.json, padded with spaces: a shorter one must not leave the end of a longer one behind.
 constexpr size_t kProgressLine = 192;
+/// No file of an attempt is larger: a message has some thousand characters, and a thousand named ranks some ten.
+constexpr size_t kLargestRecord = size_t{1} << 20;
+/// attempts.jsonl has a line for each failure.
+constexpr size_t kLargestList = size_t{1} << 26;
 
 /// What `parse` makes of a small file of the folder, an object. Nothing if it is missing or was not written by this
 /// program.
@@ -27,7 +31,7 @@ auto read_record(const std::filesystem::path& path, const Parse& parse) -> declt
   std::error_code unknown;
   if (!std::filesystem::is_regular_file(path, unknown)) return std::nullopt;
   try {
-    return parse(parse_json(read_file(path)));
+    return parse(parse_json(read_file(path, ExitCode::storage, kLargestRecord)));
   } catch (const Error&) {  // it cannot be read
     return std::nullopt;
   } catch (const nlohmann::json::exception&) {
@@ -145,26 +149,63 @@ std::string record_disagreement(const std::filesystem::path& folder, const Recor
   }
 }
 
+namespace {
+
+/// Throws nlohmann's exceptions, and std::string for values that no run writes.
+RecordedDisagreement disagreement_from_json(const nlohmann::json& found) {
+  const auto step_at = [&](const char* key) {
+    if (!found.at(key).is_number_integer()) throw fmt::format("{} is no whole number", key);
+    return found.at(key).get<int64_t>();
+  };
+  RecordedDisagreement disagreement;
+  disagreement.step = step_at("step");
+  disagreement.last_agreeing_step = step_at("last_agreeing_step");
+  found.at("ranks").get_to(disagreement.ranks);
+  found.at("hosts").get_to(disagreement.hosts);
+  found.at("what").get_to(disagreement.what);
+  found.at("checkpoint_folder").get_to(disagreement.checkpoint_folder);
+  found.at("time").get_to(disagreement.time);
+  if (disagreement.hosts.size() != disagreement.ranks.size()) throw std::string("it has not one host for each rank");
+  if (disagreement.last_agreeing_step < 0 || disagreement.last_agreeing_step > disagreement.step) {
+    throw fmt::format("last_agreeing_step = {} is not from 0 to step = {}", disagreement.last_agreeing_step,
+                      disagreement.step);
+  }
+  return disagreement;
+}
+
+bool is_same_folder(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code unknown;
+  return (a / "").lexically_normal() == (b / "").lexically_normal() || std::filesystem::equivalent(a, b, unknown);
+}
+
+}  // namespace
+
 std::optional<RecordedDisagreement> read_disagreement(const std::filesystem::path& folder) {
-  return read_record(folder / kDisagreementFile,
-                     [](const nlohmann::json& found) -> std::optional<RecordedDisagreement> {
-                       RecordedDisagreement disagreement;
-                       found.at("step").get_to(disagreement.step);
-                       found.at("last_agreeing_step").get_to(disagreement.last_agreeing_step);
-                       found.at("ranks").get_to(disagreement.ranks);
-                       found.at("hosts").get_to(disagreement.hosts);
-                       found.at("what").get_to(disagreement.what);
-                       found.at("checkpoint_folder").get_to(disagreement.checkpoint_folder);
-                       found.at("time").get_to(disagreement.time);
-                       if (disagreement.hosts.size() != disagreement.ranks.size()) return std::nullopt;
-                       return disagreement;
-                     });
+  const std::filesystem::path path = folder / kDisagreementFile;
+  std::error_code unknown;
+  const std::filesystem::file_status status = std::filesystem::symlink_status(path, unknown);
+  if (status.type() == std::filesystem::file_type::not_found) return std::nullopt;
+  std::string reason;
+  try {
+    if (!std::filesystem::is_regular_file(path, unknown)) throw std::string("it is no file");
+    return disagreement_from_json(parse_json(read_file(path, ExitCode::storage, kLargestRecord)));
+  } catch (const std::string& problem) {
+    reason = problem;
+  } catch (const Error& error) {
+    reason = error.what();
+  } catch (const nlohmann::json::exception& error) {
+    reason = error.what();
+  }
+  throw Error(ExitCode::storage,
+              fmt::format("{} says up to which step checkpoints can be trusted, and cannot be read: {}; correct it, or "
+                          "remove it to trust them all",
+                          path.string(), reason));
 }
 
 std::optional<int64_t> last_agreeing_step(const std::filesystem::path& folder,
                                           const std::filesystem::path& checkpoints) {
   const std::optional<RecordedDisagreement> found = read_disagreement(folder);
-  if (!found || found->checkpoint_folder.empty() || folder / found->checkpoint_folder != checkpoints) {
+  if (!found || found->checkpoint_folder.empty() || !is_same_folder(folder / found->checkpoint_folder, checkpoints)) {
     return std::nullopt;
   }
   return found->last_agreeing_step;
@@ -199,6 +240,7 @@ nlohmann::ordered_json to_json(const EndedAttempt& attempt) {
   if (attempt.rank) line["rank"] = *attempt.rank;
   if (!attempt.host.empty()) line["host"] = attempt.host;
   if (attempt.committed) line["committed"] = *attempt.committed;
+  if (attempt.held > 0) line["held"] = attempt.held;
   return line;
 }
 
@@ -223,6 +265,7 @@ std::optional<EndedAttempt> attempt_from_line(std::string_view line) {
     if (found.contains("rank")) attempt.rank = found["rank"].get<int64_t>();
     if (found.contains("committed")) attempt.committed = found["committed"].get<int64_t>();
     attempt.host = found.value("host", "");
+    attempt.held = found.value("held", int64_t{0});
     return attempt;
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
@@ -234,6 +277,7 @@ std::vector<std::optional<EndedAttempt>> read_attempt_lines(const std::filesyste
   const std::filesystem::path path = folder / kAttemptsFile;
   std::error_code unknown;
   if (!std::filesystem::is_regular_file(path, unknown)) return attempts;  // opening a pipe would block for ever
+  if (std::filesystem::file_size(path, unknown) > kLargestList) return {std::nullopt};
   std::ifstream file(path, std::ios::binary);
   for (std::string line; std::getline(file, line);) attempts.push_back(attempt_from_line(line));
   return attempts;

@@ -97,21 +97,23 @@ std::optional<StepBatch> BatchStream::next(const std::function<bool()>& stops) {
     stopped = outcome == Thread::Outcome::stalled && stops && stops();
   } while (outcome == Thread::Outcome::stalled && !stopped && last_wait_seconds_ < options_.timeout.count());
   if (stopped) return std::nullopt;
-  if (outcome == Thread::Outcome::stalled) {
-    throw Error(
-        ExitCode::bad_data,
-        fmt::format(
-            "dataset {}: no batch for {:.0f} s (data.timeout) while reading {}. See whether its disk or network "
-            "file system answers, or raise data.timeout.",
-            options_.chunks.dataset, options_.timeout.count(), worker_->chunks->reading()));
-  }
+  if (outcome == Thread::Outcome::stalled) refuse_stalled();
   if (batch) state_ = batch->state;
   return batch;
+}
+
+void BatchStream::refuse_stalled() const {
+  throw Error(ExitCode::bad_data,
+              fmt::format("dataset {}: no batch for {:.0f} s (data.timeout) while reading {}. See whether its disk or "
+                          "network file system answers, or raise data.timeout.",
+                          options_.chunks.dataset, options_.timeout.count(), worker_->chunks->reading()));
 }
 
 std::string BatchStream::place_of(const StreamState& state) const { return worker_->chunks->place_of(state); }
 
 void BatchStream::restore(const StreamState& state) {
+  // It reads from the chunks that are restored, so it must have ended.
+  if (!worker_->thread->stop(options_.timeout)) refuse_stalled();
   worker_->thread.reset();
   worker_->chunks->restore(state);
   state_ = worker_->chunks->state();

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "titan/base/bounded_queue.h"
+#include "titan/base/process.h"
 
 namespace titan {
 
@@ -30,8 +31,12 @@ class PrefetchThread {
   }
 
   ~PrefetchThread() {
-    queue_->stop();
-    queue_->wait_for_end(patience_) ? thread_.join() : thread_.detach();
+    if (stop(patience_)) {
+      thread_.join();
+    } else {
+      leave_thread_behind();
+      thread_.detach();
+    }
   }
   PrefetchThread(const PrefetchThread&) = delete;
   PrefetchThread& operator=(const PrefetchThread&) = delete;
@@ -39,6 +44,13 @@ class PrefetchThread {
   /// Waits for the next item; `stalled` after `timeout`. Rethrows the thread's exception after the earlier items are
   /// taken.
   Outcome take(std::optional<Item>& item, Seconds timeout) { return queue_->take(item, timeout); }
+
+  /// Ends the thread. False if it is still in the current item after `patience`: then it uses what it owns until that
+  /// is there.
+  bool stop(Seconds patience) {
+    queue_->stop();
+    return queue_->wait_for_end(patience);
+  }
 
   /// Number of items that can be taken without waiting.
   int64_t ready() const { return static_cast<int64_t>(queue_->size()); }

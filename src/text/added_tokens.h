@@ -44,8 +44,6 @@ class AddedVocabulary {
   AddedVocabulary(std::function<std::optional<int32_t>(const std::string&)> find, size_t count)
       : find_(std::move(find)), count_(static_cast<int32_t>(count)) {}
 
-  /// A token that has its id.
-  void put(AddedToken token);
   /// Adds the token, whose id is ignored, or changes the flags of the one with this content; returns its id.
   int32_t add(AddedToken token);
   /// Null if no added token has this content.
@@ -55,6 +53,9 @@ class AddedVocabulary {
   std::vector<AddedToken> tokens() const;
 
  private:
+  /// A token that has its id.
+  void put(AddedToken token);
+
   std::function<std::optional<int32_t>(const std::string&)> find_;
   int32_t count_;
   int32_t highest_ = -1;

@@ -1,5 +1,6 @@
 #include "chat_jinja_messages.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -77,30 +78,48 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
   Value result_;
 };
 
-/// A content that is a list of parts.
-Value parts_of(Heap& heap, const ChatMessage& message, size_t origin) {
-  Items items;
-  for (const std::string& text : message.parts) {
-    const Value part = heap.dictionary();
-    part.members->set(heap, heap.view("type"), heap.view("text"));
-    part.members->set(heap, heap.view("text"), heap.view(text, origin));
-    items.push_back(part);
-  }
-  return heap.list(std::move(items));
-}
-
 Value value_of(Heap& heap, const ChatField& field) {
+  if (field.json.empty()) return heap.function({kUnreadable});
   JsonReader reader(heap);
   if (!parse_json_events(field.json, &reader)) mistaken(fmt::format("the value of {} is not JSON", field.name));
   return reader.result();
 }
 
+bool has_field(const std::vector<ChatField>& fields, std::string_view name) {
+  return std::any_of(fields.begin(), fields.end(), [&](const ChatField& field) { return field.name == name; });
+}
+
+/// Sets `fields` in `made`; some have the values in `known`.
+void set_fields(Heap& heap, Dictionary& made, const std::vector<ChatField>& fields, const Named& known) {
+  for (const ChatField& field : fields) {
+    const auto own = std::find_if(known.begin(), known.end(), [&](const auto& one) { return one.first == field.name; });
+    // A key is text of the record: what looks like a special token in it is none.
+    made.set(heap, heap.view(field.name, TracedText::kOtherField),
+             own == known.end() ? value_of(heap, field) : own->second);
+  }
+}
+
+/// A content that is a list of parts.
+Value parts_of(Heap& heap, const ChatMessage& message, size_t origin) {
+  Items items;
+  for (const ChatPart& part : message.parts) {
+    const Value text = heap.view(part.text, origin), made = heap.dictionary();
+    set_fields(heap, *made.members, part.fields, {{"text", text}});
+    if (!has_field(part.fields, "text")) made.members->set(heap, heap.view("text"), text);
+    items.push_back(made);
+  }
+  return heap.list(std::move(items));
+}
+
 Value value_of(Heap& heap, const ChatMessage& message, size_t origin) {
+  const Named own{
+      {"role", heap.view(message.role)},
+      {"content", message.parts.empty() ? heap.view(message.content, origin) : parts_of(heap, message, origin)}};
   const Value made = heap.dictionary();
-  const auto set = [&](std::string_view key, const Value& value) { made.members->set(heap, heap.view(key), value); };
-  set("role", heap.view(message.role));
-  set("content", message.parts.empty() ? heap.view(message.content, origin) : parts_of(heap, message, origin));
-  for (const ChatField& field : message.fields) set(field.name, value_of(heap, field));
+  for (const auto& [name, value] : own) {
+    if (!has_field(message.fields, name)) made.members->set(heap, heap.view(name), value);
+  }
+  set_fields(heap, *made.members, message.fields, own);
   return made;
 }
 
@@ -115,7 +134,10 @@ size_t size_of(const std::vector<ChatField>& fields) {
 
 size_t size_of(const std::vector<ChatMessage>& messages, const std::vector<ChatField>& variables) {
   size_t size = size_of(variables);
-  for (const ChatMessage& message : messages) size += 100 + 2 * message.content.size() + size_of(message.fields);
+  for (const ChatMessage& message : messages) {
+    size += 100 + 2 * message.content.size() + size_of(message.fields);
+    for (const ChatPart& part : message.parts) size += size_of(part.fields);
+  }
   return size;
 }
 

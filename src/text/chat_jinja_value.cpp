@@ -39,6 +39,7 @@ const char* type_name(const Value& value) {
   static constexpr std::array<const char*, 15> kNames{"undefined", "none",   "boolean",   "number", "real",
                                                       "text",      "list",   "tuple",     "range",  "view",
                                                       "generator", "object", "namespace", "loop",   "function"};
+  if (value.kind == Kind::function && value.function->name == kUnreadable) return kUnreadable.data();
   return kNames[static_cast<size_t>(value.kind)];
 }
 

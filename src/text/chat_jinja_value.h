@@ -74,6 +74,9 @@ struct Value {
   };
 };
 
+/// The name of a function that stands for a value of a record that has no other here: printing it fails.
+inline constexpr std::string_view kUnreadable = "number that is NaN, infinite or beyond 64 bits";
+
 /// Lists in lists. Comparing, printing and freeing them recurse; Python's own limit is about 1,000.
 inline constexpr int kDeepestValue = 150;
 

@@ -104,7 +104,9 @@ struct ChatTemplate::Form {
   void find_how_contents_are_read();
   bool writes_parts(const std::string& role) const;
   ChatMessage sample(const std::string& role, const std::string& content) const;
-  std::vector<std::string> split_tokens(bool ends_in_token) const;
+  std::vector<Written> samples() const;
+  std::vector<std::string> split_tokens(const std::vector<Written>& samples, bool ends_in_token) const;
+  std::string misread_token(const std::vector<Written>& samples) const;
   std::string problem_of(const Messages& messages, bool generate, const Variables& variables,
                          const jinja::TemplateError& error) const;
   std::string about(size_t message, const Messages& messages, const char* what) const {
@@ -167,9 +169,15 @@ ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<c
   form_->special.split(end, parts);
   const auto token = std::find_if(parts.begin(), parts.end(), [](const auto& part) { return part.token != nullptr; });
   if (options.name == "auto") {
-    const std::vector<std::string> split = form_->split_tokens(token != parts.end());
+    const std::vector<Written> samples = form_->samples();
+    const std::vector<std::string> split = form_->split_tokens(samples, token != parts.end());
     if (!split.empty()) {
       fail(fmt::format("it writes {}, which the tokenizer splits into several ids", join(split, ", ")));
+    }
+    const std::string misread = form_->misread_token(samples);
+    if (!misread.empty()) {
+      fail(fmt::format(
+          "by its flags single_word and normalized, transformers finds {} at other places of what it writes", misread));
     }
   }
   if (token == parts.end()) {
@@ -204,7 +212,7 @@ bool ChatTemplate::Form::writes_parts(const std::string& role) const {
   Messages messages{{"system", "rule"}, {"user", "question"}, {"assistant", "answer"}};
   if (role != "system") messages.erase(messages.begin());
   for (ChatMessage& message : messages) {
-    if (message.role == role) message.parts = {message.content};
+    if (message.role == role) message.parts = {ChatPart{message.content}};
   }
   try {
     // A template that knows no parts prints the list of them, as Python writes it.
@@ -217,12 +225,12 @@ bool ChatTemplate::Form::writes_parts(const std::string& role) const {
 /// A message in a form that the template reads.
 ChatMessage ChatTemplate::Form::sample(const std::string& role, const std::string& content) const {
   ChatMessage message{role, content};
-  if (!takes_texts) message.parts = {content};
+  if (!takes_texts) message.parts = {ChatPart{content}};
   return message;
 }
 
-/// The control tokens that a conversation with and without a system message is written with and that are not one id.
-std::vector<std::string> ChatTemplate::Form::split_tokens(bool ends_in_token) const {
+/// Conversations with and without a system message, as far as the template writes them.
+std::vector<Written> ChatTemplate::Form::samples() const {
   const ChatMessage system = sample("system", "rule"), user = sample("user", "question"),
                     assistant = sample("assistant", "answer");
   std::vector<Written> samples;
@@ -230,6 +238,12 @@ std::vector<std::string> ChatTemplate::Form::split_tokens(bool ends_in_token) co
     Written written = write(each, /*generate=*/each.back().role == "user");
     if (written.problem.empty()) samples.push_back(std::move(written));
   }
+  return samples;
+}
+
+/// The control tokens that the samples are written with and that are not one id.
+std::vector<std::string> ChatTemplate::Form::split_tokens(const std::vector<Written>& samples,
+                                                          bool ends_in_token) const {
   std::vector<std::string_view> texts;
   for (const Written& written : samples) {
     for (size_t i = 0; i < written.runs.size(); ++i) texts.push_back(written.template_text(i));
@@ -239,6 +253,15 @@ std::vector<std::string> ChatTemplate::Form::split_tokens(bool ends_in_token) co
   std::set<std::string> held;
   for (const auto& [variable, value] : names) held.insert(value);
   return split_control_tokens(texts, known, held, ends_in_token);
+}
+
+/// A token that is found here where the template writes its name, unlike in `transformers`; empty: none.
+std::string ChatTemplate::Form::misread_token(const std::vector<Written>& samples) const {
+  for (const Written& written : samples) {
+    std::string misread = tokenizer->misread_token(written.text);
+    if (!misread.empty()) return misread;
+  }
+  return {};
 }
 
 /// Finds the message that causes the template's error: the last one of the shortest prefix with the same error.
@@ -266,7 +289,7 @@ Written ChatTemplate::Form::write(Messages messages, bool generate, const Variab
     if (!read_as_parts.contains(message.role)) message.parts.clear();
     marked.push_back(message);
     blank.push_back(strip_characters(message.content).empty());
-    if (blank.back()) (message.parts.empty() ? marked.back().content : marked.back().parts.back()) += kStandIn;
+    if (blank.back()) (message.parts.empty() ? marked.back().content : marked.back().parts.back().text) += kStandIn;
   }
   const bool needs_places = !uses_marks() && std::find(blank.begin(), blank.end(), true) != blank.end();
   Written written;

@@ -139,9 +139,16 @@ class Assembly {
         names_(names_in(settings_)),
         added_([this](const std::string& content) { return parts_.model.id_of(content); }, parts_.model.count()) {}
 
-  /// A token that the tokenizer's own file adds.
-  void put(AddedToken token) { added_.put(std::move(token)); }
-  /// The same, given its id here.
+  /// A token that the tokenizer's own file adds. The package gives it the next free id, whatever the file says.
+  void put(const AddedToken& token) {
+    const int32_t given = added_.add(token);
+    if (given == token.id || token.content.empty()) return;
+    notice_first(renumbered_,
+                 fmt::format("the file gives the token \"{}\" the id {}, which is not the next free one; it "
+                             "has the id {} here, as in transformers",
+                             token.content, token.id, given));
+  }
+  /// The same, without an id in the file.
   void add(AddedToken token) { added_.add(std::move(token)); }
 
   /// `framed`: the tokenizer has a post-processor of its own. `own`: a hash of the tokenizer's own file.
@@ -170,7 +177,8 @@ class Assembly {
     count_noticed();
     parts_.notices = std::move(settings_.notices);
     std::string all = fmt::format("Hugging Face {} {}\n{}", parts_.bos, parts_.eos, own);
-    if (parts_.added != before || parts_.splits_special) all += described();
+    const bool as_in_file = parts_.added == before && renumbered_.tokens == 0;
+    if (!as_in_file || parts_.splits_special) all += described();
     parts_.fingerprint = name_key(all);
     return std::move(parts_);
   }
@@ -274,7 +282,7 @@ class Assembly {
     noticed.line = settings_.notices.size() - 1;
   }
   void count_noticed() {
-    for (const Noticed& noticed : {other_ids_, new_ids_}) {
+    for (const Noticed& noticed : {renumbered_, other_ids_, new_ids_}) {
       if (noticed.tokens > 1)
         settings_.notices[noticed.line] += fmt::format(" (and {} others likewise)", noticed.tokens - 1);
     }
@@ -299,7 +307,7 @@ class Assembly {
   std::unordered_set<std::string> names_;  // contents of the named tokens
   AddedVocabulary added_;
   bool said_flags_ = false;
-  Noticed other_ids_, new_ids_;
+  Noticed renumbered_, other_ids_, new_ids_;
 };
 
 HuggingFaceParts read_vocabulary_and_merges(const fs::path& vocabulary) {
@@ -379,11 +387,11 @@ HuggingFaceParts read_hugging_face_tokenizer(const fs::path& path) {
     own = name_key(fmt::format("{}\n{}", own, form.dump()));
   }
   HuggingFaceParts parts = parts_of(file);
-  std::vector<AddedToken> tokens = read_added_tokens(file, parts.model);
+  const std::vector<AddedToken> tokens = read_added_tokens(file, parts.model);
   const bool framed = file.find("post_processor").has_value();
   Assembly assembly(path, std::move(settings), std::move(parts));
   if (!rebuilt) {
-    for (AddedToken& token : tokens) assembly.put(std::move(token));
+    for (const AddedToken& token : tokens) assembly.put(token);
   }
   return assembly.finish(framed, own);
 }

@@ -175,11 +175,8 @@ json llama_form_of(const SentencePieceModel& source, const TokenizerSettings& se
 }
 
 json generic_form_of(const fs::path& path, const SentencePieceModel& source, const TokenizerSettings& settings) {
-  // transformers puts no mark before a text whose first spaces it has removed, unless `legacy` is set.
-  const bool may_lose_mark =
-      source.add_dummy_prefix && source.remove_extra_whitespaces && !settings.legacy.value_or(true);
-  if (may_lose_mark || source.kind != SentencePieceModel::Kind::bpe || !source.charsmap.empty() ||
-      source.whitespace_as_suffix || !source.escape_whitespaces) {
+  if (source.kind != SentencePieceModel::Kind::bpe || !source.charsmap.empty() || source.whitespace_as_suffix ||
+      !source.escape_whitespaces) {
     refuse_tokenizer(
         path, fmt::format("the class {} beside a SentencePiece model {} is not read here",
                           settings.class_name.empty() ? kGenericClass : settings.class_name,

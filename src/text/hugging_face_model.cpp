@@ -42,8 +42,13 @@ HuggingFaceModel::HuggingFaceModel(const JsonNode& node, bool byte_level)
   read_vocabulary(node.at("vocab"));
   read_merges(node.at("merges"));
   if (std::optional<JsonNode> unknown = node.find("unk_token")) {
-    // Some files name an unknown token that is not in their vocabulary. It only matters when needed: treat it as none.
-    if (std::optional<int32_t> id = id_of(unknown->text())) unknown_ = *id;
+    // Some files name an unknown token that is not in their vocabulary, which matters only to a text that needs it.
+    if (std::optional<int32_t> id = id_of(unknown->text())) {
+      unknown_ = *id;
+    } else {
+      missing_unknown_ = unknown->text();
+      file_ = node.file().string();
+    }
   }
   prepare();
   if (byte_level_ && byte_fallback_ && std::any_of(byte_.begin(), byte_.end(), [](int32_t id) { return id < 0; })) {
@@ -180,6 +185,18 @@ bool HuggingFaceModel::add_bytes(std::string_view unit, std::vector<int32_t>& pa
   return true;
 }
 
+/// The package fails here, too: leaving the character out would change the text without a word.
+void HuggingFaceModel::refuse_unknown(std::string_view unit) const {
+  const std::string text = byte_level_ ? to_byte_alphabet(unit) : std::string(unit);
+  throw Error(
+      ExitCode::bad_data,
+      fmt::format("{}: the vocabulary lacks {} (U+{:04X}), which a text has, and the unk_token \"{}\", which would "
+                  "stand for it. Add this token to model.vocab, or set model.unk_token to null, which leaves "
+                  "such characters out",
+                  file_, nlohmann::json(text).dump(), static_cast<uint32_t>(first_code_point(text)),
+                  *missing_unknown_));
+}
+
 /// One part per byte or character. Characters outside the vocabulary become the unknown token (one per run if the model
 /// fuses them). The package writes it only before the next known part, after byte-fallback ids in between.
 void HuggingFaceModel::first_parts(std::string_view piece, std::vector<int32_t>& parts) const {
@@ -205,6 +222,8 @@ void HuggingFaceModel::first_parts(std::string_view piece, std::vector<int32_t>&
     } else if (unknown_ >= 0) {
       if (!fuse_unknown_) flush();
       pending = true;
+    } else if (missing_unknown_) {
+      refuse_unknown(piece.substr(at, length));
     }
   }
   flush();

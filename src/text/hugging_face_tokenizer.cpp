@@ -4,6 +4,7 @@
 #include <utf8proc.h>
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 
 #include "byte_pair_encoder.h"
 #include "pre_tokenizer.h"
@@ -47,7 +48,12 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(HuggingFaceParts parts)
       raw_tokens_(tokens_to_find(parts_, false)),
       normalized_tokens_(tokens_to_find(parts_, true)),
       words_stand_alone_(parts_.model.words_stand_alone(kWordMark)) {
-  for (const AddedToken& token : parts_.added) added_names_[token.id] = token.content;
+  for (const AddedToken& token : parts_.added) {
+    added_names_[token.id] = token.content;
+    if (!token.normalized || parts_.normalizer.empty()) continue;
+    std::string normalized = parts_.normalizer.normalized(token.content);
+    if (normalized != token.content) decoded_names_[token.id] = std::move(normalized);
+  }
 }
 
 HuggingFaceTokenizer::~HuggingFaceTokenizer() = default;
@@ -69,29 +75,59 @@ std::vector<std::pair<std::string, int32_t>> HuggingFaceTokenizer::special_token
   return tokens;
 }
 
+/// The package follows the flags single_word and normalized. (The whitespace that lstrip and rstrip consume may hold
+/// tokens, too: those without the two flags are not counted.)
+std::string HuggingFaceTokenizer::misread_token(std::string_view text) const {
+  std::map<int32_t, int64_t> missed;  // by id; below 0: found although its name is not there
+  const auto count = [&](const AddedTokenFinder& finder, std::string_view in, int64_t sign, const auto& between) {
+    std::vector<AddedTokenFinder::Part> parts;
+    finder.split(in, parts);
+    for (const AddedTokenFinder::Part& part : parts) {
+      if (part.token) {
+        missed[part.token->id] += sign;
+      } else {
+        between(part.text);
+      }
+    }
+  };
+  const auto ignore = [](std::string_view) {};
+  std::vector<AddedToken> names;
+  for (const AddedToken& token : parts_.added) names.push_back({.content = token.content, .id = token.id});
+  count(AddedTokenFinder(std::move(names)), text, 1, ignore);
+  count(raw_tokens_, text, -1, [&](std::string_view part) {
+    const std::string read = parts_.normalizer.empty() ? std::string(part) : parts_.normalizer.normalized(part);
+    count(normalized_tokens_, read, -1, ignore);
+  });
+  const auto found = std::find_if(parts_.added.begin(), parts_.added.end(), [&](const AddedToken& token) {
+    const bool is_flagged = token.single_word || (token.normalized && !parts_.normalizer.empty());
+    return is_flagged && missed[token.id] != 0;
+  });
+  return found == parts_.added.end() ? "" : found->content;
+}
+
 void HuggingFaceTokenizer::encode_text(std::string_view text, const Reading& reading, std::vector<int32_t>& ids) const {
   const PieceSplitter* splitter = parts_.pre_tokenizer.splitter();
   auto lease = pool_.borrow([&] { return std::make_unique<Scratch>(splitter); });
   Scratch& scratch = *lease;
-  between_tokens(raw_tokens_, valid_utf8(text, scratch.repaired), reading, scratch.raw, ids,
-                 [&](std::string_view part, bool at_start) {
-                   encode_between(part, {reading.special, at_start}, scratch, ids);
+  between_tokens(raw_tokens_, valid_utf8(text, scratch.repaired), reading.special, scratch.raw, ids,
+                 [&](std::string_view part, size_t begin) {
+                   encode_between(part, {reading.special, reading.at_start && begin == 0}, scratch, ids);
                  });
 }
 
-/// Appends the added tokens found by `finder` and calls encode(part, at the start?) for the text between them.
+/// Appends the added tokens found by `finder` and calls encode(part, where it begins) for the text between them.
 template <class Encode>
-void HuggingFaceTokenizer::between_tokens(const AddedTokenFinder& finder, std::string_view text, const Reading& reading,
+void HuggingFaceTokenizer::between_tokens(const AddedTokenFinder& finder, std::string_view text, bool special,
                                           std::vector<AddedTokenFinder::Part>& parts, std::vector<int32_t>& ids,
                                           const Encode& encode) {
-  if (finder.empty()) return encode(text, reading.at_start);
+  if (finder.empty()) return encode(text, 0);
   parts.clear();
-  finder.split(text, parts, reading.special);
+  finder.split(text, parts, special);
   for (const AddedTokenFinder::Part& part : parts) {
     if (part.token) {
       ids.push_back(part.token->id);
     } else {
-      encode(part.text, reading.at_start && part.text.data() == text.data());
+      encode(part.text, static_cast<size_t>(part.text.data() - text.data()));
     }
   }
 }
@@ -100,12 +136,16 @@ void HuggingFaceTokenizer::between_tokens(const AddedTokenFinder& finder, std::s
 void HuggingFaceTokenizer::encode_between(std::string_view text, const Reading& reading, Scratch& scratch,
                                           std::vector<int32_t>& ids) const {
   std::string changed;
-  if (!parts_.normalizer.empty()) text = changed = parts_.normalizer.normalized(text);
-  between_tokens(normalized_tokens_, text, reading, scratch.normalized, ids,
-                 [&](std::string_view part, bool at_start) { encode_normalized(part, at_start, scratch, ids); });
+  size_t opening = reading.at_start && !text.empty() ? utf8_length(static_cast<unsigned char>(text[0])) : 0;
+  if (!parts_.normalizer.empty()) text = changed = parts_.normalizer.normalized(text, opening);
+  between_tokens(normalized_tokens_, text, reading.special, scratch.normalized, ids,
+                 [&](std::string_view part, size_t begin) {
+                   encode_normalized(part, std::max(begin, opening) - begin, scratch, ids);
+                 });
 }
 
-void HuggingFaceTokenizer::encode_normalized(std::string_view text, bool at_start, Scratch& scratch,
+/// `opening`: how many bytes at the start of `text`, or more, stem from the document's first character.
+void HuggingFaceTokenizer::encode_normalized(std::string_view text, size_t opening, Scratch& scratch,
                                              std::vector<int32_t>& ids) const {
   if (text.empty()) return;  // a prefix is added only to what normalisation has left
   CachedPieces pieces(scratch.cache, ids);
@@ -118,7 +158,7 @@ void HuggingFaceTokenizer::encode_normalized(std::string_view text, bool at_star
       pieces.add(text, begin, end, encode);
     }
   } else {
-    parts_.pre_tokenizer.split(text, at_start, scratch.pre_tokenizer);
+    parts_.pre_tokenizer.split(text, opening, scratch.pre_tokenizer);
     for (std::string_view piece : scratch.pre_tokenizer.pieces) {
       for (size_t begin = 0, end; begin < piece.size(); begin = end) {
         end = words_stand_alone_ ? marked_word_end(piece, begin) : piece.size();
@@ -168,7 +208,9 @@ std::string HuggingFaceTokenizer::decode(std::span<const int32_t> ids) const {
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());
   for (int32_t id : ids) {
-    if (std::string token = token_name(id); !token.empty()) tokens.push_back(std::move(token));
+    std::string token = token_name(id);
+    if (auto other = decoded_names_.find(id); other != decoded_names_.end()) token = other->second;
+    if (!token.empty()) tokens.push_back(std::move(token));
   }
   return parts_.decoder.decode(std::move(tokens));
 }
@@ -304,29 +346,57 @@ void expect_room(size_t bytes, size_t most) {
                           human_bytes(static_cast<double>(most))));
 }
 
-std::string replaced(std::string_view text, std::string_view from, std::string_view to, size_t most) {
-  std::string out;
-  out.reserve(text.size() + text.size() / 4);
-  size_t settled = 0;
-  for (size_t at = text.find(from); at != text.npos; at = text.find(from, settled)) {
-    out.append(text.substr(settled, at - settled)).append(to);
-    settled = at + from.size();
-    expect_room(out.size(), most);
+/// A text with matches replaced one after another. As in the package, what replaces a match stems from the match's last
+/// character. `opening`: bytes at the start of the text, and then of the result, that stem from a document's first one.
+class Replacement {
+ public:
+  Replacement(std::string_view text, std::string_view to, size_t most, size_t& opening)
+      : text_(text), to_(to), most_(most), opening_(opening) {
+    out_.reserve(text.size() + text.size() / 4);
   }
-  return out.append(text.substr(settled));
+
+  void match(size_t begin, size_t end) {
+    copy(begin);
+    out_.append(to_);
+    settled_ = end;
+    if (opening_ > 0 && end <= opening_) opened_ = out_.size();
+    expect_room(out_.size(), most_);
+  }
+
+  std::string finish() {
+    copy(text_.size());
+    opening_ = opened_;
+    return std::move(out_);
+  }
+
+ private:
+  void copy(size_t end) {
+    if (settled_ < opening_) opened_ = out_.size() + std::min(end, opening_) - settled_;
+    out_.append(text_.substr(settled_, end - settled_));
+  }
+
+  std::string_view text_, to_;
+  size_t most_;
+  size_t& opening_;
+  std::string out_;
+  size_t settled_ = 0;  // the text before it has been copied or replaced
+  size_t opened_ = 0;   // the opening of out_
+};
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to, size_t most, size_t& opening) {
+  Replacement replacement(text, to, most, opening);
+  for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + from.size())) {
+    replacement.match(at, at + from.size());
+  }
+  return replacement.finish();
 }
 
-std::string replaced(std::string_view text, const Pattern& pattern, std::string_view to, size_t most) {
-  std::string out;
-  size_t settled = 0;
+std::string replaced(std::string_view text, const Pattern& pattern, std::string_view to, size_t most, size_t& opening) {
+  Replacement replacement(text, to, most, opening);
   Pattern::Scratch scratch(pattern);
   Pattern::Walk walk;
-  for (Pattern::Match match; pattern.next(text, walk, scratch, match);) {
-    out.append(text.substr(settled, match.begin - settled)).append(to);
-    settled = match.end;
-    expect_room(out.size(), most);
-  }
-  return out.append(text.substr(settled));
+  for (Pattern::Match match; pattern.next(text, walk, scratch, match);) replacement.match(match.begin, match.end);
+  return replacement.finish();
 }
 
 std::optional<utf8proc_option_t> form_named(std::string_view name) {
@@ -347,6 +417,13 @@ std::string in_form(const std::string& text, utf8proc_option_t form) {
   std::string out(reinterpret_cast<const char*>(made), static_cast<size_t>(size));
   std::free(made);
   return out;
+}
+
+/// How many bytes of `whole`, the normal form of a text, stem from the text's start, whose own normal form is `start`.
+size_t opening_of(std::string_view whole, std::string_view start) {
+  const auto characters =
+      std::count_if(start.begin(), start.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+  return advance_characters(whole, 0, characters);
 }
 
 }  // namespace
@@ -380,18 +457,22 @@ void HuggingFaceNormalizer::add(const JsonNode& node) {
   }
 }
 
-std::string HuggingFaceNormalizer::normalized(std::string_view text) const {
+std::string HuggingFaceNormalizer::normalized(std::string_view text, size_t& opening) const {
   std::string out(text);
   const size_t most = most_normalized(text.size());
   for (const Step& step : steps_) {
     if (step.is_form) {
-      out = in_form(out, *form_named(step.from));
+      const utf8proc_option_t form = *form_named(step.from);
+      const std::string start = in_form(out.substr(0, opening), form);
+      out = in_form(out, form);
+      opening = opening_of(out, start);
     } else if (step.pattern) {
-      out = replaced(out, *step.pattern, step.to, most);
+      out = replaced(out, *step.pattern, step.to, most, opening);
     } else if (!step.from.empty()) {
-      out = replaced(out, step.from, step.to, most);
+      out = replaced(out, step.from, step.to, most, opening);
     } else if (!out.empty()) {
       out.insert(0, step.to);
+      if (opening > 0) opening += step.to.size();
     }
     expect_room(out.size(), most);
   }

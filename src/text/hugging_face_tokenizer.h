@@ -31,7 +31,8 @@ class HuggingFaceModel {
   /// The same from vocab.json and merges.txt, as byte-level BPE.
   HuggingFaceModel(const std::filesystem::path& vocabulary, const std::filesystem::path& merges);
 
-  /// Appends the ids of one piece: bytes of the text, or of the normalised text. `parts` is a reusable buffer.
+  /// Appends the ids of one piece: bytes of the text, or of the normalised text. `parts` is a reusable buffer. Throws
+  /// Error(bad_data) if a character needs an unknown token that the file names and its vocabulary lacks.
   void encode_piece(std::string_view piece, std::vector<int32_t>& parts, std::vector<int32_t>& ids) const;
 
   /// The id of a token, spelled as in the file.
@@ -63,12 +64,15 @@ class HuggingFaceModel {
   void prepare();
   void first_parts(std::string_view piece, std::vector<int32_t>& parts) const;
   bool add_bytes(std::string_view unit, std::vector<int32_t>& parts) const;
+  [[noreturn]] void refuse_unknown(std::string_view unit) const;
 
   bool byte_level_ = true;
   bool byte_fallback_ = false;
   bool fuse_unknown_ = false;
   bool ignore_merges_ = false;
   int32_t unknown_ = -1;
+  std::optional<std::string> missing_unknown_;  // the name of the unknown token if the vocabulary lacks it
+  std::string file_;                            // for messages; set with missing_unknown_
   std::vector<std::string> tokens_;
   IdMap ids_;
   IdMap whole_;                      // pieces that are tokens, by their bytes; filled only with ignore_merges
@@ -106,7 +110,13 @@ class HuggingFaceNormalizer {
   explicit HuggingFaceNormalizer(const std::optional<JsonNode>& node);
 
   bool empty() const { return steps_.empty(); }
-  std::string normalized(std::string_view text) const;
+  std::string normalized(std::string_view text) const {
+    size_t opening = 0;
+    return normalized(text, opening);
+  }
+  /// `opening`: how many bytes at the start of the text, and then of the result, stem from a document's first
+  /// character.
+  std::string normalized(std::string_view text, size_t& opening) const;
 
  private:
   struct Step {
@@ -162,6 +172,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   void encode_part(std::string_view text, bool at_start, std::vector<int32_t>& ids) const override;
   std::vector<int32_t> encode_by_default(std::string_view text) const override;
   std::vector<std::pair<std::string, int32_t>> special_tokens() const override;
+  std::string misread_token(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids) const override;
   /// As spelled in the file; empty for an unused id.
   std::string token_name(int32_t id) const override;
@@ -186,16 +197,17 @@ class HuggingFaceTokenizer : public Tokenizer {
   };
   void encode_text(std::string_view text, const Reading& reading, std::vector<int32_t>& ids) const;
   template <class Encode>
-  static void between_tokens(const AddedTokenFinder& finder, std::string_view text, const Reading& reading,
+  static void between_tokens(const AddedTokenFinder& finder, std::string_view text, bool special,
                              std::vector<AddedTokenFinder::Part>& parts, std::vector<int32_t>& ids,
                              const Encode& encode);
   void encode_between(std::string_view text, const Reading& reading, Scratch& scratch, std::vector<int32_t>& ids) const;
-  void encode_normalized(std::string_view text, bool at_start, Scratch& scratch, std::vector<int32_t>& ids) const;
+  void encode_normalized(std::string_view text, size_t opening, Scratch& scratch, std::vector<int32_t>& ids) const;
 
   HuggingFaceParts parts_;
   AddedTokenFinder raw_tokens_;
   AddedTokenFinder normalized_tokens_;
   std::unordered_map<int32_t, std::string> added_names_;
+  std::unordered_map<int32_t, std::string> decoded_names_;  // of the tokens that the package decodes as normalised
   bool words_stand_alone_ = false;
   mutable ScratchPool<Scratch> pool_;
 };

@@ -90,8 +90,10 @@ class PreTokenizer::Cutter {
  public:
   virtual ~Cutter() = default;
   virtual std::unique_ptr<Pattern::Scratch> make_scratch() const { return nullptr; }
-  virtual void cut(std::string_view piece, bool at_start, Pattern::Scratch* pattern, std::deque<std::string>& changed,
-                   Pieces& out) const = 0;
+  /// `opening`: the bytes at the start of the piece that stem from the document's first character; a cutter that writes
+  /// another text sets it to theirs.
+  virtual void cut(std::string_view piece, std::string_view& opening, Pattern::Scratch* pattern,
+                   std::deque<std::string>& changed, Pieces& out) const = 0;
   /// The rule by which it splits, if PieceSplitter has that rule and every byte of the piece is kept.
   virtual std::optional<PieceSplitter::Rule> rule() const { return std::nullopt; }
   /// True if it never changes or splits a piece.
@@ -125,7 +127,7 @@ class SplitCutter : public PreTokenizer::Cutter {
     return pattern_ ? std::make_unique<Pattern::Scratch>(*pattern_) : nullptr;
   }
 
-  void cut(std::string_view piece, bool, Pattern::Scratch* scratch, std::deque<std::string>&,
+  void cut(std::string_view piece, std::string_view&, Pattern::Scratch* scratch, std::deque<std::string>&,
            Pieces& out) const override {
     DelimiterCutter cutter(piece, delimiters_, invert_, out);
     if (pattern_) {
@@ -161,7 +163,7 @@ class DigitsCutter : public PreTokenizer::Cutter {
     return std::make_unique<Pattern::Scratch>(pattern_);
   }
 
-  void cut(std::string_view piece, bool, Pattern::Scratch* scratch, std::deque<std::string>&,
+  void cut(std::string_view piece, std::string_view&, Pattern::Scratch* scratch, std::deque<std::string>&,
            Pieces& out) const override {
     DelimiterCutter cutter(piece, Delimiters::isolated, false, out);
     Pattern::Match match;
@@ -185,8 +187,9 @@ class ByteLevelCutter : public PreTokenizer::Cutter {
     return splitter_ ? std::make_unique<PieceSplitter::Scratch>(*splitter_) : nullptr;
   }
 
-  void cut(std::string_view piece, bool, Pattern::Scratch* scratch, std::deque<std::string>& changed,
-           Pieces& out) const override {
+  void cut(std::string_view piece, std::string_view& opening, Pattern::Scratch* scratch,
+           std::deque<std::string>& changed, Pieces& out) const override {
+    opening = {};  // it is the last cutter
     if (add_prefix_space_ && !piece.starts_with(' ')) piece = changed.emplace_back(" " + std::string(piece));
     if (!splitter_) {
       out.push_back(piece);
@@ -225,18 +228,19 @@ class MetaspaceCutter : public PreTokenizer::Cutter {
     }
   }
 
-  void cut(std::string_view piece, bool at_start, Pattern::Scratch*, std::deque<std::string>& changed,
+  void cut(std::string_view piece, std::string_view& opening, Pattern::Scratch*, std::deque<std::string>& changed,
            Pieces& out) const override {
     std::string& text = changed.emplace_back();
-    for (char c : piece) {
-      if (c == ' ') {
-        text += replacement_;
-      } else {
-        text += c;
-      }
-    }
+    const bool at_start = !opening.empty();
+    append(opening, text);
+    size_t opened = text.size();
+    append(piece.substr(opening.size()), text);
     const bool prepend = scheme_ == "always" || (scheme_ == "first" && at_start);
-    if (prepend && !text.starts_with(replacement_)) text.insert(0, replacement_);
+    if (prepend && !text.starts_with(replacement_)) {
+      text.insert(0, replacement_);
+      if (at_start) opened += replacement_.size();
+    }
+    opening = std::string_view(text).substr(0, opened);
     if (!split_) {
       out.push_back(text);
       return;
@@ -249,6 +253,16 @@ class MetaspaceCutter : public PreTokenizer::Cutter {
   }
 
  private:
+  void append(std::string_view piece, std::string& text) const {
+    for (char c : piece) {
+      if (c == ' ') {
+        text += replacement_;
+      } else {
+        text += c;
+      }
+    }
+  }
+
   std::string replacement_;
   std::string scheme_;
   bool split_;
@@ -300,7 +314,7 @@ void PreTokenizer::choose_splitter() {
   if (auto rule = cutters_[0]->rule()) splitter_ = std::make_unique<PieceSplitter>(*rule);
 }
 
-void PreTokenizer::split(std::string_view text, bool at_start, Scratch& scratch) const {
+void PreTokenizer::split(std::string_view text, size_t opening, Scratch& scratch) const {
   if (scratch.patterns.size() != cutters_.size()) {
     scratch.patterns.clear();
     for (const auto& cutter : cutters_) scratch.patterns.push_back(cutter->make_scratch());
@@ -310,13 +324,22 @@ void PreTokenizer::split(std::string_view text, bool at_start, Scratch& scratch)
   }
   scratch.changed.clear();
   scratch.pieces.assign(1, text);
+  scratch.openings.assign(1, std::min(opening, text.size()));
   for (size_t i = 0; i < cutters_.size(); ++i) {
     std::swap(scratch.pieces, scratch.before);
+    std::swap(scratch.openings, scratch.openings_before);
     scratch.pieces.clear();
-    bool first = at_start;
-    for (std::string_view piece : scratch.before) {
-      cutters_[i]->cut(piece, first, scratch.patterns[i].get(), scratch.changed, scratch.pieces);
-      first = false;
+    scratch.openings.clear();
+    for (size_t k = 0; k < scratch.before.size(); ++k) {
+      const std::string_view piece = scratch.before[k];
+      std::string_view start = piece.substr(0, k < scratch.openings_before.size() ? scratch.openings_before[k] : 0);
+      size_t made = scratch.pieces.size();
+      cutters_[i]->cut(piece, start, scratch.patterns[i].get(), scratch.changed, scratch.pieces);
+      const char* end = start.data() + start.size();
+      for (; !start.empty() && made < scratch.pieces.size() && scratch.pieces[made].data() < end; ++made) {
+        scratch.openings.push_back(
+            std::min(static_cast<size_t>(end - scratch.pieces[made].data()), scratch.pieces[made].size()));
+      }
     }
   }
 }

@@ -36,12 +36,16 @@ class PreTokenizer {
   struct Scratch {
     std::vector<std::string_view> pieces;  // result of `split`; valid until the next call
     std::vector<std::string_view> before;
+    std::vector<size_t> openings;  // of the first pieces; those of the others are 0
+    std::vector<size_t> openings_before;
     std::deque<std::string> changed;  // texts rewritten by a cutter
     std::vector<std::unique_ptr<Pattern::Scratch>> patterns;
   };
 
-  /// Splits `text` into scratch.pieces. `at_start`: `text` is the start of the document.
-  void split(std::string_view text, bool at_start, Scratch& scratch) const;
+  /// Splits `text` into scratch.pieces. `opening`: how many bytes at the start of `text` stem from the document's first
+  /// character: as in the package, the pieces that begin there are at the start of the document, which the first piece
+  /// that is left need not be.
+  void split(std::string_view text, size_t opening, Scratch& scratch) const;
 
   class Cutter;  // private to the implementation
 

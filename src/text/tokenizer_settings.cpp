@@ -88,6 +88,7 @@ class SettingsReader {
 
   TokenizerSettings read() {
     choose_class();
+    settings_.add_prefix_space = settings_.reader == Class::llama;  // also without a tokenizer_config.json
     if (config_) read_config();
     const bool lists = config_ && config_->find("added_tokens_decoder");
     lists ? read_decoder() : read_former_files();
@@ -139,8 +140,8 @@ class SettingsReader {
   void read_config() {
     const JsonNode& config = *config_;
     settings_.split_special_tokens = config.flag("split_special_tokens", false);
-    settings_.add_prefix_space = config.flag("add_prefix_space", settings_.reader == Class::llama);
-    if (config.find("legacy")) settings_.legacy = config.flag("legacy", false);
+    settings_.add_prefix_space = config.flag("add_prefix_space", settings_.add_prefix_space);
+    if (config.value().contains("legacy")) settings_.legacy = config.flag("legacy", false);  // null is false
     if (!file_) {  // a tokenizer.json has a post-processor, which decides instead
       settings_.add_bos = config.flag("add_bos_token", false);
       settings_.add_eos = config.flag("add_eos_token", false);
@@ -155,9 +156,13 @@ class SettingsReader {
       set(key, special_token(*config.find(key))).is_object = value.is_object();
     }
     std::optional<JsonNode> list = config.find("extra_special_tokens");
-    std::optional<JsonNode> former = config.find("additional_special_tokens");
-    if (former && (!list || list->value().empty())) list = std::move(former);
-    if (list) read_extra(*list);
+    const bool has_former = config.value().contains("additional_special_tokens");
+    if (has_former && (!list || list->value().empty())) list = config.find("additional_special_tokens");
+    if (list) {
+      read_extra(*list);
+    } else {  // null is an empty list, not a missing one
+      settings_.names_extra = has_former || config.value().contains("extra_special_tokens");
+    }
   }
 
   /// A string, or an object with flags.
@@ -282,6 +287,12 @@ class SettingsReader {
   void read_map() {
     for (const auto& [key, value] : map_->value().items()) {
       const bool former = key == "additional_special_tokens" && !settings_.names_extra;
+      if (value.is_null() && key == "extra_special_tokens") {
+        settings_.extra.clear();  // also those of the config
+        seen_extra_.clear();
+        settings_.names_extra = true;
+        settings_.former_extra = false;
+      }
       if (!value.is_null() && (former || key == "extra_special_tokens")) {
         read_extra(*map_->find(key));
         settings_.former_extra = former;

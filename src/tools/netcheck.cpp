@@ -52,10 +52,10 @@ std::optional<Usual> usual_of(const std::vector<double>& equals) {
   return Usual{median(equals)};
 }
 
-/// The same for pairs. Of three members one that is slow is in two of the three pairs, so that their median is slow,
-/// too; of more members the median of the pairs is one without it.
-std::optional<Usual> usual_of_pairs(const std::vector<double>& rates) {
-  if (rates.size() == 3) return Usual{*std::max_element(rates.begin(), rates.end()), "fastest"};
+/// The same for pairs. Of three hosts one that is slow is in two of the three pairs, so that their median is slow, too;
+/// of more hosts the median of the pairs is one without it. Ranks of one host share what makes them slow.
+std::optional<Usual> usual_of_pairs(const std::vector<double>& rates, bool same_host) {
+  if (!same_host && rates.size() == 3) return Usual{*std::max_element(rates.begin(), rates.end()), "fastest"};
   return usual_of(rates);
 }
 
@@ -310,18 +310,18 @@ std::string collectives_verdict(const NetcheckResult& result, const NetcheckOpti
                      count == 1 ? "" : "s", 100 * least);
 }
 
-std::vector<std::string> netcheck_problems(const NetcheckResult& result, const NetcheckOptions& options) {
-  std::vector<std::string> problems;
+NetcheckFindings netcheck_findings(const NetcheckResult& result, const NetcheckOptions& options) {
+  NetcheckFindings findings;
   // Whether it is slow, and then said.
   const auto judge = [&](const std::string& what, double rate, const std::optional<Usual>& usual,
                          const std::string& equals, const std::optional<double>& promised) {
     if (usual && rate * options.slow < usual->rate) {
-      problems.push_back(fmt::format("{}: {}, where the {} of {} is {}", what, rate_words(rate), usual->what, equals,
-                                     rate_words(usual->rate)));
+      findings.slow.push_back(fmt::format("{}: {}, where the {} of {} is {}", what, rate_words(rate), usual->what,
+                                          equals, rate_words(usual->rate)));
       return true;
     }
     if (!promised || rate >= kPromisedShare * *promised) return false;
-    problems.push_back(
+    findings.slow.push_back(
         fmt::format("{}: {}, where the hardware promises {}", what, rate_words(rate), rate_words(*promised)));
     return true;
   };
@@ -330,7 +330,7 @@ std::vector<std::string> netcheck_problems(const NetcheckResult& result, const N
     for (const MeasuredPair& pair : result.pairs) {
       if (pair.same_host == same_host) rates.push_back(pair.rate);
     }
-    const std::optional<Usual> usual = usual_of_pairs(rates);
+    const std::optional<Usual> usual = usual_of_pairs(rates, same_host);
     std::vector<const MeasuredPair*> slow;
     for (const MeasuredPair& pair : result.pairs) {
       if (pair.same_host != same_host) continue;
@@ -345,9 +345,9 @@ std::vector<std::string> netcheck_problems(const NetcheckResult& result, const N
     }
     if (const std::optional<int64_t> rank = rank_in_all(slow)) {
       const std::string& host = result.hosts[static_cast<size_t>(*rank)];
-      problems.push_back(fmt::format("all {} slow {} have {} in common", slow.size(),
-                                     same_host ? "pairs on one host" : "pairs of hosts",
-                                     same_host ? fmt::format("rank {} on {}", *rank, host) : "host " + host));
+      findings.in_common.push_back(fmt::format("all {} slow {} have {} in common", slow.size(),
+                                               same_host ? "pairs on one host" : "pairs of hosts",
+                                               same_host ? fmt::format("rank {} on {}", *rank, host) : "host " + host));
     }
   }
   using Equals = std::tuple<std::string, std::string, int64_t>;
@@ -363,7 +363,7 @@ std::vector<std::string> netcheck_problems(const NetcheckResult& result, const N
                       human_bytes(static_cast<double>(one.bytes))),
           one.rate, usual[equals_of(one)], "its equals", promised_rate(one, options));
   }
-  return problems;
+  return findings;
 }
 
 bool netcheck_compares(const NetcheckResult& result, const NetcheckOptions& options) {
@@ -410,10 +410,11 @@ std::vector<std::string> netcheck_table(const NetcheckResult& result, const Netc
 }
 
 nlohmann::ordered_json netcheck_json(const NetcheckResult& result, const NetcheckOptions& options,
-                                     const std::vector<std::string>& problems) {
-  nlohmann::ordered_json json{{"passed", problems.empty()},
+                                     const NetcheckFindings& findings) {
+  nlohmann::ordered_json json{{"passed", findings.slow.empty()},
                               {"compared", netcheck_compares(result, options)},
-                              {"problems", problems},
+                              {"problems", findings.slow},
+                              {"in_common", findings.in_common},
                               {"hosts", result.hosts}};
   json["pairs"] = nlohmann::ordered_json::array();
   for (const MeasuredPair& pair : result.pairs) {

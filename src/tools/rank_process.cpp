@@ -46,9 +46,12 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
   if (::getppid() != parent) ::_exit(127);  // the parent ended before prctl, so no signal would come
   // A Ctrl-C must reach only the launcher, which forwards it: a second one would mean "stop at once".
   ::setpgid(0, 0);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  // Until the program takes them (StopSignals) these two wait: one would kill a rank that is still being loaded.
+  sigset_t wait;
+  ::sigemptyset(&wait);
+  ::sigaddset(&wait, SIGUSR1);
+  ::sigaddset(&wait, SIGUSR2);
+  ::sigprocmask(SIG_SETMASK, &wait, nullptr);
   ::signal(SIGPIPE, SIG_DFL);
   const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(input, STDIN_FILENO);
@@ -125,6 +128,12 @@ void RankProcess::start(const std::string& program, const std::vector<std::strin
               fmt::format("rank {} cannot be started: {}; see the limits on processes and open files "
                           "(ulimit -a)",
                           rank_, std::strerror(reason)));
+}
+
+RankProcess::~RankProcess() {
+  if (!is_running()) return;  // else an error keeps the launcher from waiting for it
+  send(SIGKILL);
+  ::waitpid(process_, nullptr, 0);
 }
 
 void RankProcess::send(int signal) const {

@@ -43,6 +43,11 @@ class RankProcess {
  public:
   explicit RankProcess(int64_t rank) : rank_(rank) {}
 
+  /// Kills the rank if it is running.
+  ~RankProcess();
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+
   /// Starts `program` in its own process group, with this process's environment except where `variables` override it.
   /// The kernel kills it when this process ends. `shares_output`: it inherits this process's standard output, which is
   /// then not captured. Throws Error(launcher) if it cannot be started.

@@ -17,7 +17,7 @@ bool has_code(const EndedAttempt& attempt, ExitCode code) { return attempt.exit_
 /// A request to end that was sent to a rank instead of the supervisor ends the run just as well.
 bool ended_on_request(const EndedAttempt& last) {
   if (last.was_asked) return true;
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     if (last.exit_code == 128 + signal) return true;
   }
   return false;
@@ -33,9 +33,11 @@ std::string unmendable(const EndedAttempt& last) {
   return {};
 }
 
-/// Whether the end may be the fault of the rank's host: not a wrong config or a full disk.
+/// Whether the end may be the fault of the rank's host: not a wrong config, a full disk or a folder that another run
+/// holds.
 bool accuses_host(const EndedAttempt& attempt) {
-  return attempt.rank && !attempt.host.empty() && !attempt.was_asked && unmendable(attempt).empty();
+  return attempt.rank && !attempt.host.empty() && !ended_on_request(attempt) && unmendable(attempt).empty() &&
+         !has_code(attempt, ExitCode::launcher);
 }
 
 /// The attempts of one supervisor, in order, with the newest committed step before each.
@@ -56,7 +58,8 @@ class Attempts {
   int64_t newest_known() const {
     int64_t newest = 0;
     for (const EndedAttempt* attempt : all_) {
-      newest = std::max({newest, attempt->began_at, attempt->saved_step, attempt->committed.value_or(0)});
+      newest =
+          std::max({newest, attempt->held, attempt->began_at, attempt->saved_step, attempt->committed.value_or(0)});
       if (has_code(*attempt, ExitCode::silent_corruption) && attempt->committed) newest = *attempt->committed;
     }
     return newest;
@@ -94,6 +97,7 @@ std::string reason_to_stop(int64_t restarts, const Attempts& attempts) {
   if (const std::string reason = unmendable(last); !reason.empty()) return reason;
   if (attempts.is_first() && has_code(last, ExitCode::launcher))
     return "its first start failed: correct what is said here";
+  if (last.trust_is_unknown) return "no record says which of its checkpoints can be trusted";
   if (attempts.disagreed_again()) {
     return fmt::format("the same steps, computed again from step {}, disagreed again", last.next_step());
   }

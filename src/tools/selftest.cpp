@@ -223,11 +223,15 @@ std::string selftest_line(const SelftestResult& result) {
   return line;
 }
 
-std::string selftest_verdict(std::span<const SelftestResult> results, int64_t ranks, const std::string& device) {
+std::string selftest_verdict(std::span<const SelftestResult> results, int64_t ranks, const std::string& device,
+                             bool on_gpu) {
   const auto failed = std::count_if(results.begin(), results.end(), [](const auto& one) { return !one.passed(); });
   const std::string rows = failed == 0 ? fmt::format("passed: {0} of {0} rows", results.size())
                                        : fmt::format("failed: {} of {} rows failed", failed, results.size());
-  return fmt::format("selftest {} on {} rank{} ({})", rows, ranks, ranks == 1 ? "" : "s", device);
+  // There the reference is computed by the same processor.
+  const char* const left_out =
+      ranks == 1 && !on_gpu ? "; layouts and recomputation were compared, not the processor's products" : "";
+  return fmt::format("selftest {} on {} rank{} ({}){}", rows, ranks, ranks == 1 ? "" : "s", device, left_out);
 }
 
 }  // namespace titan

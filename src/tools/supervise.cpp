@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <limits>
 #include <memory>
+#include <thread>
 
 #include "titan/base/error.h"
 #include "titan/base/filesystem.h"
@@ -20,6 +22,13 @@
 
 namespace titan {
 namespace {
+
+constexpr const char* kSupervisorLock = "supervisor.lock";
+/// An attempt that ends within a second has not trained; then the next one waits a second.
+constexpr double kShortAttempt = 1;
+constexpr std::chrono::seconds kPause{1};
+/// An attempt that ran for so long has made the run's folder: ranks meet and open the device before that, in minutes.
+constexpr double kLongAttempt = 900;
 
 /// The newest step, up to `last`, from which a run can resume: 0 if there are only later ones, nothing if there is none
 /// at all. Whether its bytes are sound is found when it is loaded.
@@ -53,6 +62,25 @@ bool is_consequence(int exit_code) {
   return exit_code == static_cast<int>(ExitCode::peer_failure) || exit_code == static_cast<int>(ExitCode::hang);
 }
 
+/// Nothing for a record that cannot be read, too: the next start reports that.
+std::optional<RecordedDisagreement> readable_disagreement(const std::filesystem::path& folder) {
+  try {
+    return read_disagreement(folder);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+/// The newest committed step that can be trusted; nothing: there is none.
+std::optional<int64_t> newest_trusted(const Supervision& supervision) {
+  std::optional<int64_t> limit;
+  try {
+    limit = last_agreeing_step(supervision.folder, supervision.checkpoints);
+  } catch (const Error&) {  // the next start reports that
+  }
+  return newest_committed(supervision.checkpoints, limit.value_or(std::numeric_limits<int64_t>::max()));
+}
+
 /// After exit code 77 the rank that ended first is not the cause: all ranks end. The attempt's rank and host become
 /// those that the check named. They are cleared if it named several ranks (two replicas differ) or wrote no record
 /// (LibTorch's products are wrong, which its settings may cause).
@@ -60,8 +88,9 @@ void blame_named_rank(EndedAttempt& attempt, const std::filesystem::path& folder
   if (attempt.exit_code != static_cast<int>(ExitCode::silent_corruption)) return;
   attempt.rank.reset();
   attempt.host.clear();
-  const std::optional<RecordedDisagreement> found = read_disagreement(folder);
-  if (!found || found->time < begin || found->ranks.size() != 1) return;
+  const std::optional<RecordedDisagreement> found = readable_disagreement(folder);
+  attempt.trust_is_unknown = !found || found->time < begin;
+  if (attempt.trust_is_unknown || found->ranks.size() != 1) return;
   attempt.rank = found->ranks.front();
   attempt.host = found->hosts.front();
 }
@@ -84,9 +113,8 @@ EndedAttempt ended_attempt(const Supervision& supervision, const AttemptEnd& end
     if (attempt.rank == failed->rank) attempt.host = failed->host;
   }
   blame_named_rank(attempt, supervision.folder, end.begin);
-  attempt.committed = newest_committed(
-      supervision.checkpoints,
-      last_agreeing_step(supervision.folder, supervision.checkpoints).value_or(std::numeric_limits<int64_t>::max()));
+  attempt.held = end.held;
+  attempt.committed = newest_trusted(supervision);
   if (attempt.why.empty() && attempt.exit_code != 0) {
     attempt.why = fmt::format("the ranks ended with exit code {}", attempt.exit_code);
   }
@@ -104,7 +132,7 @@ EndedAttempt ended_attempt(const Supervision& supervision, const AttemptEnd& end
 /// The lock of the folder; throws Error(launcher) if another supervisor holds it.
 std::unique_ptr<LockFile> take_folder(const Supervision& supervision) {
   make_folders(supervision.folder);
-  const std::filesystem::path path = supervision.folder / "supervisor.lock";
+  const std::filesystem::path path = supervision.folder / kSupervisorLock;
   auto lock = std::make_unique<LockFile>(path, supervision.supervisor);
   if (lock->state() == LockFile::State::taken) {
     throw Error(ExitCode::launcher,
@@ -137,6 +165,14 @@ LaunchEnd launch_or_failure(const LaunchRequest& request) {
 bool lost_record(const Supervision& supervision, std::span<const EndedAttempt> attempts) {
   const auto is_own = [&](const EndedAttempt& attempt) { return attempt.supervisor == supervision.supervisor; };
   return supervision.follows_restart && std::none_of(attempts.begin(), attempts.end(), is_own);
+}
+
+/// Whether the run's folder was there and is not any more. A run may fail before it makes it, but not late.
+bool is_lost(const Supervision& supervision, const AttemptEnd& end) {
+  if (end.folder_is_lost) return true;
+  std::error_code unknown;
+  const bool ran_long = end.begin > 0 && end.ranks.ended - end.begin > kLongAttempt;
+  return ran_long && !std::filesystem::exists(supervision.folder, unknown);
 }
 
 /// Returns the reason if `attempt` cannot be recorded.
@@ -182,6 +218,13 @@ RestartDecision judge_attempt(const Supervision& supervision, const AttemptEnd& 
   EndedAttempt attempt = ended_attempt(supervision, end);
   RestartDecision decision = decide_restart(supervision.restarts, attempts, attempt);
   const std::string path = (supervision.folder / kAttemptsFile).string();
+  // Else the run would begin anew at step 0, in a folder that hides the lost one.
+  if (decision.restarts && is_lost(supervision, end)) {
+    return {
+        false, static_cast<int>(ExitCode::storage),
+        fmt::format("not started again: the run's folder {} is not there any more; see whether its disk is mounted; {}",
+                    supervision.folder.string(), attempt.why)};
+  }
   if (decision.restarts && lost_record(supervision, attempts)) {
     return {false, static_cast<int>(ExitCode::storage),
             fmt::format("not started again: {} does not hold the attempts before this one; see whether its disk is "
@@ -201,7 +244,9 @@ RestartDecision judge_attempt(const Supervision& supervision, const AttemptEnd& 
     decision.sentence += fmt::format("; warning: this is not recorded: {}", problem);
   }
   attempts.push_back(std::move(attempt));
-  forget_attempt(supervision.folder);
+  // Not those of another run that holds the folder, because of which this one was refused.
+  const LockFile run_lock(supervision.folder / kRunLock, supervision.supervisor);
+  if (run_lock.state() != LockFile::State::taken) forget_attempt(supervision.folder);
   return decision;
 }
 
@@ -209,14 +254,20 @@ int launch_with_restarts(LaunchRequest request, const Supervision& supervision) 
   const std::unique_ptr<LockFile> lock = take_folder(supervision);
   // Kept in memory, too: on a full disk, or in a folder that is removed, lines are lost.
   std::vector<EndedAttempt> attempts = read_attempts(supervision.folder);
+  std::error_code unknown;
   for (;; ++request.attempt) {
     AttemptEnd end{.begin = wall_time(), .ranks = {}};
+    end.held = newest_trusted(supervision).value_or(0);
     end.ranks = launch_or_failure(request);
+    end.folder_is_lost = lock->state() == LockFile::State::held &&
+                         !std::filesystem::exists(supervision.folder / kSupervisorLock, unknown);
     const RestartDecision decision = judge_attempt(supervision, end, attempts);
     const std::string sentence =
         without_printed(decision.sentence.empty() ? end.ranks.sentence : decision.sentence, end.ranks);
     if (!sentence.empty()) std::cerr << fmt::format("titan_train launch: {}\n", sentence) << std::flush;
     if (!decision.restarts) return decision.exit_code;
+    // What fails at once, a machine that starts no more processes for example, may not fail a little later.
+    if (wall_time() - end.begin < kShortAttempt) std::this_thread::sleep_for(kPause);
   }
 }
 

@@ -1,5 +1,6 @@
 // Builds a run, and logs what it builds: device, ranks, tokenizer, model, weights, optimizer, data.
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -86,7 +87,7 @@ uint64_t choose_seed(const JobConfig& config, const World& world, const Log& log
     if (world.rank == 0) world.store->set(key, std::to_string(seed));
     read_words(world.store->get_to_str(key), 0, [&](const nlohmann::json& said) { seed = said.get<uint64_t>(); });
   }
-  log.info("debug.seed is not given; this run draws its weights from seed {}", seed);
+  log.info("debug.seed is not given; weights that are not loaded are drawn from seed {}", seed);
   return seed;
 }
 
@@ -136,6 +137,7 @@ std::vector<ParameterGroup> groups_of(std::vector<ParameterGroup> groups, const 
 PlanRequest plan_request(const Run& run, const MeshPlace& place, const ModelDescription& model) {
   PlanRequest request = make_plan_request(run.config, place, !run.device.device.is_cpu());
   add_pipeline(request, run.config, model);
+  if (run.device.device.is_cpu()) request.training.threads = at::get_num_threads();
   request.groups_of_one = run.config.debug.groups_of_one && !run.world.fake;
   return request;
 }

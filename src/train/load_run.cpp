@@ -111,7 +111,9 @@ LoadOutcome RunLoader::load_newest() {
     const std::string which =
         last_agreeing_ ? fmt::format(" up to step {}, the last on which the ranks agreed", *last_agreeing_) : "";
     throw Error(ExitCode::storage,
-                fmt::format("checkpoint.require_resume = true, and {} holds no checkpoint{}", root.string(), which));
+                fmt::format("checkpoint.require_resume = true, and {} holds no checkpoint{}; name the run's folder in "
+                            "job.dump_folder and checkpoint.folder, or leave require_resume out to begin a run",
+                            root.string(), which));
   }
   if (outcome.step && !options_.exclude_from_loading.empty()) {
     outcome.line += fmt::format("; left out: {}", join(options_.exclude_from_loading, ", "));

@@ -110,6 +110,7 @@ void ReplayCheck::check(int64_t step, const BatchContext& microbatch) {
   check_own(step, microbatch);
   if (!alike_.empty()) check_neighbours(step, microbatch);
   last_agreeing_ = step - 1;
+  has_agreed_ = true;
 }
 
 ReplayHashes ReplayCheck::replay(const BatchContext& microbatch) const {
@@ -181,10 +182,13 @@ void ReplayCheck::record(int64_t step, const NamedRanks& named) const {
 void ReplayCheck::fail(int64_t step, const std::string& what) const {
   throw Error(ExitCode::silent_corruption,
               fmt::format("step {}: {}; a processor computes wrong numbers, or ranks differ in processor, number of "
-                          "threads or libraries. Replays last agreed after step {}: checkpoints up to it can be "
-                          "trusted, the state now is not saved. Start again from there without the hosts of these "
-                          "ranks, or with debug.replay_steps = 0 if the processors are meant to differ",
-                          step, what, last_agreeing_));
+                          "threads or libraries. {} {}: checkpoints up to it are taken for right, the state now is "
+                          "not saved. Start again from there without the hosts of these ranks, or with "
+                          "debug.replay_steps = 0 if the processors are meant to differ",
+                          step, what,
+                          has_agreed_ ? "Replays last agreed after step"
+                                      : "This process made no replay before, and began with step",
+                          last_agreeing_));
 }
 
 }  // namespace titan

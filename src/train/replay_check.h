@@ -37,6 +37,8 @@ class ReplayCheck {
 
   /// Before the first step of this process: the run's state is that of `step`, and taken for right.
   void begin(int64_t step) { last_agreeing_ = step; }
+  /// The step whose state the last replay that agreed computed with, or the one that this process began with.
+  int64_t last_agreeing() const { return last_agreeing_; }
   bool is_due(int64_t step) const;
   /// Computes the first microbatch of `step`, the next one, twice. Call it between two steps; collective. Throws
   /// Error(silent_corruption) on all ranks.
@@ -54,7 +56,8 @@ class ReplayCheck {
 
   const Run& run_;
   std::vector<std::vector<int64_t>> alike_;  // empty: neighbours are not compared
-  int64_t last_agreeing_ = 0;                // the step whose state the last replay that agreed computed with
+  int64_t last_agreeing_ = 0;
+  bool has_agreed_ = false;  // a replay of this process
 };
 
 }  // namespace titan

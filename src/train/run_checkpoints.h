@@ -43,6 +43,8 @@ class RunCheckpoints {
   void after_step(const RunPosition& now, bool is_last, bool asked);
   /// Before each optimizer step is enqueued: copies the tensors that it changes and that are not written yet.
   void before_change() { checkpointer_->detach(); }
+  /// A replay agreed on the state of `step`: retention keeps a checkpoint to go back to if a later one does not.
+  void trust(int64_t step) { checkpointer_->trust(step); }
   /// For a run that ends before its last step: saves `now` if it is not saved yet. Returns whether it is saved.
   bool save_before_end(const RunPosition& now);
   /// Waits for the last save and for the commands that follow saves. Throws Error(storage) if the last save failed,

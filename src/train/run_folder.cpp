@@ -10,7 +10,7 @@ namespace titan {
 
 RunFolder::RunFolder(std::filesystem::path folder, std::string holder, const Log& log)
     : folder_(std::move(folder)), holder_(std::move(holder)), log_(log) {
-  for (const char* name : {"run.lock", "metrics.jsonl", "run.json", "report.html"}) {
+  for (const char* name : {kRunLock, "metrics.jsonl", "run.json", "report.html"}) {
     const std::string obstacle = own_file_obstacle(folder_ / name);
     if (obstacle.empty()) continue;
     throw Error(ExitCode::storage,

@@ -6,6 +6,7 @@
 #include "titan/base/text.h"
 #include "titan/estimate/plan_report.h"
 #include "titan/job/job.h"
+#include "titan/job/updates.h"
 #include "titan/text/utf8.h"
 #include "titan/train/run.h"
 
@@ -104,6 +105,9 @@ void report_start(const Run& run, const StepBatch& first) {
   if (run.model.parameter_groups.size() > 1) {
     for (const std::string& line : parameter_group_table(run.model.parameter_groups, run.model.parameters))
       run.log.info(line);
+  }
+  if (const std::string shared = shared_work(run.config.optimizer, run.model.description); !shared.empty()) {
+    run.log.info(shared);
   }
   if (request.optimizer.early_step_in_backward && run.config.training.max_norm > 0) {
     run.log.shared_warning(

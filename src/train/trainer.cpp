@@ -49,6 +49,7 @@ class Trainer {
     observers_.emplace(run_, position_.step + 1);
     if (run_.state_check) run_.state_check->begin(position_.step);
     replays_.begin(position_.step);
+    trust_replays();
     RunReporter& reporter = *run_.reporter;
     reporter.explain_non_finite([this](int64_t step, const StepValues& values) { return explain(step, values); });
     const FinalMessagePart last_lines(run_.world.final_message, on_own_device([&] { reporter.report_last_lines(); }));
@@ -87,6 +88,11 @@ class Trainer {
       validate_when_due();
       sample_when_due();
     }
+  }
+
+  void trust_replays() {
+    const bool are_made = run_.config.debug.replay_steps > 0;
+    if (are_made && run_.checkpoints) run_.checkpoints->trust(replays_.last_agreeing());
   }
 
   bool observed_step() {
@@ -134,7 +140,10 @@ class Trainer {
     const std::vector<BatchContext> microbatches =
         to_device(batch, run_.model.description.block_causal, run_.device.device, run_.share);
     const double rate = run_.model.schedule.rate(step);
-    if (replays_.is_due(step)) replays_.check(step, microbatches[0]);
+    if (replays_.is_due(step)) {
+      replays_.check(step, microbatches[0]);
+      trust_replays();
+    }
     DebugDump* dump = observers_->begin_work(step, microbatches);
     HostWaitCheck host_waits(run_.device.device, observers_->watches_host(step));
     const StepOutcome outcome = run_.model.step_runner->run(microbatches, step, rate, own_requests(), dump);

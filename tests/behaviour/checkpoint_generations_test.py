@@ -277,6 +277,23 @@ class Generations(CheckpointTest):
         shutil.copytree(made / "checkpoint/step-2", run / "checkpoint/step-2")
         self.assertRegex(self.complete(1, run, 6), f"LOAD: step 2 from .*; step 4 holds {says}")
 
+    def test_what_torchtitan_has_no_place_for_is_refused_by_name_and_nothing_is_written(self):
+        muon, biased, target = self.folder / "muon", self.folder / "biased", self.folder / "converted"
+        self.complete(1, muon, 2, "--optimizer.name=Muon")
+        qwen = ["--model.name=qwen2", "--model.flavor=custom", "--model.override.vocab_size=2304"]
+        self.complete(1, biased, 2, *qwen, "--model.override.hidden_dim=128")
+        for direction, release in (("to-2024", "torchtitan of December 2024"), ("to-2026", "torchtitan's last TOML release")):
+            refused = self.titan("convert", direction, muon / "checkpoint/step-2", target, *self.training())
+            self.expect(refused, STORAGE)
+            self.assertIn("Muon stepped 14 of its matrices, such as layers.0.attention.wk.weight", refused.errors)
+            self.assertIn(f"and {release} has no Muon", refused.errors)
+            refused = self.titan("convert", direction, biased / "checkpoint/step-2", target)
+            self.expect(refused, STORAGE)
+            self.assertRegex(refused.errors, rf"its model has layers\.0\.attention\.w[qkv]\.bias, and no such model of {release}")
+            self.assertFalse(target.exists())
+        whole = self.titan("convert", "to-hf", muon / "checkpoint/step-2", target, *self.training())
+        self.expect(whole, OK)
+
     def test_a_step_that_is_no_integer_is_refused_with_the_checkpoint_named(self):
         made, run = self.folder / "made", self.folder / "run"
         self.complete(1, made, 2)

@@ -39,6 +39,7 @@ class Muon(RanksTest):
         for line in lines:
             self.assertAlmostEqual(line["statistics"]["muon_lr"], 10 * line["lr"], places=9)
         self.assertIn("muon_lr: ", run.output)
+        self.assertIn("Muon steps 14 matrices, AdamW 7 other tensors", run.messages())
         self.assertNotIn("update_rms", run.output)
         for number, line in enumerate(lines):
             rms = {name[11:]: value for name, value in line["statistics"].items() if name.startswith("update_rms.")}

@@ -172,6 +172,28 @@ class Stops(Supervised):
                                        "whether its disk is mounted; rank 1 was killed", 0)
 
 
+    def test_a_folder_that_vanishes_is_not_begun_anew(self):
+        for began in (0, 2):  # also in the first attempt of a supervisor, which knows what was there before
+            with self.subTest(began=began):
+                folder = self.folder / f"run-{began}"
+                if began:
+                    self.complete(2, folder, began, *parallel(dp_shard=2))
+                run = self.supervise(2, folder, *parallel(dp_shard=2))
+                run.wait_for(" committed: ")
+                folder.rename(self.folder / f"elsewhere-{began}")
+                self.kill(run, 1)
+                self.expect_stop(run, STORAGE, r"not started again: the (run's folder \S+ is not there any more|folder of its "
+                                               r"checkpoints, which held step \d+, has none now); see whether its disk is mounted; ", 0)
+
+    def test_a_request_to_save_while_ranks_start_kills_none(self):
+        run = self.supervise(2, self.folder / "run", *parallel(dp_shard=2), "--training.steps=6")
+        for _ in range(20):
+            run.popen.send_signal(signal.SIGUSR2)
+            time.sleep(0.05)
+        self.assertEqual(run.end(), OK, run.text())
+        self.assertEqual(self.restarts(run), [])
+
+
 class Refused(Supervised):
     def refuse(self, code: int, says: str, *words, restarts: object = 3) -> None:
         run = self.start("launch", "-n", 2, "--restarts", restarts, *words)
@@ -202,6 +224,11 @@ class Refused(Supervised):
                 r".*; end that one, or name another folder in job\.dump_folder$")
         self.assertEqual(second.end(), LAUNCHER, second.text())
         self.assertRegex(second.text(), says)
+        # A job that was refused by the folder's lock does not remove what the run has left there.
+        words = self.training(*SAVING, *parallel(dp_shard=2), f"--job.dump_folder={folder}")
+        job = self.start("restart", "--exit-code", LAUNCHER, "--supervisor", "job 8", *words)
+        self.assertEqual(job.end(), LAUNCHER, job.text())
+        self.assertTrue((folder / "progress.json").exists())
         self.assertIsNone(first.popen.poll())
         first.popen.send_signal(signal.SIGTERM)
         self.assertEqual(first.end(), REQUEUE, first.text())
@@ -210,9 +237,11 @@ class Refused(Supervised):
 class JobScript(Supervised):
     """titan_train restart, as scripts/titan.sbatch calls it."""
 
-    def decide(self, code: int, folder: pathlib.Path, *words, supervisor: str = "job 7", **variables) -> tuple[int, str]:
+    def decide(
+        self, code: int, folder: pathlib.Path, *words, supervisor: str = "job 7", began: tuple = (), **variables
+    ) -> tuple[int, str]:
         words = self.training(*SAVING, *words, f"--job.dump_folder={folder}")
-        run = self.start("restart", "--exit-code", code, "--supervisor", supervisor, *words, **variables)
+        run = self.start("restart", "--exit-code", code, "--supervisor", supervisor, *began, *words, **variables)
         return run.end(), run.text()
 
     def test_decides_as_the_launcher_does_and_the_next_start_reports_the_cost(self):
@@ -268,6 +297,23 @@ class JobScript(Supervised):
         self.assertEqual(code, STORAGE, said)
         self.assertRegex(said, "^titan_train restart: not started again: .* does not hold the attempts before this one; .*\n$")
         self.assertFalse(folder.exists())
+
+    def test_a_folder_that_is_gone_after_a_long_attempt_is_missed(self):
+        folder = self.folder / "run"
+        long_ago = ("--began", int(time.time()) - 3600)
+        code, said = self.decide(137, folder, began=long_ago)
+        self.assertEqual(code, STORAGE, said)
+        self.assertIn("is not there any more; see whether its disk is mounted", said)
+        self.assertFalse(folder.exists())
+
+    def test_what_an_older_run_left_is_not_this_attempts(self):
+        folder = self.folder / "run"
+        folder.mkdir()
+        old = {"rank": 3, "host": "node9", "exit_code": 72, "text": "step 812: loss nan", "time": time.time() - 86400}
+        (folder / "failure.json").write_text(json.dumps(old))
+        code, said = self.decide(74, folder, began=("--began", int(time.time()) - 100))
+        self.assertEqual(code, REQUEUE, said)
+        self.assertNotIn("812", said)
 
     def test_codes_that_a_restart_cannot_mend_come_back(self):
         folder = self.folder / "run"

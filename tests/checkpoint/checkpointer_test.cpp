@@ -81,6 +81,14 @@ TEST_F(Catalogue, AFinishedRunsModelAloneIsNeitherCountedNorDeleted) {
   EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{7, 6, 5, 4}));
 }
 
+TEST_F(Catalogue, TheNewestTrustedStepIsKeptBesideTheLatest) {
+  for (const int64_t step : {2, 4, 6, 8, 10}) save(step);
+  EXPECT_TRUE(delete_old(storage_, "root", {.keep_latest = 2, .trusted = 5}).empty());
+  EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{10, 8, 4}));
+  EXPECT_TRUE(delete_old(storage_, "root", {.keep_latest = 2, .trusted = 9}).empty());
+  EXPECT_EQ(steps_in(storage_), (std::vector<int64_t>{10, 8}));
+}
+
 TEST_F(Catalogue, StepsAfterTheOneThatARunWentBackToAreCheckpointsNoMore) {
   for (const int64_t step : {2, 4, 6}) save(step);
   const auto files = storage_.files();

@@ -370,7 +370,9 @@ TEST(LoadingTogether, AnEmptyFolderIsAFreshStartAndAMissingStepAnError) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::storage);
-    EXPECT_STREQ(error.what(), "root holds no checkpoint of step 2");
+    EXPECT_STREQ(error.what(),
+                 "root holds no checkpoint of step 2; name one that is there in checkpoint.load_step (1), or leave it "
+                 "out for the newest");
   }
 }
 

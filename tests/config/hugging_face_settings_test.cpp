@@ -101,10 +101,26 @@ TEST_F(HuggingFaceSettings, WhatTransformersReadsOtherwiseIsRefused) {
                        "layer_types names 1 layers, and num_hidden_layers is 2"));
   EXPECT_TRUE(contains(refused("qwen3", {{"is_causal", false}}), "is_causal is false"));
   EXPECT_EQ(refused("llama", {{"hidden_act", "swish"}, {"quantization_config", nullptr}}), "");
+  EXPECT_EQ(with_architecture_defaults({{"model_type", "llama"}, {"hidden_act", "swish"}})["hidden_act"], "silu")
+      << "so that loading the weights takes it, too";
   EXPECT_TRUE(contains(refused("llama", {{"tie_word_embeddings", 1}}), "tie_word_embeddings is 1"));
   EXPECT_TRUE(contains(refused("llama", {{"architectures", {"Qwen2ForCausalLM"}}}),
                        "its model_type is \"llama\" and its architectures name Qwen2ForCausalLM"));
   EXPECT_EQ(refused("llama", {{"use_sliding_window", true}, {"sliding_window", 8}}), "") << "Llama's class has none";
+}
+
+TEST_F(HuggingFaceSettings, DropoutThatTransformersWouldApplyIsNamedInANote) {
+  const auto noted = [&](const Json& more) {
+    Json config{{"model_type", "llama"}};
+    config.update(more);
+    const LoadedConfig found = loaded(config);
+    EXPECT_EQ(said(found), "");
+    return contains(notes_of(found), "attention_dropout is 0.1, which transformers applies in training");
+  };
+  EXPECT_TRUE(noted({{"attention_dropout", 0.1}}));
+  EXPECT_FALSE(noted({{"attention_dropout", 0.0}}));
+  EXPECT_FALSE(noted({{"attention_dropout", nullptr}}));
+  EXPECT_FALSE(noted(Json::object()));
 }
 
 }  // namespace

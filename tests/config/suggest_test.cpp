@@ -74,6 +74,20 @@ TEST(Suggestions, a_mistyped_name_without_its_section_is_recognised) {
   }
 }
 
+TEST(Suggestions, names_of_other_programs_are_answered_with_the_option_that_does_the_same) {
+  for (auto [typed, meant] :
+       {std::pair("model.dtype", "training.dtype"), std::pair("training.epochs", "training.steps"),
+        std::pair("training.gradient_accumulation_steps", "training.global_batch_size"),
+        std::pair("optimizer.grad_clip", "training.max_norm"), std::pair("max_grad_norm", "training.max_norm"),
+        std::pair("checkpoint.last_save_in_safetensors_format", "checkpoint.last_save_in_hf"),
+        std::pair("parallelism.tp", "parallelism.tensor_parallel_degree"),
+        std::pair("parallelism.dp_shard", "parallelism.data_parallel_shard_degree"),
+        std::pair("parallelism.dp_replicate", "parallelism.data_parallel_replicate_degree"),
+        std::pair("lr_scheduler.type", "lr_scheduler.decay_type")}) {
+    EXPECT_EQ(Schema().suggest(typed, 1), std::vector<std::string>{meant}) << typed;
+  }
+}
+
 TEST(Suggestions, nonsense_gets_none) {
   for (const char* typed : {"quite.something_else_entirely", "xyz"}) {
     EXPECT_EQ(Schema().suggest(typed), std::vector<std::string>()) << typed;

@@ -86,5 +86,36 @@ TEST(Toml, text_that_nests_beyond_all_measure_is_refused_with_its_place_and_othe
   EXPECT_EQ(said_about("[job]\ndescription = \"\"\"\n" + deep + dots + "\"\"\"\n"), "");
 }
 
+TEST(Toml, values_of_other_languages_are_answered_with_what_to_write) {
+  for (const auto& [line, hint] : std::vector<std::pair<std::string, std::string>>{
+           {"name = llama3  # no quotes", "write text in quotes: \"llama3\""},
+           {"name = ./a/b.model", "write text in quotes: \"./a/b.model\""},
+           {"name = True", "write true"},
+           {"name = False\r", "write false"},
+           {"name = None", "TOML has no None: leave the line out"},
+           {"name = null", "TOML has no null: leave the line out"},
+           {"name = 5, 6", "correct this line"},
+           {"name = ", "correct this line"}}) {
+    const std::string said = said_about("[model]\n" + line + "\n");
+    EXPECT_TRUE(contains(said, "job.toml:2:")) << said;
+    EXPECT_TRUE(contains(said, "; " + hint)) << said;
+  }
+}
+
+TEST(Toml, a_table_where_a_list_of_tables_or_an_option_belongs_is_told_what_to_write) {
+  EXPECT_EQ(
+      said_about("[optimizer.param_groups]\nmatch = \"norm\"\n"),
+      "job.toml:1:12: [optimizer.param_groups] is one table, and optimizer.param_groups is a list of tables; write "
+      "[[optimizer.param_groups]]\n");
+  EXPECT_TRUE(contains(said_about("[training.seq_len]\nx = 1\n"),
+                       "training.seq_len is an option, not a section; write seq_len = … below [training]"));
+}
+
+TEST(Toml, an_infinite_number_is_answered_with_what_does_the_same) {
+  EXPECT_TRUE(contains(said_about("[training]\nmax_norm = inf\n"), "0 switches clipping off"));
+  EXPECT_TRUE(contains(said_about("", {"--training.max_norm=inf"}), "0 switches clipping off"));
+  EXPECT_TRUE(contains(said_about("[optimizer]\nlr = -inf\n"), "give it a finite number"));
+}
+
 }  // namespace
 }  // namespace titan

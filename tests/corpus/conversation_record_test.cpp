@@ -98,12 +98,66 @@ TEST_F(ConversationRecord, FieldsThatTheTemplateReadsAreItsFields) {
             "the \"name\" of message 4 is NaN, infinite or beyond double precision");
 }
 
+/// Writes the names of a message's fields, and its content.
+constexpr const char* kJinjaOfNames =
+    "{%- for m in messages -%}{{- m | join(',') ~ ':' ~ m.content + '<|end_of_text|>' -}}{%- endfor -%}";
+
+TEST_F(ConversationRecord, ATemplateThatWalksOverAMessageSeesAllItsFieldsInTheOrderOfTheRecord) {
+  const auto begins = [&](const std::string& line, const std::string& text) {
+    EXPECT_EQ(shown(line, kJinjaOfNames).substr(0, text.size()), text);
+  };
+  begins(R"({"messages": [{"lang": "en", "role": "user", "content": "q", "id": 7, "tag": null},
+                          {"content": "a", "title": "T", "role": "assistant"}]})",
+         "lang,role,content,id:q|content,title,role:a|");
+  begins(R"({"conversations": [{"value": "q", "id": 7, "from": "human"}, {"from": "gpt", "value": "a"}]})",
+         "content,id,role:q|role,content:a|");
+  begins(R"({"prompt": "q", "completion": "a"})", "role,content:q|role,content:a|");
+  const RecordText key = read(talk("", R"(, "<|end_of_text|>": 1)"), {}, kJinjaOfNames);
+  ASSERT_TRUE(key.chat) << key.problem;
+  EXPECT_EQ(std::count(key.chat->ids.begin(), key.chat->ids.end(), 257), 4) << "a field's name is no special token";
+}
+
+TEST_F(ConversationRecord, ANumberThatNoTemplateCanPrintDoesNoHarmUntilOneDoes) {
+  constexpr const char* kJinjaOfValues = R"({%- for m in messages -%}
+  {%- if m.role == 'user' -%}{{- m | tojson -}}{%- else -%}{{- m.content -}}{%- endif -%}{{- '<|end_of_text|>' -}}
+{%- endfor -%})";
+  for (const char* number : {"NaN", "[{\"x\": Infinity}]", "12345678901234567890"}) {
+    const std::string line = talk(fmt::format(R"(, "score": {})", number), "");
+    EXPECT_EQ(shown(line), shown(talk("", "")));
+    EXPECT_TRUE(read(line, {}, kJinjaOfNames).chat);
+    EXPECT_PRED_FORMAT2(contains, read(line, {}, kJinjaOfValues).problem,
+                        "a number that is NaN, infinite or beyond 64 bits cannot be written as JSON");
+  }
+}
+
+TEST_F(ConversationRecord, WhatDecidesTheTrainingReachesTheTemplateAsItIs) {
+  constexpr const char* kJinjaOfMarks =
+      "{%- for m in messages -%}{{- m.weight ~ m.train ~ m.masked ~ m.function_call ~ "
+      "('calls' if 'tool_calls' in m else '') ~ ':' ~ m.content + '<|end_of_text|>' -}}{%- endfor -%}";
+  const std::string text = "1TrueFalse[]calls:q|1TrueFalse[]calls:a|:r|0:b|";
+  const std::string marks = R"(, "weight": 1, "train": true, "masked": false, "function_call": "[]", "tool_calls": [])";
+  EXPECT_EQ(shown(talk(marks, R"(, "weight": 0, "train": null)"), kJinjaOfMarks).substr(0, text.size()), text);
+}
+
 TEST_F(ConversationRecord, VariablesOfTheTemplateAreFollowed) {
   EXPECT_EQ(shown(talk("", "", R"(, "chat_template_kwargs": {"style": "S"})")).substr(0, 5), "Su:q|");
   EXPECT_EQ(shown(talk("", "", R"(, "chat_template_kwargs": {"tools": []})")),
             "\"chat_template_kwargs\" of this record sets \"tools\"");
   EXPECT_EQ(read(talk("", "", R"(, "chat_template_kwargs": {"mood": 1})")).unused,
             std::vector<std::string>{"chat_template_kwargs.mood"});
+}
+
+TEST_F(ConversationRecord, DictionariesReachTheTemplateInTheOrderOfTheRecord) {
+  constexpr const char* kJinjaOfDictionaries = R"({{- spec | tojson if spec is defined else '' -}}
+{%- for m in messages -%}
+  {{- m.role[0] + ':' -}}{%- for key, value in (m.args or {}).items() -%}{{- key ~ '=' ~ value ~ ';' -}}{%- endfor -%}
+  {{- m.content + '<|end_of_text|>' -}}
+{%- endfor -%})";
+  const std::string line = R"({"messages": [{"role": "user", "content": "q", "args": {"z": 1, "a": {"y": 2, "b": 3}}},
+      {"role": "assistant", "content": "a", "args": {"b": 1, "a": 2, "b": 3}}],
+      "chat_template_kwargs": {"spec": {"tone": "calm", "answer": 1}}})";
+  const std::string text = R"({"tone": "calm", "answer": 1}u:z=1;a={'y': 2, 'b': 3};q|a:b=3;a=2;a|)";
+  EXPECT_EQ(shown(line, kJinjaOfDictionaries).substr(0, text.size()), text);
 }
 
 TEST_F(ConversationRecord, ASystemBesideTheMessagesIsTheSystemMessage) {
@@ -125,6 +179,15 @@ TEST_F(ConversationRecord, PartsOfAContentGoToATemplateThatReadsThem) {
                               {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]})";
   EXPECT_EQ(shown(line), "u:qr|a:a|\n       ^^");
   EXPECT_EQ(shown(line, kJinjaOfParts).substr(0, 10), "u:q+r|a:a|");
+  constexpr const char* kJinjaOfTheirNames = R"({%- for m in messages -%}
+  {%- if m.content is string -%}{{- m.content -}}
+  {%- else -%}{%- for part in m.content -%}{{- part | join(',') ~ '=' ~ part.text -}}{%- endfor -%}{%- endif -%}
+  {{- '<|end_of_text|>' -}}
+{%- endfor -%})";
+  const std::string text = "text=q|text,id,type=a|", odd = R"({"messages": [
+      {"role": "user", "content": [{"text": "q"}]},
+      {"role": "assistant", "content": [{"text": "a", "id": 1, "type": "text"}]}]})";
+  EXPECT_EQ(shown(odd, kJinjaOfTheirNames).substr(0, text.size()), text);
 }
 
 TEST_F(ConversationRecord, TheFormsOfOtherTrainersAreRead) {
@@ -132,6 +195,9 @@ TEST_F(ConversationRecord, TheFormsOfOtherTrainersAreRead) {
   EXPECT_EQ(shown(R"({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})"), expected);
   EXPECT_EQ(shown(R"({"conversations": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
                       "messages": null})"),
+            expected);
+  EXPECT_EQ(shown(R"({"conversations": [{"role": null, "from": "human", "value": "q", "content": null},
+                                        {"from": "gpt", "value": "a", "role": null}]})"),
             expected);
   EXPECT_EQ(shown(R"({"conversations": [{"from": "human", "value": "q"}, {"from": "observation", "value": "a"}]})"),
             "message 2 has the role \"observation\"; roles are system, user and assistant");
@@ -164,6 +230,16 @@ TEST_F(ConversationRecord, WhatDecidesTheTrainingAndIsNotFollowedIsRefusedByName
   EXPECT_EQ(shown(talk(R"(, "masked": false)", R"(, "function_call": null)", R"(, "tools": "[]")")),
             shown(talk("", "")));
   EXPECT_TRUE(read(talk("", call), {"function_call"}).chat) << "unless data.ignore_fields names it";
+  for (const char* name : {"loss", "training", "trainable"}) {
+    for (const char* no : {"false", "0"}) {
+      EXPECT_EQ(shown(talk("", fmt::format(R"(, "{}": {})", name, no))),
+                fmt::format("this record has \"{}\" of message 4, which is not followed here", name));
+    }
+    EXPECT_EQ(shown(talk(fmt::format(R"(, "{}": true)", name), "")),
+              fmt::format("this record has \"{}\" of message 1, which is not followed here", name));
+    EXPECT_EQ(shown(talk("", fmt::format(R"(, "{}": true)", name))), shown(talk("", "")));
+  }
+  EXPECT_EQ(read(talk("", R"(, "loss": 0.5)")).unused, std::vector<std::string>{"messages[].loss"});
   EXPECT_EQ(shown(R"({"messages": [{"role": "tool", "content": "q"}]})"),
             "message 1 has the role \"tool\"; roles are system, user and assistant");
 }

@@ -84,6 +84,13 @@ TEST_F(HubFolder, WithoutASplitForTrainingOneIsReadAndSeveralAreRefused) {
   EXPECT_PRED_FORMAT2(contains, refusal(), "has the splits validation, test and none for training; name the files");
 }
 
+TEST_F(HubFolder, ShardsOfSeveralSplitsWithoutOneForTrainingAreRefused) {
+  for (const char* split : {"test_sft", "train_sft"}) {
+    write((std::string("data/") + split + "-00000-of-00001.jsonl").c_str());
+  }
+  EXPECT_PRED_FORMAT2(contains, refusal(), "and none for training; name the files");
+}
+
 TEST_F(HubFolder, TheFilesThatItsReadmeNamesAreRead) {
   for (const char* name : {"en/a.jsonl", "en/b.jsonl", "en/test.jsonl", "de/a.jsonl"}) write(name);
   const auto readme = [&](const std::string& configs) {

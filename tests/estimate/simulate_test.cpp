@@ -67,7 +67,7 @@ TEST(Simulation, KnowsGpusByNameAndFromAFileAndSaysWhatIsWrongWithEither) {
     return message_of(file.string());
   };
   EXPECT_EQ(written("[mine]\nmemory_gib = 10\n"),
-            file.string() + ": product_tflops is missing, or is not a number ≥ 0");
+            file.string() + ": product_tflops is missing, or is not a number from 0 to 1e15");
   EXPECT_TRUE(written("[mine\n").starts_with(file.string() + ":1:")) << written("[mine\n");
   const std::string one_table = file.string() + " is to hold one table of a GPU, such as [my-gpu], and nothing else";
   EXPECT_EQ(written("a = 1\n"), one_table);
@@ -75,7 +75,12 @@ TEST(Simulation, KnowsGpusByNameAndFromAFileAndSaysWhatIsWrongWithEither) {
   const std::string rates =
       "[mine]\nmemory_gib = 10\nproduct_tflops = 1\nfloat8_tflops = 0\nattention_tflops = 1\nmemory_gb_s = {}\n"
       "nvlink_gb_s = 1\nnetwork_gb_s = 1\nhost_link_gb_s = 1\nhost_memory_gb_s = 1\ngpus_per_host = 4\n";
-  EXPECT_EQ(written(fmt::format(fmt::runtime(rates), 0)), file.string() + ": rates are above 0");
+  EXPECT_EQ(written(fmt::format(fmt::runtime(rates), 0)), file.string() + ": memory_gb_s is to be above 0");
+  for (const char* rate : {"nan", "inf", "1e300", "-1"}) {
+    EXPECT_EQ(written(fmt::format(fmt::runtime(rates), rate)),
+              file.string() + ": memory_gb_s is missing, or is not a number from 0 to 1e15");
+  }
+  EXPECT_EQ(written(fmt::format(fmt::runtime(rates), "1e-320")), file.string() + ": memory_gb_s is to be above 0");
   EXPECT_EQ(written(fmt::format(fmt::runtime(rates), 100)), "");
   EXPECT_EQ(find_hardware(file.string()).gpus_per_host, 4);
   EXPECT_EQ(find_hardware(file.string()).likely, find_hardware("h200").likely);
@@ -87,14 +92,14 @@ TEST(Simulation, KnowsGpusByNameAndFromAFileAndSaysWhatIsWrongWithEither) {
   EXPECT_EQ(one.in_a_step(one.likely, /*flash_attention=*/true).attention_rate, one.attention_rate / 2);
   EXPECT_EQ(written(whole + "likely = 0.5\n"), file.string() + ": likely is to be a table of shares");
   EXPECT_EQ(written(whole + "good = { products = 0.5 }\n"),
-            file.string() + ", good: float8 is missing, or is not a number ≥ 0");
+            file.string() + ", good: float8 is missing, or is not a number from 0 to 1e15");
   EXPECT_EQ(written(whole + likely + "good = { products = 1.2, float8 = 0.5, attention = 0.5, memory = 0.5 }\n"),
             file.string() + ", good: shares are above 0 and at most 1");
   EXPECT_TRUE(written(whole + "good = { products = 1, float8 = 1, attention = 1, memory = 1, hope = 1 }\n")
                   .starts_with(file.string() + ", good:12: there is no key hope; keys are "));
   EXPECT_TRUE(written(whole + "gpus = 3\n").starts_with(file.string() + ":12: there is no key gpus; keys are "));
   EXPECT_EQ(written(whole.substr(0, whole.rfind('4')) + "2.5\n"),
-            file.string() + ": gpus_per_host is a whole number from 1 on");
+            file.string() + ": gpus_per_host is a whole number from 1 to 1,024");
   std::filesystem::remove(file);
 }
 

@@ -52,9 +52,21 @@ TEST(ParameterGroups, PatternsThatTakeEverythingLeaveTheFirstGroupEmpty) {
 }
 
 TEST(ParameterGroups, APatternThatMatchesNothingIsAnErrorThatShowsAName) {
-  const std::string text = refusal({pattern("lm_head")});
-  EXPECT_NE(text.find("\"lm_head\" matches no parameter"), std::string::npos) << text;
+  const std::string text = refusal({pattern("nowhere")});
+  EXPECT_NE(text.find("\"nowhere\" matches no parameter"), std::string::npos) << text;
   EXPECT_NE(text.find("tok_embeddings.weight"), std::string::npos) << text;
+}
+
+TEST(ParameterGroups, NamesOfHuggingFaceAreAnsweredWithThoseOfHere) {
+  for (const auto& [match, ours] : std::vector<std::pair<const char*, const char*>>{
+           {"layers.*q_proj", "write wq (there q_proj)"},
+           {"lm_head", "write output (there lm_head)"},
+           {"model.layers", "write layers (there model.layers)"},
+           {"^model\\.layers\\.0\\.mlp", "write feed_forward (there mlp), layers (there model.layers)"},
+           {"input_layernorm", "write attention_norm (there input_layernorm)"}}) {
+    const std::string text = refusal({pattern(match)});
+    EXPECT_NE(text.find(ours), std::string::npos) << text;
+  }
 }
 
 TEST(ParameterGroups, APatternThatMatchesNothingIsAnErrorThatShowsTheNearestNames) {

@@ -55,6 +55,19 @@ TEST(Updates, GroupsChooseOtherwise) {
   EXPECT_EQ(stepped_by_muon(kMuon + group("wq", "muon") + group("norm", "by_kind")).size(), 7u);
 }
 
+TEST(Updates, TheStartSaysHowManyTensorsEachOptimizerSteps) {
+  const auto said = [](const std::string& text) {
+    const JobConfig config = config_of(text);
+    return shared_work(config.optimizer, describe_model(config, 256));
+  };
+  EXPECT_EQ(said(kMuon), "Muon steps 42 matrices, AdamW 15 other tensors");
+  EXPECT_EQ(said(kMuon + group("attention[.]", "adamw")), "Muon steps 18 matrices, AdamW 39 other tensors");
+  EXPECT_EQ(said(kMuon + std::string("[[optimizer.param_groups]]\nmatch = 'norm|output|layers[.][1-5]'\n"
+                                     "lr_multiplier = 0\n")),
+            "Muon steps 7 matrices, AdamW 1 other tensor");
+  EXPECT_EQ(said("[model]\nname = \"llama3\"\nflavor = \"debugmodel\"\n"), "");
+}
+
 TEST(Updates, ThePlanKnowsMomentsDtypeAndOperations) {
   const std::vector<UpdateDescription> updates =
       update_descriptions(config_of(std::string(kMuon) + "[optimizer.muon]\ndtype = \"float32\"\n").optimizer);

@@ -139,10 +139,40 @@ TEST_F(AttemptRecord, ADisagreementLimitsTheCheckpointsOfItsRunAlone) {
   EXPECT_EQ(record_disagreement(folder_, of_a_run_that_saves_nothing), "");
   EXPECT_FALSE(last_agreeing_step(folder_, folder_ / "checkpoint"));
   EXPECT_FALSE(last_agreeing_step(folder_, folder_ / ""));
-  for (const char* content : {"", "[]", "{\"last_agreeing_step\": 3}", "\xff"}) {
+  RecordedDisagreement spelled_otherwise = disagreement();
+  spelled_otherwise.checkpoint_folder = "./checkpoint/";
+  EXPECT_EQ(record_disagreement(folder_, spelled_otherwise), "");
+  EXPECT_EQ(last_agreeing_step(folder_, folder_ / "checkpoint"), 43);
+}
+
+TEST_F(AttemptRecord, ADisagreementThatCannotBeReadIsAnError) {
+  EXPECT_EQ(record_disagreement(folder_, disagreement()), "");
+  const std::string right = read_file(folder_ / kDisagreementFile);
+  const auto with = [&](const std::string& part, const std::string& other) {
+    std::string changed = right;
+    return changed.replace(changed.find(part), part.size(), other);
+  };
+  for (const std::string& content :
+       {std::string(), std::string("[]"), std::string("{\"last_agreeing_step\": 3}"), std::string("\xff"),
+        right.substr(0, right.size() / 2), right + right, with(":43", ":-5"), with(":43", ":1e300"), with(":43", ":47"),
+        with(":43", ":2.9"), with(":43", ":\"43\""), with("\"node3\",", "")}) {
     write_file_atomically(folder_ / kDisagreementFile, content);
-    EXPECT_FALSE(last_agreeing_step(folder_, folder_ / "checkpoint")) << content;
+    EXPECT_THROW(
+        {
+          try {
+            last_agreeing_step(folder_, folder_ / "checkpoint");
+          } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::storage);
+            EXPECT_NE(std::string(error.what()).find("remove it to trust them all"), std::string::npos);
+            throw;
+          }
+        },
+        Error)
+        << content;
   }
+  fs::remove(folder_ / kDisagreementFile);
+  fs::create_directory(folder_ / kDisagreementFile);
+  EXPECT_THROW(read_disagreement(folder_), Error);
 }
 
 TEST_F(AttemptRecord, ADisagreementThatIsSettledStaysUnderAnotherName) {

@@ -43,7 +43,7 @@ trains_on() {
   expect 0 debootstrap --variant=minbase --include=python3,python3-venv "$1" "$system" "$source"
   chmod 755 "$system"
   mkdir "$system/opt/torch"
-  expect 1 in_system sh -c 'command -v gcc || command -v g++ || command -v cc'
+  expect 0 in_system sh -c 'for compiler in cc gcc g++ clang; do ! command -v $compiler || exit 1; done'
 
   cp "$wheel" "$system/opt/"
   expect 0 in_system python3 -m venv /opt/environment

@@ -1,6 +1,7 @@
 #include "titan/stream/batch_stream.h"
 
 #include <future>
+#include <thread>
 
 #include "support/corpora.h"
 #include "support/files.h"
@@ -172,6 +173,40 @@ TEST(BatchStream, AStallPastTheTimeoutNamesTheFileAndTheStreamCanStillGoOn) {
   EXPECT_PRED_FORMAT2(test::contains, message, "data.timeout");
   EXPECT_GT(stream.last_wait_seconds(), 0.0);
   release.set_value();
+}
+
+TEST(BatchStream, TheBeginningIsRestoredAfterTheBatchThatIsBeingReadHoweverLongThatTakes) {
+  std::promise<void> release;
+  std::shared_future<void> gate = release.get_future().share();
+  /// The second document comes when the test lets it go.
+  class SlowSecond : public ListSource {
+   public:
+    explicit SlowSecond(std::shared_future<void> gate)
+        : ListSource({"abcdefgh", "ijklmnop", "qrstuvwx"}), gate_(std::move(gate)) {}
+    bool next(Document& document) override {
+      if (read_++ == 1) gate_.wait();
+      return ListSource::next(document);
+    }
+
+   private:
+    std::shared_future<void> gate_;
+    int read_ = 0;
+  };
+  BatchStream stream(std::make_unique<SlowSecond>(gate), byte_tokenizer(), plan_of(3, 1, 1, 1, 0), batch_options());
+  const std::optional<StepBatch> first = stream.next();
+  // Longer than the patience with which a thread is ended otherwise (PrefetchThread).
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2300));
+    release.set_value();
+  });
+  for (int i = 0; i < 2; ++i) {
+    stream.restore({});
+    const std::optional<StepBatch> again = stream.next();
+    ASSERT_TRUE(first && again);
+    EXPECT_EQ(again->microbatches[0].tokens, first->microbatches[0].tokens);
+    EXPECT_EQ(stream.state().chunk, 1);
+  }
+  later.join();
 }
 
 TEST(BatchStream, ALongWaitEndsWhenItIsAskedToAndTheBatchComesLater) {

@@ -2,6 +2,8 @@
 // against `transformers` itself: tests/reference/chat_test.py.
 #include "titan/text/chat.h"
 
+#include <fstream>
+
 #include "conversations.h"
 #include "published_templates.h"
 
@@ -193,6 +195,29 @@ TEST(ChatTemplate, ConversationsThatCannotBeWrittenAreNamed) {
       message_of(ExitCode::bad_config,
                  [] { ChatTemplate({.name = "custom", .custom = {.assistant_suffix = "<|end|>"}}, byte_tokenizer()); }),
       "the chat template custom needs <|end|> as special tokens");
+}
+
+TEST(ChatTemplate, ATokenThatTransformersFindsAtOtherPlacesIsRefusedByName) {
+  const auto open = [](const std::string& flag, const json& normalizer, const std::string& jinja) {
+    const std::string folder = chatml_tokenizer({{"chat_template", jinja}}), path = folder + "/tokenizer.json";
+    json file = json::parse(std::ifstream(path));
+    for (json& token : file["added_tokens"]) token[flag] = true;
+    file["normalizer"] = normalizer;
+    std::ofstream(path) << file;
+    ChatTemplate({.tokenizer = folder}, open_tokenizer(folder));
+  };
+  const json prepend{{"type", "Prepend"}, {"prepend", "x"}}, nfc{{"type", "NFC"}}, nfkc{{"type", "NFKC"}};
+  const auto said = [&](const std::string& flag, const json& normalizer, const std::string& jinja) {
+    return message_of(ExitCode::bad_config, [&] { open(flag, normalizer, jinja); });
+  };
+  const std::string finds = "by its flags single_word and normalized, transformers finds ";
+  EXPECT_PRED_FORMAT2(test::contains, said("single_word", nullptr, kChatml), finds + "<|im_start|> at other places");
+  EXPECT_PRED_FORMAT2(test::contains, said("normalized", prepend, kChatml), finds + "<|im_start|> at other places");
+  const std::string wide = replaced(kChatml, "<|im_end|>", "\uFF1C|im_end|>");
+  EXPECT_PRED_FORMAT2(test::contains, said("normalized", nfkc, wide), finds + "<|im_end|> at other places");
+  open("normalized", nullptr, kChatml);
+  open("normalized", nfc, kChatml);
+  open("lstrip", prepend, kChatml);
 }
 
 TEST(ChatTemplate, ACustomOnesTextsAreWrittenAsTheyAre) {

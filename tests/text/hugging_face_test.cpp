@@ -75,6 +75,37 @@ TEST(HuggingFaceTokenizer, AddedTokensObserveWordsAndTakeSpacesAlong) {
   EXPECT_EQ(encode(R"({"rstrip": true})", "a <|end|> \u3000b"), (Ids{'a', ' ', 259, 'b'}));
 }
 
+// Expected ids are those of the package `tokenizers` 0.23.3.
+TEST(HuggingFaceTokenizer, AnAddedTokenAfterAGapGetsTheNextFreeIdAndThatIsReported) {
+  json file = small_tokenizer();
+  file["added_tokens"] = {{{"id", 261}, {"content", "<x>"}}, {{"id", 260}, {"content", "<y>"}}};
+  const Folder folder(file, {{"eos_token", "<y>"}});
+  const auto tokenizer = folder.open();
+  EXPECT_EQ(tokenizer->encode("<x>a<y>", false, false), (Ids{259, 'a', 260}));
+  EXPECT_EQ(tokenizer->eos_id(), 260);
+  EXPECT_EQ(tokenizer->vocabulary_size(), 261);
+  ASSERT_EQ(tokenizer->notices().size(), 1u);
+  EXPECT_PRED_FORMAT2(test::contains, tokenizer->notices()[0],
+                      "the file gives the token \"<x>\" the id 261, which is not the next free one; it has the id 259");
+  EXPECT_TRUE(Folder().open()->notices().empty());
+}
+
+// The expected text is that of the package `tokenizers` 0.23.3.
+TEST(HuggingFaceTokenizer, AnAddedTokenThatIsMatchedAfterNormalisationIsDecodedAsNormalised) {
+  const auto decoded = [](const json& normalizer) {
+    json file = with("/normalizer", normalizer);
+    file["decoder"] = {{"type", "Fuse"}};
+    file["added_tokens"] = {{{"id", 259}, {"content", "<a>"}, {"normalized", true}},
+                            {{"id", 260}, {"content", "<q a>"}, {"normalized", false}}};
+    const auto tokenizer = Folder(file).open();
+    EXPECT_EQ(tokenizer->token_name(259), "<a>");
+    return tokenizer->decode(Ids{'a', 259, 260, 'b'});
+  };
+  EXPECT_EQ(decoded({{"type", "Prepend"}, {"prepend", "▁"}}), "a▁<a><q a>b");
+  EXPECT_EQ(decoded({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "b"}}), "a<b><q a>b");
+  EXPECT_EQ(decoded({{"type", "NFC"}}), "a<a><q a>b");
+}
+
 TEST(HuggingFaceTokenizer, WholePiecesAreTokensWhereTheFileIgnoresMerges) {
   json file = with("/model/ignore_merges", true);
   file["model"]["vocab"][to_byte_alphabet(" she")] = 260;
@@ -91,6 +122,22 @@ TEST(HuggingFaceTokenizer, BytesWithoutATokenAreTheUnknownOneOrNothing) {
   EXPECT_EQ(Folder(file).open()->encode("axxb", false, false), (Ids{'a', 'q', 'q', 'b'}));
   file["model"]["fuse_unk"] = true;
   EXPECT_EQ(Folder(file).open()->encode("axxb", false, false), (Ids{'a', 'q', 'b'}));
+}
+
+TEST(HuggingFaceTokenizer, AnUnknownTokenThatTheVocabularyLacksIsRefusedWhereATextNeedsIt) {
+  json file = with("/model/unk_token", "<unk>");
+  EXPECT_EQ(Folder(file).open()->encode("axb", false, false), (Ids{'a', 'x', 'b'}));
+  file["model"]["vocab"].erase("x");
+  file["added_tokens"].push_back({{"id", 260}, {"content", "<unk>"}, {"special", true}});  // is not in model.vocab
+  const auto tokenizer = Folder(file).open();
+  const auto refusal = [&] { return message_of(ExitCode::bad_data, [&] { tokenizer->encode("axb", false, false); }); };
+  EXPECT_PRED_FORMAT2(test::contains, refusal(), "tokenizer.json: the vocabulary lacks \"x\" (U+0078)");
+  EXPECT_PRED_FORMAT2(test::contains, refusal(), "and the unk_token \"<unk>\"");
+  EXPECT_EQ(tokenizer->encode("ab", false, false), (Ids{'a', 'b'}));
+  file["pre_tokenizer"] = nullptr;
+  EXPECT_PRED_FORMAT2(test::contains,
+                      message_of(ExitCode::bad_data, [&] { Folder(file).open()->encode("a東", false, false); }),
+                      "\"東\" (U+6771)");
 }
 
 TEST(HuggingFaceTokenizer, BeginAndEndAreAddedOnceWhetherThePostProcessorAddsThemOrNot) {
@@ -151,6 +198,40 @@ TEST(HuggingFaceTokenizer, WhatIsNotReadHereIsNamedWithTheWayOut) {
   refused("/decoder", R"({"type": "WordPiece"})", "decoder is of type WordPiece");
   refused("/model/type", R"("Unigram")", "model is of type Unigram");
   refused("/model/end_of_word_suffix", R"("</w>")", "model.end_of_word_suffix");
+}
+
+// Expected ids are those of the package `tokenizers` 0.23.3.
+TEST(HuggingFaceTokenizer, TheMarkOfTheFirstWordStandsWhereTheOriginalTextBegins) {
+  const json mark = {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}, {"split", true}};
+  const auto split = [](const char* text, const char* behavior) -> json {
+    return {{"type", "Split"}, {"pattern", {{"String", text}}}, {"behavior", behavior}, {"invert", false}};
+  };
+  const auto encode = [](const json& normalizer, const json& steps, const std::string& text) {
+    json file = with("/model", {{"type", "BPE"},
+                                {"vocab", {{"▁", 0}, {"a", 1}, {"b", 2}, {"x", 3}, {"1", 4}, {"é", 5}}},
+                                {"merges", json::array()}});
+    file["added_tokens"] = json::array();
+    file["normalizer"] = normalizer;
+    file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
+    return Folder(file).open()->encode(text, false, false);
+  };
+  const json none, without_space = {split(" ", "Removed"), mark}, at_x = {split("x", "Isolated"), mark};
+  EXPECT_EQ(encode(none, without_space, "a b"), (Ids{0, 1, 2}));
+  EXPECT_EQ(encode(none, without_space, " a b"), (Ids{1, 2}));
+  const json digits = {{"type", "Digits"}, {"individual_digits", true}};
+  EXPECT_EQ(encode(none, json::array({digits, mark}), "1a"), (Ids{0, 4, 1}));
+  EXPECT_EQ(encode(none, json::array({mark, split("a", "Isolated"), mark}), "ab"), (Ids{0, 0, 1, 2}));
+  const json prepended = {{"type", "Prepend"}, {"prepend", "x"}};
+  EXPECT_EQ(encode(prepended, at_x, "ab"), (Ids{0, 3, 0, 1, 2}));
+  const auto replaced = [](const char* kind, const char* from, const char* to) -> json {
+    return {{"type", "Replace"}, {"pattern", {{kind, from}}}, {"content", to}};
+  };
+  EXPECT_EQ(encode(replaced("Regex", "^ +", ""), json::array({mark}), "a b"), (Ids{0, 1, 0, 2}));
+  EXPECT_EQ(encode(replaced("Regex", "^ +", ""), json::array({mark}), "  a b"), (Ids{1, 0, 2}));
+  EXPECT_EQ(encode(replaced("String", "ab", "b"), json::array({mark}), "ab"), Ids{2});
+  EXPECT_EQ(encode(replaced("String", "a", "bx"), at_x, "ab"), (Ids{0, 2, 0, 3, 2}));
+  const json composed = {{"type", "NFC"}};
+  EXPECT_EQ(encode(composed, json::array({split("a", "Isolated"), mark}), "e\u0301a"), (Ids{0, 5, 1}));
 }
 
 TEST(HuggingFaceTokenizer, AnExpressionsAnchorsAreThoseOfLines) {

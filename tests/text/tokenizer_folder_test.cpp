@@ -132,12 +132,16 @@ TEST(TokenizerFolder, AClassThatIsNotReadIsNamed) {
                       "the class RobertaTokenizer is not read here from a vocab.json");
 }
 
+/// <unk>, <s>, </s>, "▁", "a", "b", "ab" and "▁ab", in this order.
+std::string small_sentencepiece(bool extra_spaces_go = false) {
+  return test::model_file(test::piece("▁", -1) + test::piece("a", -2) + test::piece("b", -3) + test::piece("ab", -4) +
+                              test::piece("▁ab", -5),
+                          SentencePieceModel::Kind::bpe, extra_spaces_go);
+}
+
 TEST(TokenizerFolder, ASentencePieceModelIsReadAsItsClassDoes) {
-  using Kind = SentencePieceModel::Kind;
   TemporaryFolder folder;
-  folder.write("tokenizer.model", test::model_file(test::piece("▁", -1) + test::piece("a", -2) + test::piece("b", -3) +
-                                                       test::piece("ab", -4) + test::piece("▁ab", -5),
-                                                   Kind::bpe));
+  folder.write("tokenizer.model", small_sentencepiece());
   EXPECT_EQ(open_tokenizer(folder.string())->encode("<x>ab", false, false), (Ids{3, 0, 6}));
   folder.write("added_tokens.json", R"({"<x>": 8})");
   folder.write("tokenizer_config.json",
@@ -154,11 +158,79 @@ TEST(TokenizerFolder, ASentencePieceModelIsReadAsItsClassDoes) {
                       "the class T5Tokenizer is not read here from a SentencePiece model");
 }
 
+// Expected ids are those of transformers 5.24 for the same files.
+TEST(TokenizerFolder, TheClassOfTheModelsConfigPutsAMarkBeforeATextAlsoWithoutATokenizersConfig) {
+  const char* config = R"({"model_type": "llama", "tokenizer_class": "LlamaTokenizerFast"})";
+  TemporaryFolder folder;
+  folder.write("config.json", config);
+  folder.write("tokenizer.json", R"({"version": "1.0", "added_tokens": [{"id": 0, "content": "<unk>", "special": true},
+    {"id": 1, "content": "<s>", "special": true}, {"id": 2, "content": "</s>", "special": true}],
+    "model": {"type": "BPE", "vocab": {"<unk>": 0, "<s>": 1, "</s>": 2, "▁": 3, "a": 4, "b": 5, "ab": 6, "▁ab": 7},
+    "merges": ["a b", "▁ ab"]}})");
+  EXPECT_EQ(open_tokenizer(folder.string())->encode("ab<s>ab ab", false, false), (Ids{7, 1, 6, 7}));
+  folder.write("special_tokens_map.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+  EXPECT_EQ(open_tokenizer(folder.string())->encode("ab<s>ab ab", false, false), (Ids{7, 1, 6, 7}));
+  TemporaryFolder model;
+  model.write("config.json", config);
+  model.write("tokenizer.model", small_sentencepiece());
+  model.write("added_tokens.json", R"({"<x>": 8})");
+  EXPECT_EQ(open_tokenizer(model.string())->encode("ab<x>ab ab", false, false), (Ids{7, 8, 6, 7}));
+}
+
+// Expected ids are those of transformers 5.24 for the same files.
+TEST(TokenizerFolder, LegacyThatIsNullIsFalse) {
+  TemporaryFolder folder;
+  folder.write("tokenizer.model", small_sentencepiece());
+  const auto encode = [&](const char* config) {
+    folder.write("tokenizer_config.json", config);
+    return open_tokenizer(folder.string())->encode("ab<s>ab", false, false);
+  };
+  EXPECT_EQ(encode(R"({"tokenizer_class": "PreTrainedTokenizerFast", "legacy": null})"), (Ids{7, 1, 6}));
+  EXPECT_EQ(encode(R"({"tokenizer_class": "PreTrainedTokenizerFast", "legacy": true})"), (Ids{7, 1, 7}));
+  EXPECT_EQ(encode(R"({"tokenizer_class": "PreTrainedTokenizerFast"})"), (Ids{7, 1, 7}));
+  EXPECT_EQ(encode(R"({"tokenizer_class": "LlamaTokenizer", "legacy": null})"), (Ids{7, 1, 6}));
+}
+
+// Expected ids are those of transformers 5.24 for the same files.
+TEST(TokenizerFolder, ATextWhoseFirstSpacesAreRemovedGetsAMarkOnlyWithLegacy) {
+  TemporaryFolder folder;
+  folder.write("tokenizer.model", small_sentencepiece(/*extra_spaces_go=*/true));
+  folder.write("tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast", "legacy": false})");
+  const auto encode = [&](const char* text) { return open_tokenizer(folder.string())->encode(text, false, false); };
+  EXPECT_EQ(encode("ab  ab"), (Ids{7, 7}));
+  EXPECT_EQ(encode("  ab  ab "), (Ids{6, 7}));
+  EXPECT_EQ(encode(" ab<s> ab"), (Ids{6, 1, 6}));
+  EXPECT_EQ(encode("  <s>  ab"), (Ids{1, 6}));
+  folder.write("tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
+  EXPECT_EQ(encode("  ab  ab "), (Ids{7, 7}));
+  EXPECT_EQ(encode(" ab<s> ab"), (Ids{7, 1, 7}));
+}
+
+// Expected ids are those of transformers 5.24 for the same files.
+TEST(TokenizerFolder, ANullListOfSpecialTokensIsAnEmptyOneAndRulesOutTheModelsOwn) {
+  TemporaryFolder folder;
+  folder.write("tokenizer.model", small_sentencepiece());
+  const auto encode = [&](const char* fields) {
+    json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"eos_token", nullptr}};
+    config.update(json::parse(fields));
+    folder.write("tokenizer_config.json", config.dump());
+    return open_tokenizer(folder.string())->encode("ab</s>ab<s>ab", false, false);
+  };
+  const Ids with_pieces = {7, 2, 7, 1, 7}, without = {7, 0, 6, 1, 7};
+  EXPECT_EQ(encode("{}"), with_pieces);
+  EXPECT_EQ(encode(R"({"additional_special_tokens": null})"), without);
+  EXPECT_EQ(encode(R"({"extra_special_tokens": null})"), without);
+  EXPECT_EQ(encode(R"({"extra_special_tokens": []})"), without);
+  EXPECT_EQ(encode(R"({"extra_special_tokens": {}, "additional_special_tokens": null})"), without);
+  EXPECT_EQ(encode(R"({"extra_special_tokens": {"x_token": "<s>"}})"), with_pieces);
+  folder.write("special_tokens_map.json", R"({"extra_special_tokens": null})");
+  EXPECT_EQ(encode("{}"), without);
+  EXPECT_EQ(encode(R"({"added_tokens_decoder": {}})"), with_pieces);
+}
+
 TEST(TokenizerFolder, ASentencePieceModelWithoutAClassFollowsItsOwnSettings) {
   TemporaryFolder folder;
-  folder.write("tokenizer.model", test::model_file(test::piece("▁", -1) + test::piece("a", -2) + test::piece("b", -3) +
-                                                       test::piece("ab", -4) + test::piece("▁ab", -5),
-                                                   SentencePieceModel::Kind::bpe));
+  folder.write("tokenizer.model", small_sentencepiece());
   folder.write("tokenizer_config.json", R"({"added_tokens_decoder": {"8": {"content": "<x>"}}})");
   EXPECT_EQ(open_tokenizer(folder.string())->encode("ab<x>ab", false, false), (Ids{7, 8, 7}));
   EXPECT_EQ(open_tokenizer(folder.string())->bos_id(), 1);

@@ -38,14 +38,14 @@ NetcheckResult even(int64_t hosts) {
   return result;
 }
 
-TEST(NetcheckProblems, EqualsHaveNone) { EXPECT_TRUE(netcheck_problems(even(4), {}).empty()); }
+TEST(NetcheckProblems, EqualsHaveNone) { EXPECT_TRUE(netcheck_findings(even(4), {}).slow.empty()); }
 
 TEST(NetcheckProblems, ASlowPairOfHostsIsNamedWithItsHostsAndNobodyElseIs) {
   NetcheckResult result = even(4);
   for (MeasuredPair& pair : result.pairs) {
     if (pair.first == 2 && pair.second == 6) pair.rate = 0.3e9;
   }
-  const std::vector<std::string> problems = netcheck_problems(result, {});
+  const std::vector<std::string> problems = netcheck_findings(result, {}).slow;
   ASSERT_EQ(problems.size(), 1u);
   EXPECT_EQ(problems[0],
             "hosts node1 and node3 (ranks 2 and 6): 0.3 GB/s, where the median of pairs of hosts is 1 GB/s");
@@ -57,9 +57,10 @@ TEST(NetcheckProblems, AHostThatIsSlowWithAllOthersIsNamedOfThreeHostsToo) {
     for (MeasuredPair& pair : result.pairs) {
       if (!pair.same_host && (pair.first == 2 || pair.second == 2)) pair.rate = 0.3e9;
     }
-    const std::vector<std::string> problems = netcheck_problems(result, {});
-    ASSERT_EQ(std::ssize(problems), hosts) << "its pairs, and the host";
-    EXPECT_EQ(problems.back(), "all " + std::to_string(hosts - 1) + " slow pairs of hosts have host node1 in common");
+    const NetcheckFindings findings = netcheck_findings(result, {});
+    EXPECT_EQ(std::ssize(findings.slow), hosts - 1);
+    const std::string sentence = "all " + std::to_string(hosts - 1) + " slow pairs of hosts have host node1 in common";
+    EXPECT_EQ(findings.in_common, std::vector<std::string>{sentence});
   }
 }
 
@@ -72,7 +73,7 @@ TEST(NetcheckProblems, ManyHostsAreComparedAtOnce) {
     }
   }
   mark_largest(result.collectives);
-  EXPECT_TRUE(netcheck_problems(result, {.host_rate = 6e9, .network_rate = 1e9}).empty());
+  EXPECT_TRUE(netcheck_findings(result, {.host_rate = 6e9, .network_rate = 1e9}).slow.empty());
   EXPECT_EQ(collectives_verdict(result, {.host_rate = 10e9}),
             "the slowest of 8600 collectives has 50 % of what the hardware promises");
 }
@@ -80,16 +81,16 @@ TEST(NetcheckProblems, ManyHostsAreComparedAtOnce) {
 TEST(NetcheckProblems, ASlowPairOfRanksIsComparedWithPairsOnOneHost) {
   NetcheckResult result = even(4);
   result.pairs[0].rate = 6e9;  // 1.67 times slower than its equals, six times faster than pairs of hosts
-  const std::vector<std::string> problems = netcheck_problems(result, {});
+  const std::vector<std::string> problems = netcheck_findings(result, {}).slow;
   ASSERT_EQ(problems.size(), 1u);
   EXPECT_TRUE(problems[0].starts_with("ranks 0 and 1 on node0: 6 GB/s")) << problems[0];
-  EXPECT_TRUE(netcheck_problems(result, {.slow = 2}).empty());
+  EXPECT_TRUE(netcheck_findings(result, {.slow = 2}).slow.empty());
 }
 
 TEST(NetcheckProblems, ASlowCommunicatorOfSeveralIsNamedWithItsRanks) {
   NetcheckResult result = even(4);
   result.collectives[2].rate = 1e9;
-  const std::vector<std::string> problems = netcheck_problems(result, {});
+  const std::vector<std::string> problems = netcheck_findings(result, {}).slow;
   ASSERT_EQ(problems.size(), 1u);
   EXPECT_EQ(problems[0],
             "all-reduce of tp over ranks 4 and 5, 1.00 MiB: 1 GB/s, where the median of its equals is 5 GB/s");
@@ -98,11 +99,11 @@ TEST(NetcheckProblems, ASlowCommunicatorOfSeveralIsNamedWithItsRanks) {
 TEST(NetcheckProblems, FewerThanThreeEqualsAreComparedWithTheHardwareAlone) {
   NetcheckResult result = even(2);
   result.pairs[0].rate = 1e9;
-  EXPECT_TRUE(netcheck_problems(result, {}).empty());
+  EXPECT_TRUE(netcheck_findings(result, {}).slow.empty());
   EXPECT_FALSE(netcheck_compares(result, {}));
   EXPECT_TRUE(netcheck_compares(even(3), {}));
   EXPECT_TRUE(netcheck_compares(result, {.host_rate = 10e9}));
-  const std::vector<std::string> problems = netcheck_problems(result, {.host_rate = 10e9, .network_rate = 1.5e9});
+  const std::vector<std::string> problems = netcheck_findings(result, {.host_rate = 10e9, .network_rate = 1.5e9}).slow;
   ASSERT_EQ(problems.size(), 1u) << "half of the promise is enough";
   EXPECT_EQ(problems[0], "ranks 0 and 1 on node0: 1 GB/s, where the hardware promises 10 GB/s");
 }
@@ -136,12 +137,12 @@ TEST(NetcheckCollectives, TheLargestOnesArePromisedALinkOrTheCardsThatTheirRingU
 TEST(NetcheckCollectives, HalfOfThePromiseIsEnoughAndLessIsNamed) {
   NetcheckResult result = collectives();
   const NetcheckOptions options{.host_rate = 100e9, .network_rate = 20e9};
-  EXPECT_TRUE(netcheck_problems(result, options).empty()) << "small tensors are not judged";
+  EXPECT_TRUE(netcheck_findings(result, options).slow.empty()) << "small tensors are not judged";
   EXPECT_EQ(collectives_verdict(result, options),
             "the slowest of 3 collectives has 60 % of what the hardware promises");
   EXPECT_EQ(collectives_verdict(result, {}), "");
   result.collectives[3].rate = 39e9;
-  const std::vector<std::string> problems = netcheck_problems(result, options);
+  const std::vector<std::string> problems = netcheck_findings(result, options).slow;
   ASSERT_EQ(problems.size(), 1u);
   EXPECT_EQ(problems[0],
             "all-gather of fsdp_gather over ranks 0 to 7, 64.00 MiB: 39 GB/s, where the hardware "
@@ -170,7 +171,7 @@ TEST(NetcheckReport, TheTableHasTheSlowestOfEachNameAndTheJsonHasAll) {
   EXPECT_EQ(
       std::count_if(table.begin(), table.end(), [](const auto& line) { return line.find("all-reduce") != line.npos; }),
       1);
-  const nlohmann::ordered_json json = netcheck_json(result, {}, {"a sentence"});
+  const nlohmann::ordered_json json = netcheck_json(result, {}, {.slow = {"a sentence"}, .in_common = {"a host"}});
   EXPECT_EQ(json["collectives"].size(), 2u);
   EXPECT_EQ(json["pairs"].size(), 3u);
   EXPECT_FALSE(json["passed"]);

@@ -53,6 +53,16 @@ EndedAttempt saved(int64_t step, EndedAttempt attempt) {
   return attempt;
 }
 
+EndedAttempt holding(int64_t step, EndedAttempt attempt) {
+  attempt.held = step;
+  return attempt;
+}
+
+EndedAttempt without_record(EndedAttempt attempt) {
+  attempt.trust_is_unknown = true;
+  return attempt;
+}
+
 struct Row {
   const char* name;
   std::vector<EndedAttempt> earlier;
@@ -92,6 +102,19 @@ INSTANTIATE_TEST_SUITE_P(
                         false,
                         143,
                         "not started again, since a signal asked it to end; rank 1 failed"},
+                    Row{"a rank got SIGUSR1 before it handled signals",
+                        {},
+                        ended(128 + SIGUSR1, 40),
+                        false,
+                        138,
+                        "not started again, since a signal asked it to end; rank 1 failed"},
+                    Row{"ranks disagreed, and it is not known since when",
+                        {},
+                        without_record(ended(77, 40)),
+                        false,
+                        77,
+                        "not started again, since no record says which of its checkpoints can be trusted; rank 1 "
+                        "failed"},
                     Row{"killed",
                         {},
                         ended(kKilled, 40, 43),
@@ -265,6 +288,13 @@ INSTANTIATE_TEST_SUITE_P(
             73,
             "not started again: the folder of its checkpoints, which held step 30, has none now; see whether its disk "
             "is mounted; rank 1 failed"},
+        Row{"the checkpoint that was there when it was started",
+            {},
+            holding(20, ended(kKilled, kNone)),
+            false,
+            73,
+            "not started again: the folder of its checkpoints, which held step 20, has none now; see whether its disk "
+            "is mounted; rank 1 failed"},
         Row{"the checkpoint that it began with",
             {},
             from(20, ended(74, kNone)),
@@ -291,11 +321,11 @@ INSTANTIATE_TEST_SUITE_P(
                         "in this run (ranks 3, 5): suspect"},
                     Row{"a full disk, a wrong config and a request are no host's fault",
                         {on("node7", 3, full_disk(ended(73, 20))), on("node7", 3, ended(64, 20)),
-                         on("node7", 3, asked(ended(kKilled, 20)))},
+                         on("node7", 3, asked(ended(kKilled, 20))), on("node7", 3, ended(69, 20))},
                         on("node7", 3, ended(kKilled, 40)),
                         true,
                         0,
-                        "restart 4 of 10 from step 40: rank 1 failed; lost 0 steps and 0.0 s of training"}));
+                        "restart 5 of 10 from step 40: rank 1 failed; lost 0 steps and 0.0 s of training"}));
 
 TEST(LostSeconds, AreCountedFromTheSaveThatIsResumedElseFromTheBegin) {
   const AttemptProgress progress{.began_at = 20, .began = 100, .step = 45, .saved_step = 40, .saved = 130};

@@ -82,7 +82,11 @@ TEST_F(SelftestComparison, WhatIsNotFiniteFails) {
 
 TEST(SelftestVerdict, CountsTheRowsThatFailed) {
   std::vector<SelftestResult> results(8);
-  EXPECT_EQ(selftest_verdict(results, 1, "a CPU"), "selftest passed: 8 of 8 rows on 1 rank (a CPU)");
+  EXPECT_EQ(
+      selftest_verdict(results, 1, "a CPU"),
+      "selftest passed: 8 of 8 rows on 1 rank (a CPU); layouts and recomputation were compared, not the processor's "
+      "products");
+  EXPECT_EQ(selftest_verdict(results, 1, "a GPU", /*on_gpu=*/true), "selftest passed: 8 of 8 rows on 1 rank (a GPU)");
   for (size_t row = 0; row < 6; ++row) results[row].loss = 1;
   EXPECT_EQ(selftest_verdict(results, 2, "a CPU"), "selftest failed: 6 of 8 rows failed on 2 ranks (a CPU)");
 }

@@ -20,6 +20,12 @@ int64_t total_memory_bytes();
 /// `sharers` processes share the first two evenly. None if the system reports no limit.
 std::optional<int64_t> memory_left_bytes(int64_t sharers = 1);
 std::string processor_name();
+
+/// A thread that did not end in time was detached, and may still run when the process ends: then static objects must
+/// not be destroyed, because the thread uses them.
+void leave_thread_behind();
+bool has_left_threads();
+
 std::string host_name();
 /// Identifies the machine until it reboots: the same for all its processes. Empty if unknown.
 std::string machine_id();

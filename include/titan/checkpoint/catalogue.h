@@ -69,8 +69,9 @@ std::vector<int64_t> put_aside_later(Storage& storage, const std::filesystem::pa
 inline constexpr const char* kModelAlone = "model_alone";
 
 struct Retention {
-  int64_t keep_latest = 0;  // 0: keep all
-  int64_t keep_every = 0;   // multiples of it are always kept; 0: none
+  int64_t keep_latest = 0;              // 0: keep all
+  int64_t keep_every = 0;               // multiples of it are always kept; 0: none
+  std::optional<int64_t> trusted = {};  // the newest up to this step is kept, too
 };
 
 /// Deletes the checkpoints that `retention` does not keep. The newest one with a manifest is always kept. Checkpoints

@@ -3,6 +3,8 @@
 // interval and no contents of the state dict.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -50,6 +52,9 @@ class Checkpointer {
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
+
+  /// Checks that passed after `step` was saved: the newest checkpoint up to it is kept, for a run that goes back to it.
+  void trust(int64_t step) { trusted_ = step; }
 
   // Collective, like all calls below: every rank makes the same calls.
 
@@ -99,6 +104,7 @@ class Checkpointer {
   std::exception_ptr failure_;  // of the writer; read after it has been joined
   bool failed_ = false;         // the last save failed; likewise
   std::thread deleting_;
+  std::atomic<int64_t> trusted_ = -1;  // see trust(); −1: nothing was said
 };
 
 }  // namespace titan

@@ -120,7 +120,8 @@ struct TorchtitanForm {
   bool decoupled_decay = true;  // AdamW's; used if the optimizer state does not have it (PyTorch before 2.7)
 };
 /// Writes a checkpoint of any program and release in `form`, so that this release of torchtitan loads it strictly. The
-/// tensors of `tables` (any shapes) are written beside those of the model.
+/// tensors of `tables` (any shapes) are written beside those of the model. Throws MismatchError for Muon's state and
+/// for parameters that no model of that release has.
 void write_for_torchtitan(Storage& storage, OpenCheckpoint& checkpoint, const TorchtitanForm& form,
                           const std::map<std::string, at::Tensor>& tables, const std::filesystem::path& folder);
 

@@ -64,6 +64,7 @@ struct LaunchOptions {
 
 struct RestartOptions {
   int64_t exit_code = 0;
+  int64_t began = 0;  // seconds since 1970; 0: not known
   int64_t restarts = 100;
   std::string supervisor = "a job script";
   std::vector<std::string> rest;  // command line of the run

@@ -41,8 +41,9 @@ int exit_code_of(const std::function<int()>& act, DescribeFailure describe);
 int run_as_program(std::span<const std::string> words, const std::function<int(const Schema& schema)>& act,
                    DescribeFailure describe);
 
-/// Returns `code` for main after success. After a failure it ends the process without destroying static objects,
-/// because library threads (e.g. NCCL's) still use them; NCCL communicators are then not shut down.
+/// Returns `code` for main after success. After a failure, or if a thread was left behind (base/process.h), it ends the
+/// process without destroying static objects, because threads (e.g. NCCL's) still use them; NCCL communicators are then
+/// not shut down.
 int end_process(int code);
 
 // Parsing of a subcommand's arguments with CLI11.

@@ -24,7 +24,8 @@ std::span<const HuggingFaceArchitecture> hugging_face_architectures();
 const HuggingFaceArchitecture* architecture_of(const nlohmann::json& config);
 
 /// The config with what it leaves out, as transformers completes it; unchanged if its architecture is not read here.
-/// Only missing keys count as left out; null does where the class allows it.
+/// Only missing keys count as left out; null does where the class allows it. An activation "swish", its other name of
+/// silu, becomes "silu".
 nlohmann::json with_architecture_defaults(nlohmann::json config);
 
 /// The rotary settings as transformers reads them: rope_theta, rope_type, partial_rotary_factor and the type's own

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,9 +31,23 @@ std::string kind_of_matrix(const std::string& name);
 /// Floating-point operations of the Newton–Schulz iterations of a matrix [rows, columns], computed with full products.
 double newton_schulz_operations(int64_t steps, int64_t rows, int64_t columns);
 
+/// How a CPU computes updates of whole matrices. One of up to this many elements is iterated on one thread, and as many
+/// at once as there are threads: on two threads the products of the debug model's matrices spend a quarter of the time
+/// waiting for each other.
+inline constexpr int64_t kSmallMatrix = 1 << 20;
+/// Up to so many elements are updated at once: small matrices for eight threads. These matrices and their updates take
+/// at most 64 MiB in fp32.
+inline constexpr int64_t kElementsAtOnce = 8 * kSmallMatrix;
+
+/// UpdateDescription::bytes_on_cpu of matrices that are iterated in this type.
+int64_t update_bytes_on_cpu(ElementType type, std::span<const MatrixShape> matrices, int64_t threads, bool exchanged);
+
 /// The index of the update that steps a parameter of a unit of this role: Muon's for matrices of blocks, unless a
 /// parameter group says otherwise.
 std::function<size_t(UnitRole, const ParameterSpec&)> update_choice(const OptimizerSection& optimizer);
+
+/// "Muon steps 42 matrices, AdamW 15 other tensors", of the trained parameters; empty unless optimizer.name is "Muon".
+std::string shared_work(const OptimizerSection& optimizer, const ModelDescription& model);
 
 /// Problems of optimizer.name = "Muon" with other options, of coefficients that do not orthogonalise, and of parameter
 /// groups that ask Muon for what it does not step; of groups that name an update without Muon.

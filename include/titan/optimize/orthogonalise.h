@@ -26,8 +26,8 @@ inline at::Tensor orthogonalised(const at::Tensor& matrix, const NewtonSchulz& i
   return orthogonalised(std::span(&matrix, 1), iteration)[0];
 }
 
-/// The largest singular value of `matrix` [rows, columns], by power iteration in fp32: a lower bound, within a few
-/// thousandths of it after `steps`. 0-dimensional.
+/// The largest singular value of `matrix` [rows, columns], by power iteration in fp32: a lower bound. After 30 `steps`
+/// it was up to 6 % low on updates of a training, whose largest values are nearly equal. 0-dimensional.
 at::Tensor largest_singular_value(const at::Tensor& matrix, int64_t steps = 30);
 
 }  // namespace titan

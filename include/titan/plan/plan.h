@@ -321,13 +321,14 @@ MatrixParts matrix_parts(const Plan& plan, const WeightGroupPlan& group, const W
 /// What this rank sends and holds to update the whole matrices of a group, in bytes. Without other ranks only `largest`
 /// and `operations`, which are of the optimizer's step.
 struct MatrixBytes {
-  int64_t collected = 0;  // sent to other owners
-  int64_t returned = 0;   // sent by this owner to the others
-  int64_t owned = 0;      // matrices that this rank updates
-  int64_t largest = 0;    // of these, and of this rank's parts of the others
-  int64_t shards = 0;     // this rank's parts of the others
-  int64_t parts = 0;      // its parts of all
-  double operations = 0;  // of the updates that this rank computes
+  int64_t collected = 0;                  // sent to other owners
+  int64_t returned = 0;                   // sent by this owner to the others
+  int64_t owned = 0;                      // matrices that this rank updates
+  int64_t largest = 0;                    // of these, and of this rank's parts of the others
+  int64_t shards = 0;                     // this rank's parts of the others
+  int64_t parts = 0;                      // its parts of all
+  double operations = 0;                  // of the updates that this rank computes
+  std::vector<MatrixShape> updated = {};  // the matrices of these updates
 };
 MatrixBytes matrix_bytes(const Plan& plan, const WeightGroupPlan& group);
 

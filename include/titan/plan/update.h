@@ -1,6 +1,7 @@
 // What a plan needs to know of an optimizer: its moments, and which updates it computes from whole matrices.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -14,6 +15,9 @@
 
 namespace titan {
 
+/// Rows and columns.
+using MatrixShape = std::array<int64_t, 2>;
+
 struct UpdateDescription {
   OptimizerKind optimizer = OptimizerKind::adamw;  // of torch, whose state and settings a checkpoint has
   /// Names in torch's state, in order. Each moment has the shape of its parameter.
@@ -24,7 +28,10 @@ struct UpdateDescription {
   /// have two dimensions. False: it is computed for each element.
   bool whole_matrices = false;
   ElementType matrix_type = ElementType::float32;  // in which matrices and their updates are sent
-  int64_t working_matrices = 4;  // of the shape of the matrix, that computing its update holds at once
+  int64_t working_matrices = 4;  // of the shape of the matrix, that computing its update holds at once on a GPU
+  /// Bytes that computing the updates of these matrices holds at once on a CPU, where `threads` share them.
+  /// `exchanged`: the matrices and their updates are not among these bytes, because the exchange holds them.
+  std::function<int64_t(std::span<const MatrixShape> matrices, int64_t threads, bool exchanged)> bytes_on_cpu = {};
   /// Floating-point operations of the update of a matrix.
   std::function<double(int64_t rows, int64_t columns)> operations = {};
   /// Its learning rate as a share of the scheduled one, and the name under which it is reported; empty: it is that one.

@@ -21,6 +21,8 @@ namespace titan {
 
 inline constexpr const char* kDisagreementFile = "disagreement.json";
 inline constexpr const char* kAttemptsFile = "attempts.jsonl";
+/// Rank 0 holds a lock on it while a run uses the folder.
+inline constexpr const char* kRunLock = "run.lock";
 
 /// Times are seconds since 1970.
 struct AttemptProgress {
@@ -95,10 +97,11 @@ struct RecordedDisagreement {
 
 /// Returns the reason if it cannot be written.
 std::string record_disagreement(const std::filesystem::path& folder, const RecordedDisagreement& found);
-/// Nothing if the file is missing or unreadable.
+/// Nothing if there is no such file. Throws Error(storage) if it cannot be read, or does not hold what this program
+/// writes: it says which checkpoints cannot be trusted.
 std::optional<RecordedDisagreement> read_disagreement(const std::filesystem::path& folder);
 /// The step in disagreement.json up to which checkpoints in `checkpoints` can be trusted. Nothing if there is no such
-/// file, or if the run that wrote it saved no checkpoints there.
+/// file, or if the run that wrote it saved no checkpoints there. Throws as read_disagreement.
 std::optional<int64_t> last_agreeing_step(const std::filesystem::path& folder,
                                           const std::filesystem::path& checkpoints);
 /// Call it when later checkpoints have been renamed: renames disagreement.json, too, so that it does not limit
@@ -118,9 +121,12 @@ struct EndedAttempt {
   int64_t reached = 0;               // its newest step
   int64_t saved_step = 0;            // the newest that it committed itself; 0: none
   std::optional<int64_t> committed;  // the newest committed step in the folder when it had ended; none: there is none
+  int64_t held = 0;                  // the same when it was started; 0: none, or not known
   double lost_seconds = 0;           // of training that must be repeated
   bool was_asked = false;            // a signal asked it to end
   bool disk_is_full = false;
+  /// It ended with 77, and no record says which checkpoints can be trusted. Not written: such an attempt is the last.
+  bool trust_is_unknown = false;
   bool restarts = false;  // it is followed by another attempt
   std::string sentence;   // what the supervisor said
 

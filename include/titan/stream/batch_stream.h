@@ -94,7 +94,8 @@ class BatchStream {
   /// A position of this stream in words (ChunkSource::place_of).
   std::string place_of(const StreamState& state) const;
 
-  /// Resumes exactly at `state`; `{}` is the beginning. Throws Error(bad_data) if it is from another corpus.
+  /// Resumes exactly at `state`; `{}` is the beginning. Waits for the batch that is being read. Throws Error(bad_data)
+  /// if `state` is from another corpus, or if that wait exceeds the timeout.
   void restore(const StreamState& state);
 
   /// Seconds that the last `next` waited.
@@ -109,6 +110,7 @@ class BatchStream {
   struct Worker;
 
   void start();
+  [[noreturn]] void refuse_stalled() const;
 
   BatchPlan plan_;
   BatchOptions options_;

@@ -17,12 +17,21 @@
 
 namespace titan {
 
-/// A field of a message beside role and content, or a variable of the template.
+/// A field of a message or of a part of its content, or a variable of the template.
 struct ChatField {
   std::string name;
-  std::string json;  ///< its value
+  std::string json;  ///< its value; empty: a template that prints it fails
 
   bool operator==(const ChatField&) const = default;
+};
+
+/// A part of a content that is a list of texts.
+struct ChatPart {
+  std::string text;
+  /// All its fields. The text comes where "text" stands among them, whose value is ignored, else last.
+  std::vector<ChatField> fields = {{"type", "\"text\""}};
+
+  bool operator==(const ChatPart&) const = default;
 };
 
 struct ChatMessage {
@@ -30,8 +39,10 @@ struct ChatMessage {
   std::string content;
   /// Of a content that is a list of texts, which `content` then concatenates. Templates that loop over a content get
   /// the list.
-  std::vector<std::string> parts = {};
-  std::vector<ChatField> fields = {};  ///< name, reasoning_content, …: what the template may read as well
+  std::vector<ChatPart> parts = {};
+  /// name, reasoning_content, …: what the template may read as well. Role and content come where "role" and "content"
+  /// stand among them, whose values are ignored, else first.
+  std::vector<ChatField> fields = {};
   /// Whether its text is a label. Nothing: it is if the role is assistant.
   std::optional<bool> is_label = {};
 

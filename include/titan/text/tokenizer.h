@@ -40,6 +40,10 @@ class Tokenizer {
   /// encodes these names as the ids.
   virtual std::vector<std::pair<std::string, int32_t>> special_tokens() const { return {}; }
 
+  /// A token of special_tokens() that the kind's Python package finds more or less often in `text` than the token's
+  /// name stands in it; empty if there is none.
+  virtual std::string misread_token(std::string_view /*text*/) const { return {}; }
+
   /// The special tokens that have a name, which chat templates read: ("bos_token", "<s>").
   virtual std::vector<std::pair<std::string, std::string>> named_tokens() const;
 

@@ -69,12 +69,15 @@ void mark_largest(std::vector<MeasuredCollective>& collectives);
 /// tensors: the time of small ones is latency.
 std::optional<double> promised_rate(const MeasuredCollective& one, const NetcheckOptions& options);
 
-/// A sentence for each pair and communicator that is slow, and one for the host or rank that all slow pairs of a kind
-/// have in common. Pairs are compared with pairs of the same kind (on one host, or between hosts), communicators with
-/// those of the same name and collective, each if there are at least three; both also with what the hardware promises.
-std::vector<std::string> netcheck_problems(const NetcheckResult& result, const NetcheckOptions& options);
+struct NetcheckFindings {
+  std::vector<std::string> slow;       // a sentence for each pair and communicator
+  std::vector<std::string> in_common;  // for each kind of pairs: the host or rank that is in all slow ones
+};
+/// Pairs are compared with pairs of the same kind (on one host, or between hosts), communicators with those of the same
+/// name and collective, each if there are at least three; both also with what the hardware promises.
+NetcheckFindings netcheck_findings(const NetcheckResult& result, const NetcheckOptions& options);
 
-/// Whether netcheck_problems had anything to compare with.
+/// Whether netcheck_findings had anything to compare with.
 bool netcheck_compares(const NetcheckResult& result, const NetcheckOptions& options);
 
 /// The smallest share of the promised rate that a collective reaches: "the slowest of 8 collectives has 83 % of what
@@ -84,6 +87,6 @@ std::string collectives_verdict(const NetcheckResult& result, const NetcheckOpti
 /// The table of the collectives and the slowest pairs.
 std::vector<std::string> netcheck_table(const NetcheckResult& result, const NetcheckOptions& options);
 nlohmann::ordered_json netcheck_json(const NetcheckResult& result, const NetcheckOptions& options,
-                                     const std::vector<std::string>& problems);
+                                     const NetcheckFindings& findings);
 
 }  // namespace titan

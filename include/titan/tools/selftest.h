@@ -59,6 +59,7 @@ SelftestResult compare_selftest(const SelftestRow& row, const std::filesystem::p
 std::string selftest_line(const SelftestResult& result);
 
 /// The last line: "selftest passed: 12 of 12 rows on 4 ranks (Intel Xeon)", or how many of the rows failed.
-std::string selftest_verdict(std::span<const SelftestResult> results, int64_t ranks, const std::string& device);
+std::string selftest_verdict(std::span<const SelftestResult> results, int64_t ranks, const std::string& device,
+                             bool on_gpu = false);
 
 }  // namespace titan

@@ -34,7 +34,9 @@ std::vector<EndedAttempt> recorded_attempts(const Supervision& supervision, std:
 
 /// What the supervisor itself knows of an attempt.
 struct AttemptEnd {
-  double begin = 0;  // when it was started, seconds since 1970; 0: not known
+  double begin = 0;             // when it was started, seconds since 1970; 0: not known
+  int64_t held = 0;             // the newest committed step then; 0: none, or not known
+  bool folder_is_lost = false;  // the supervisor's own file in the run's folder is gone
   LaunchEnd ranks;
 };
 

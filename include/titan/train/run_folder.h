@@ -8,6 +8,7 @@
 
 #include "titan/base/filesystem.h"
 #include "titan/base/log.h"
+#include "titan/report/attempt_record.h"
 
 namespace titan {
 
@@ -22,7 +23,7 @@ class RunFolder {
   void keep();
 
  private:
-  std::filesystem::path lock_path() const { return folder_ / "run.lock"; }
+  std::filesystem::path lock_path() const { return folder_ / kRunLock; }
   std::unique_ptr<LockFile> take() const;
   /// Throws unless `holder` is this run.
   void refuse_other(const std::string& holder) const;
