@@ -339,6 +339,7 @@ LaunchEnd Launcher::close() const {
 
 LaunchEnd launch_attempt(const LaunchRequest& request) {
   ::signal(SIGPIPE, SIG_IGN);  // a pager that is closed must not end the run
+  ::signal(SIGUSR2, SIG_IGN);  // between two attempts there is nothing to save
   return Launcher(request).run();
 }
 

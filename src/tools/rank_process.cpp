@@ -53,6 +53,7 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
   ::sigaddset(&wait, SIGUSR2);
   ::sigprocmask(SIG_SETMASK, &wait, nullptr);
   ::signal(SIGPIPE, SIG_DFL);
+  ::signal(SIGUSR2, SIG_DFL);
   const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(input, STDIN_FILENO);
   ::dup2(output, STDOUT_FILENO);

@@ -187,6 +187,7 @@ class Stops(Supervised):
 
     def test_a_request_to_save_while_ranks_start_kills_none(self):
         run = self.supervise(2, self.folder / "run", *parallel(dp_shard=2), "--training.steps=6")
+        self.wait_until(lambda: 1 in self.rank_processes(run.popen.pid), "rank 1")
         for _ in range(20):
             run.popen.send_signal(signal.SIGUSR2)
             time.sleep(0.05)

@@ -43,6 +43,7 @@ trains_on() {
   expect 0 debootstrap --variant=minbase --include=python3,python3-venv "$1" "$system" "$source"
   chmod 755 "$system"
   mkdir "$system/opt/torch"
+  # shellcheck disable=SC2016  # expanded by the inner shell
   expect 0 in_system sh -c 'for compiler in cc gcc g++ clang; do ! command -v $compiler || exit 1; done'
 
   cp "$wheel" "$system/opt/"

@@ -27,9 +27,13 @@ steps_words() {
 exit_codes() {
   make_job 74
   expect 74 job configs/a.toml
-  make_job 75
-  expect 75 job configs/a.toml
-  expect_text " scontrol requeue 7"
+  local code
+  for code in 75 138; do # 138: SIGUSR1 came before the program could take it
+    make_job "$code"
+    expect 75 job configs/a.toml
+    expect_text " scontrol requeue 7"
+    expect_equal 1 "$(starts)"
+  done
 }
 
 starts() { grep -c '^\[-K\]' <<<"$printed"; }
@@ -38,6 +42,9 @@ restarts() {
   make_job 74 2
   expect 74 job configs/a.toml --checkpoint.enable
   expect_equal 3 "$(starts)"
+  # The time is that before srun.
+  grep -q '(--exit-code)(74)(--began)([0-9]*)(--restarts)' <<<"$printed"
+  printed=$(printf '%s\n' "$printed" | sed 's/(--began)([0-9]*)//')
   expect_text "(restart)(--exit-code)(74)(--restarts)(100)(--supervisor)(Slurm job 7)(configs/a.toml)(--checkpoint.enable)"
   expect_equal 3 "$(grep -c '^(restart)' <<<"$printed")"
   expect_equal "  1 1" "$(sed -n 's/^\[-K\].*\]//p' <<<"$printed" | tr -d '\n')"
