@@ -190,7 +190,8 @@ class HuggingFaceConfig {
     }
   }
 
-  /// Dropout changes no logits of a trained model, so the model is read; only a training goes on differently.
+  /// Dropout does not change what a trained model computes, so the model is read. Training it differs from
+  /// transformers.
   void note_dropout() {
     const Json dropout = json_.value("attention_dropout", Json());
     if (dropout.is_null() || dropout == Json(0)) return;

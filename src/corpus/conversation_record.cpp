@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "conversation_fields.h"
 #include "file_source.h"
 #include "surrogate_escapes.h"
 #include "titan/base/json.h"
@@ -23,87 +24,6 @@ namespace {
 
 // Keeps the order of a record's fields: templates print dictionaries and walk over them.
 using Json = nlohmann::ordered_json;
-
-/// Fields of published conversations that say where a record is from, not what is trained (docs/data.md lists them).
-constexpr std::array<std::string_view, 64> kHarmless{"_id",
-                                                     "avg_rating",
-                                                     "categories",
-                                                     "category",
-                                                     "chat_id",
-                                                     "cluster",
-                                                     "conversation_hash",
-                                                     "conversation_id",
-                                                     "created",
-                                                     "created_at",
-                                                     "dataset",
-                                                     "dataset_name",
-                                                     "date",
-                                                     "difficulty",
-                                                     "domain",
-                                                     "file",
-                                                     "file_name",
-                                                     "filename",
-                                                     "generator",
-                                                     "guid",
-                                                     "hash",
-                                                     "id",
-                                                     "idx",
-                                                     "index",
-                                                     "lang",
-                                                     "language",
-                                                     "length",
-                                                     "license",
-                                                     "link",
-                                                     "message_id",
-                                                     "meta",
-                                                     "metadata",
-                                                     "model",
-                                                     "model_name",
-                                                     "n_tokens",
-                                                     "num_tokens",
-                                                     "num_turns",
-                                                     "origin",
-                                                     "parent_id",
-                                                     "prompt_id",
-                                                     "quality",
-                                                     "rating",
-                                                     "reward",
-                                                     "score",
-                                                     "scores",
-                                                     "session_id",
-                                                     "source",
-                                                     "sources",
-                                                     "split",
-                                                     "subset",
-                                                     "tag",
-                                                     "tags",
-                                                     "task",
-                                                     "time",
-                                                     "timestamp",
-                                                     "title",
-                                                     "token_count",
-                                                     "topic",
-                                                     "turn",
-                                                     "turns",
-                                                     "updated_at",
-                                                     "url",
-                                                     "uuid",
-                                                     "version"};
-
-/// Fields that decide what is trained and that nothing here follows.
-constexpr std::array<const char*, 5> kNotFollowed{"function_call", "masked", "mask", "loss_mask", "train_detail"};
-/// Whether other trainers train on a message: those that say what is done here anyway are taken.
-constexpr std::array<const char*, 3> kTrained{"loss", "training", "trainable"};
-
-/// Whether a message's field is followed or refused, even if no template reads it.
-bool is_known(std::string_view field) {
-  const auto is_field = [&](const char* name) { return field == name; };
-  return field == "weight" || field == "train" || field == "tool_calls" || std::ranges::any_of(kNotFollowed, is_field);
-}
-
-bool is_harmless(const std::string& field) {
-  return std::find(kHarmless.begin(), kHarmless.end(), field) != kHarmless.end();
-}
 
 /// True for null, "", [] and {}. A table whose records have several forms fills the columns that a record does not use
 /// with such values.
@@ -307,7 +227,7 @@ class ConversationReader {
     read.is_label = label_of(message, place, read.role == "assistant");
     const Json reasoning = reasoning_of(message);
     note_unused(message, "messages[].", [&](const std::string& name, const Json& value) {
-      if (name == role || name == content || is_known(name)) return true;
+      if (name == role || name == content || is_followed_or_refused(name)) return true;
       const bool is_trained = std::ranges::find(kTrained, std::string_view(name)) != kTrained.end();
       if (is_trained && flag_of(value)) return true;
       return !(share_gpt && name == "content") && is_read(name, value, reasoning);
