@@ -94,7 +94,7 @@ RankFindings rank_findings_from_json(const nlohmann::json& json) {
   return findings;
 }
 
-Disagreement judge(std::span<const RankFindings> ranks) {
+NamedRanks judge(std::span<const RankFindings> ranks) {
   Hosts hosts;
   std::vector<std::string> sentences;
   std::set<int64_t> named;
@@ -130,7 +130,9 @@ Disagreement judge(std::span<const RankFindings> ranks) {
                                                     names.size() == 1 && left_out == 0 ? "s" : "",
                                                     right.size() == 1 ? "" : "s", number_list(right)));
   }
-  return {{named.begin(), named.end()}, join(sentences, "; ")};
+  NamedRanks found{{named.begin(), named.end()}, {}, join(sentences, "; ")};
+  for (const int64_t rank : found.ranks) found.hosts.push_back(hosts.at(rank));
+  return found;
 }
 
 }  // namespace titan

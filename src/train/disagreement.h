@@ -47,11 +47,13 @@ struct Sides {
 };
 Sides sides_of(const Replicas& by_hash);
 
-struct Disagreement {
-  std::vector<int64_t> ranks;  // that are at fault, or among whom the one at fault is; ascending
-  std::string text;            // without step
+/// Ranks that are named for something, ascending.
+struct NamedRanks {
+  std::vector<int64_t> ranks;
+  std::vector<std::string> hosts;  // of each
+  std::string text;                // what was found, and where: "wq.weight and 3 more on rank 2 (node7)"
 };
 /// A rank whose own bits have changed names itself; of replicas those on the wrong side are named.
-Disagreement judge(std::span<const RankFindings> ranks);
+NamedRanks judge(std::span<const RankFindings> ranks);
 
 }  // namespace titan

@@ -8,18 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "disagreement.h"
 #include "titan/checkpoint/store_barrier.h"
 
 namespace titan {
 
 struct Run;
-
-/// The ranks that found something, ascending, with the host of each.
-struct NamedRanks {
-  std::vector<int64_t> ranks;
-  std::vector<std::string> hosts;
-  std::string text;  // "layers.0.attention.wq.weight and 3 more on rank 2 (node7)"
-};
 
 class FindingExchange {
  public:

@@ -265,14 +265,8 @@ void StateCheck::fail(int64_t step, RankFindings own) {
     for (size_t rank = 0; rank < said.size(); ++rank) {
       read_words(said[rank], rank, [&](const nlohmann::json& words) { all.push_back(rank_findings_from_json(words)); });
     }
-    const Disagreement found = judge(all);
-    NamedRanks named{found.ranks, {}, found.text};
-    for (const int64_t rank : found.ranks) {
-      const auto of_rank = [&](const RankFindings& findings) { return findings.rank == rank; };
-      const auto findings = std::find_if(all.begin(), all.end(), of_rank);
-      named.hosts.push_back(findings == all.end() ? "" : findings->host);
-    }
-    record_finding(run_, step, last_agreeing_, named);
+    const NamedRanks found = judge(all);
+    record_finding(run_, step, last_agreeing_, found);
     return found.text;
   });
   throw Error(

@@ -18,14 +18,15 @@ TEST(Disagreement, TheMostFrequentBitsAreTakenForRight) {
   const std::vector<RankFindings> ranks{
       findings_of(0, {{kMomentName, "[0:4]", 7}}), findings_of(1, {{kMomentName, "[0:4]", 7}}),
       findings_of(2, {{kMomentName, "[0:4]", 8}}), findings_of(3, {{kMomentName, "[0:4]", 7}})};
-  const Disagreement found = judge(ranks);
+  const NamedRanks found = judge(ranks);
   EXPECT_EQ(found.ranks, (std::vector<int64_t>{2}));
+  EXPECT_EQ(found.hosts, std::vector<std::string>{"node2"});
   EXPECT_EQ(found.text,
             "exp_avg of layers.1.attention.wq.weight on rank 2 (node2) differs from the replicas on ranks 0, 1 and 3");
 }
 
 TEST(Disagreement, OfTwoReplicasBothAreNamed) {
-  const Disagreement found =
+  const NamedRanks found =
       judge(std::vector{findings_of(1, {{kWeightName, "[0:4]", 7}}), findings_of(3, {{kWeightName, "[0:4]", 8}})});
   EXPECT_EQ(found.ranks, (std::vector<int64_t>{1, 3}));
   EXPECT_EQ(found.text, "the replicas of layers.0.attention.wq.weight on ranks 1 (node1) and 3 (node3) differ");
@@ -45,7 +46,7 @@ TEST(Disagreement, AParameterIsNamedOnceWithAllItsStates) {
 }
 
 TEST(Disagreement, PartsOfATensorAreNoReplicas) {
-  const Disagreement found =
+  const NamedRanks found =
       judge(std::vector{findings_of(0, {{kWeightName, "[0:4]", 1}}), findings_of(1, {{kWeightName, "[4:8]", 2}}),
                         findings_of(2, {{kWeightName, "[0:4]", 3}}), findings_of(3, {{kWeightName, "[4:8]", 2}})});
   EXPECT_EQ(found.ranks, (std::vector<int64_t>{0, 2}));
@@ -54,7 +55,7 @@ TEST(Disagreement, PartsOfATensorAreNoReplicas) {
 TEST(Disagreement, ARankWhoseMemoryHasChangedNamesItself) {
   std::vector<RankFindings> ranks{findings_of(0, {}), findings_of(1, {})};
   ranks[1].changed = {kWeightName, kMomentName};
-  const Disagreement found = judge(ranks);
+  const NamedRanks found = judge(ranks);
   EXPECT_EQ(found.ranks, (std::vector<int64_t>{1}));
   EXPECT_EQ(found.text,
             "rank 1 (node1) finds other bits in its memory than it wrote there: layers.0.attention.wq.weight, exp_avg "
