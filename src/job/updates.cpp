@@ -112,25 +112,7 @@ std::string what_it_is(const ModelDescription& model, const UnitDescription& uni
                      is_tied ? " and, being tied, the head" : "");
 }
 
-}  // namespace
-
-std::string rates_to_lower(const OptimizerSection& optimizer) {
-  return is_muon(optimizer) ? "optimizer.lr and optimizer.muon.lr" : "optimizer.lr";
-}
-
-std::string kind_of_matrix(const std::string& name) {
-  std::vector<std::string> parts = split(name, '.');
-  if (parts.size() > 1 && parts.back() == "weight") parts.pop_back();
-  return parts.back();
-}
-
-double newton_schulz_operations(int64_t steps, int64_t rows, int64_t columns) {
-  const auto shorter = static_cast<double>(std::min(rows, columns)),
-             longer = static_cast<double>(std::max(rows, columns));
-  // XXᵀ and the product with X take 2·s²·l each, the square of XXᵀ 2·s³.
-  return static_cast<double>(steps) * (4 * shorter * shorter * longer + 2 * shorter * shorter * shorter);
-}
-
+/// UpdateDescription::bytes_on_cpu of matrices that are iterated in this type.
 int64_t update_bytes_on_cpu(ElementType type, std::span<const MatrixShape> matrices, int64_t threads, bool exchanged) {
   // An iteration is in fp32 where a processor's products of bf16 are slower, which is planned for all. It holds X, the
   // next X, XXᵀ and the polynomial of it; from bf16 also X before it was widened, and a product that is being rounded.
@@ -150,6 +132,25 @@ int64_t update_bytes_on_cpu(ElementType type, std::span<const MatrixShape> matri
   const int64_t iterated = std::max(large, std::accumulate(small.begin(), small.end(), int64_t{0}));
   if (exchanged) return iterated;
   return iterated + 2 * size_of(type) * std::min(elements, std::max(kElementsAtOnce, largest));
+}
+
+}  // namespace
+
+std::string rates_to_lower(const OptimizerSection& optimizer) {
+  return is_muon(optimizer) ? "optimizer.lr and optimizer.muon.lr" : "optimizer.lr";
+}
+
+std::string kind_of_matrix(const std::string& name) {
+  std::vector<std::string> parts = split(name, '.');
+  if (parts.size() > 1 && parts.back() == "weight") parts.pop_back();
+  return parts.back();
+}
+
+double newton_schulz_operations(int64_t steps, int64_t rows, int64_t columns) {
+  const auto shorter = static_cast<double>(std::min(rows, columns)),
+             longer = static_cast<double>(std::max(rows, columns));
+  // XXᵀ and the product with X take 2·s²·l each, the square of XXᵀ 2·s³.
+  return static_cast<double>(steps) * (4 * shorter * shorter * longer + 2 * shorter * shorter * shorter);
 }
 
 std::vector<UpdateDescription> update_descriptions(const OptimizerSection& optimizer) {

@@ -55,6 +55,23 @@ TEST(Updates, GroupsChooseOtherwise) {
   EXPECT_EQ(stepped_by_muon(kMuon + group("wq", "muon") + group("norm", "by_kind")).size(), 7u);
 }
 
+TEST(Updates, ACpuHoldsSmallMatricesForEachThreadAndLargeOnesOneAtATime) {
+  OptimizerSection options = config_of(kMuon).optimizer;
+  options.muon.dtype = ElementType::float32;
+  const auto bytes = update_descriptions(options)[kMuonUpdate].bytes_on_cpu;
+  const std::vector<MatrixShape> small(3, {4, 8});
+  // X and the next X, XXᵀ and its polynomial.
+  constexpr int64_t kOfOne = 4 * (2 * 4 * 8 + 2 * 4 * 4), kMatricesAndUpdates = 2 * 4 * 3 * 4 * 8;
+  EXPECT_EQ(bytes(small, 2, /*exchanged=*/true), 2 * kOfOne);
+  EXPECT_EQ(bytes(small, 8, /*exchanged=*/true), 3 * kOfOne);
+  EXPECT_EQ(bytes(small, 2, /*exchanged=*/false), 2 * kOfOne + kMatricesAndUpdates);
+  const std::vector<MatrixShape> large(9, {1024, 2048});
+  constexpr int64_t kOfALargeOne = 4 * (2 * 1024 * 2048 + 2 * 1024 * 1024);
+  EXPECT_EQ(bytes(large, 4, /*exchanged=*/true), kOfALargeOne);
+  EXPECT_EQ(bytes(large, 4, /*exchanged=*/false), kOfALargeOne + 2 * 4 * kElementsAtOnce)
+      << "nine are not held at once";
+}
+
 TEST(Updates, TheStartSaysHowManyTensorsEachOptimizerSteps) {
   const auto said = [](const std::string& text) {
     const JobConfig config = config_of(text);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -38,9 +37,6 @@ inline constexpr int64_t kSmallMatrix = 1 << 20;
 /// Up to so many elements are updated at once: small matrices for eight threads. These matrices and their updates take
 /// at most 64 MiB in fp32.
 inline constexpr int64_t kElementsAtOnce = 8 * kSmallMatrix;
-
-/// UpdateDescription::bytes_on_cpu of matrices that are iterated in this type.
-int64_t update_bytes_on_cpu(ElementType type, std::span<const MatrixShape> matrices, int64_t threads, bool exchanged);
 
 /// The index of the update that steps a parameter of a unit of this role: Muon's for matrices of blocks, unless a
 /// parameter group says otherwise.
