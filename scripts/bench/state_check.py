@@ -17,7 +17,7 @@ import driver
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PERIOD = 100  # the default of debug.replica_check_steps
 BAR = 0.005
-COST = re.compile(r"(\d+) checks of weights and moments took (\S+) ms each")
+COST = re.compile(r"(\d+) checks? of weights and moments took (\S+) ms")
 REPLICATED = ["--parallelism.data_parallel_shard_degree=1", "--parallelism.data_parallel_replicate_degree=-1"]
 SMALL = ["--model.override.dim=64", "--model.override.n_layers=2", "--model.override.n_heads=4", "--training.seq_len=64"]
 ROWS = {

@@ -131,7 +131,8 @@ std::string StateCheck::describe() const {
 std::string StateCheck::cost() const {
   if (checks_ == 0) return {};
   const double milliseconds = 1e3 * std::chrono::duration<double>(time_).count() / static_cast<double>(checks_);
-  return fmt::format("{} checks of weights and moments took {:.3f} ms each", checks_, milliseconds);
+  return checks_ == 1 ? fmt::format("1 check of weights and moments took {:.3f} ms", milliseconds)
+                      : fmt::format("{} checks of weights and moments took {:.3f} ms each", checks_, milliseconds);
 }
 
 std::vector<TensorState> StateCheck::states() const {
