@@ -16,6 +16,7 @@
 #include "titan/job/job.h"
 #include "titan/job/start.h"
 #include "titan/model/model.h"
+#include "titan/report/attempt_record.h"
 #include "titan/tools/convert.h"
 #include "titan/train/state_dict.h"
 
@@ -98,14 +99,38 @@ StoredModel stored_model(Storage& storage, const fs::path& folder) {
 
 }  // namespace
 
+namespace {
+
+/// The newest checkpoint in `root` that the run in `run` does not distrust (disagreement.json); nothing if there is
+/// none. Throws Error(storage) if all are distrusted.
+std::optional<fs::path> newest_trusted(Storage& storage, const fs::path& run, const fs::path& root) {
+  std::vector<FoundCheckpoint> found = find_checkpoints(storage, root);
+  std::erase_if(found, [](const FoundCheckpoint& one) { return one.is_unseen; });
+  if (found.empty()) return std::nullopt;
+  const std::optional<int64_t> last = last_agreeing_step(run, root);
+  const auto trusted =
+      std::find_if(found.begin(), found.end(), [&](const FoundCheckpoint& one) { return !last || one.step <= *last; });
+  const fs::path newest = root / step_folder(found.front().step);
+  if (trusted == found.begin()) return newest;
+  const std::string why =
+      fmt::format("{} trusts no checkpoint after step {}", (run / kDisagreementFile).string(), last.value_or(0));
+  const std::string way_out = fmt::format("name it ({}) to take it all the same", newest.string());
+  if (trusted == found.end()) {
+    throw Error(ExitCode::storage, fmt::format("{}, and there is none up to it; {}", why, way_out));
+  }
+  std::cerr << fmt::format("warning: {}: {} is taken, not the newest; {}\n", why, step_folder(trusted->step), way_out);
+  return root / step_folder(trusted->step);
+}
+
+}  // namespace
+
 fs::path newest_checkpoint(const fs::path& folder) {
   const std::unique_ptr<Storage> storage = make_posix_storage();
   std::error_code unknown;
   if (!fs::is_directory(folder, unknown) || holds_checkpoint(*storage, folder)) return folder;
-  for (const fs::path& root : {folder, folder / "checkpoint"}) {
-    for (const FoundCheckpoint& found : find_checkpoints(*storage, root)) {
-      if (!found.is_unseen) return root / step_folder(found.step);
-    }
+  const fs::path parent = fs::absolute(folder / "").parent_path().parent_path();
+  for (const auto& [run, root] : {std::pair(parent, folder), std::pair(folder, folder / "checkpoint")}) {
+    if (std::optional<fs::path> newest = newest_trusted(*storage, run, root)) return *newest;
   }
   return folder;
 }

@@ -14,7 +14,9 @@
 
 namespace titan {
 
-/// The newest checkpoint in a run's folder or its checkpoint folder; any other `folder` is returned unchanged.
+/// The newest checkpoint in a run's folder or its checkpoint folder; any other `folder` is returned unchanged. Passes
+/// over those that the run's disagreement.json does not trust, with a warning; throws Error(storage) if that leaves
+/// none.
 std::filesystem::path newest_checkpoint(const std::filesystem::path& folder);
 
 /// `folder` if transformers can load it, else its newest_checkpoint. Throws Error(storage) for a folder without a

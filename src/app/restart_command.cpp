@@ -19,16 +19,23 @@ int run_restart(const Schema& schema, std::span<const std::string> arguments) {
   // A script that also starts other commands gets back what they ended with.
   if (trains_nothing(words)) return static_cast<int>(options->exit_code);
   if (!words.empty() && words[0] == "train") words.erase(words.begin());
-  const std::vector<ConfigCheck> checks{restart_problems};
-  const LoadedConfig loaded = load_run_job(schema, words, checks);
+  const LoadedConfig loaded = load_run_job(schema, words, {});
   if (const int code = report_config_problems(loaded)) return code;
   const JobConfig& config = loaded.config;
+  // The run may be as it should be: that it cannot be started again is no fault of its config, and its own code stands.
+  if (const std::vector<Problem> problems = restart_problems(config, loaded.origins); !problems.empty()) {
+    for (const Problem& problem : problems) {
+      std::cerr << fmt::format("titan_train restart: not started again: {}\n", format_problem(problem));
+    }
+    return static_cast<int>(options->exit_code);
+  }
   const Supervision supervision{.folder = config.job.dump_folder,
                                 .checkpoints = std::filesystem::path(config.job.dump_folder) / config.checkpoint.folder,
                                 .supervisor = options->supervisor,
                                 .restarts = options->restarts,
                                 .host = {},
                                 .counts_by_record = true,
+                                .is_outside = true,
                                 .follows_restart = follows_failure()};
   std::string problem;
   std::vector<EndedAttempt> attempts = recorded_attempts(supervision, problem);

@@ -217,7 +217,7 @@ std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem
 std::vector<int64_t> put_aside_later(Storage& storage, const std::filesystem::path& root, int64_t step) {
   std::vector<int64_t> steps;
   for (const FoundCheckpoint& found : find_checkpoints(storage, root)) {
-    if (found.step <= step || found.is_link) continue;
+    if (found.step <= step) continue;
     rename_aside(storage, root, root / step_folder(found.step), kReplacedPrefix, found.step);
     steps.push_back(found.step);
   }

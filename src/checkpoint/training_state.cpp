@@ -33,22 +33,8 @@ void add_steps(CheckpointState& state, const SavedParameter& parameter, int64_t 
   state.tensors.push_back({{state_key(parameter.name, "step"), at::kFloat, {}}, box_of, holds ? count : at::Tensor()});
 }
 
-// Of the first such tensor that this rank holds; fp32 if it holds none.
-
-at::ScalarType dtype_of_masters(std::span<const SavedParameter> parameters) {
-  for (const SavedParameter& parameter : parameters) {
-    if (parameter.master.defined()) return parameter.master.scalar_type();
-  }
-  return at::kFloat;
-}
-
-at::ScalarType dtype_of_moments(std::span<const SavedParameter> parameters) {
-  for (const SavedParameter& parameter : parameters) {
-    for (const auto& [name, value] : parameter.moments) {
-      if (value.defined()) return value.scalar_type();
-    }
-  }
-  return at::kFloat;
+at::ScalarType type_of(const at::Tensor& held, at::ScalarType of_others) {
+  return held.defined() ? held.scalar_type() : of_others;
 }
 
 /// A parameter's entry of the param_groups of torch's Adam and AdamW, flattened. `lr`: of the last step.
@@ -115,8 +101,8 @@ bool holds_moments(const CheckpointIndex& index) {
 
 CheckpointState describe_model(std::span<const SavedParameter> parameters) {
   CheckpointState state;
-  const at::ScalarType type = dtype_of_masters(parameters);
   for (const SavedParameter& parameter : parameters) {
+    const at::ScalarType type = type_of(parameter.master, parameter.master_type);
     state.tensors.push_back({{parameter.name, type, parameter.shape}, parameter.box_of, parameter.master});
   }
   return state;
@@ -125,12 +111,12 @@ CheckpointState describe_model(std::span<const SavedParameter> parameters) {
 CheckpointState describe_run(std::span<const SavedParameter> parameters, const OptimizerSection& optimizer, double lr,
                              const SavedProgress& progress) {
   CheckpointState state = describe_model(parameters);
-  const at::ScalarType type = dtype_of_moments(parameters);
   double multiplier = 0;  // of the last parameter group: torch has one schedule for each
   for (const SavedParameter& parameter : parameters) {
     if (!parameter.trained) continue;
     multiplier = parameter.lr_multiplier;
     for (const auto& [moment, value] : parameter.moments) {
+      const at::ScalarType type = type_of(value, parameter.moment_type);
       state.tensors.push_back({{state_key(parameter.name, moment), type, parameter.shape}, parameter.box_of, value});
     }
     if (parameter.counts_steps) add_steps(state, parameter, progress.step);
@@ -232,9 +218,9 @@ class Restoration {
   }
 
   void add_model() {
-    const at::ScalarType type = dtype_of_masters(parameters_);
     for (const SavedParameter& parameter : parameters_) {
-      add(prefix_ + parameter.name, type, parameter, parameter.master, "training.dtype");
+      add(prefix_ + parameter.name, type_of(parameter.master, parameter.master_type), parameter, parameter.master,
+          "training.dtype");
     }
   }
 
@@ -246,7 +232,6 @@ class Restoration {
   }
 
   void add_moments() {
-    const at::ScalarType type = dtype_of_moments(parameters_);
     for (const SavedParameter& parameter : parameters_) {
       if (!parameter.trained) continue;
       const bool has_moments = std::any_of(parameter.moments.begin(), parameter.moments.end(), [&](const auto& moment) {
@@ -258,7 +243,8 @@ class Restoration {
         continue;
       }
       for (const auto& [moment, value] : parameter.moments) {
-        add(state_key(parameter.name, moment), type, parameter, value, "optimizer.state_dtype");
+        add(state_key(parameter.name, moment), type_of(value, parameter.moment_type), parameter, value,
+            "optimizer.state_dtype");
       }
       add_steps(parameter);
     }
@@ -291,8 +277,10 @@ class Restoration {
     }
     if (!of_other_optimizer_.empty()) {
       notes_.push_back(fmt::format(
-          "{} parameters, such as {}, had another optimizer when it was saved: their moments begin from zero",
-          of_other_optimizer_.size(), of_other_optimizer_.front()));
+          "{} had another optimizer when it was saved: moments begin from zero",
+          of_other_optimizer_.size() == 1
+              ? of_other_optimizer_.front()
+              : fmt::format("{} parameters, such as {},", of_other_optimizer_.size(), of_other_optimizer_.front())));
     }
     if (without > 0) {
       notes_.emplace_back("it does not say how many steps the optimizer has made: as many as the run");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <map>
 #include <set>
@@ -16,6 +17,9 @@
 #include "titan/job/launch_environment.h"
 
 namespace titan {
+
+ExitCode code_of_stop() { return StopSignals::received() == SIGUSR1 ? ExitCode::requeue : ExitCode::interrupted; }
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -44,8 +48,7 @@ constexpr std::chrono::seconds kVerdictMargin{5};
 constexpr std::chrono::milliseconds kWithoutWaiting{0};
 
 Refusal stopped() {
-  return {static_cast<int>(ExitCode::interrupted), "stopped by a signal while the ranks were gathering",
-          /*is_over=*/true};
+  return {static_cast<int>(code_of_stop()), "stopped by a signal while the ranks were gathering", /*is_over=*/true};
 }
 
 /// A hint for missing ranks: they may be connecting to rank 0 on another host.
@@ -303,7 +306,7 @@ void Gathering::refuse_all(const Refusal& refusal) {
 // ---- every other rank's side
 
 void throw_if_stopped() {
-  if (StopSignals::received() != 0) throw Error(ExitCode::interrupted, stopped().text);
+  if (StopSignals::received() != 0) throw Error(code_of_stop(), stopped().text);
 }
 
 /// Whether the listener behind `channel` proves that it is rank 0 of this run.

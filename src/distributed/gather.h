@@ -8,9 +8,14 @@
 
 #include "channel.h"
 #include "rank_messages.h"
+#include "titan/base/error.h"
 #include "titan/distributed/rendezvous.h"
 
 namespace titan {
+
+/// Of a rank that a signal stops while the ranks are gathering. Nothing is lost yet, so a request to save and end
+/// (SIGUSR1) has what it asked for: the job can be queued again.
+ExitCode code_of_stop();
 
 struct GatheredRanks {
   RankCheck check;                                    // complete and settled

@@ -47,7 +47,7 @@ Descriptor listen_at(const Launch& launch, Deadline deadline) {
     }
     if (!rendezvous.restarts || reason != EADDRINUSE) break;
     if (StopSignals::received() != 0) {
-      throw Error(ExitCode::interrupted, "stopped by a signal while rank 0 waited for its port");
+      throw Error(code_of_stop(), "stopped by a signal while rank 0 waited for its port");
     }
     std::this_thread::sleep_for(kPortRetry);
   } while (Clock::now() < deadline);

@@ -17,7 +17,9 @@ namespace {
 struct TheirName {
   std::string_view theirs, ours;
 };
-constexpr std::array kTheirNames{TheirName{"q_proj", "wq"},
+constexpr std::array kTheirNames{TheirName{"qkv_proj", "wq, wk and wv"},  // Phi's: joined
+                                 TheirName{"gate_up_proj", "w1 and w3"},
+                                 TheirName{"q_proj", "wq"},
                                  TheirName{"k_proj", "wk"},
                                  TheirName{"v_proj", "wv"},
                                  TheirName{"o_proj", "wo"},
@@ -38,7 +40,11 @@ std::string names_of_theirs(std::string pattern) {
   std::erase(pattern, '\\');
   std::vector<std::string> ours;
   for (const auto& [theirs, name] : kTheirNames) {
-    if (pattern.find(theirs) != std::string::npos) ours.push_back(fmt::format("{} (there {})", name, theirs));
+    for (size_t at; (at = pattern.find(theirs)) != std::string::npos;) {
+      const std::string words = fmt::format("{} (there {})", name, theirs);
+      if (std::find(ours.begin(), ours.end(), words) == ours.end()) ours.push_back(words);
+      pattern.replace(at, theirs.size(), 1, ' ');  // v_proj is also the end of qkv_proj
+    }
   }
   return join(ours, ", ");
 }

@@ -211,6 +211,7 @@ void MuonOptimizer::begin(int64_t step) {
 }
 
 void MuonOptimizer::measure(const Parameter& parameter, const at::Tensor& update) {
+  if (statistics_.of_others.contains(parameter.name())) return;
   const auto kind = statistics_.of_kind.find(kind_of_matrix(parameter.name()));
   TITAN_CHECK(kind != statistics_.of_kind.end(), parameter.name());
   measured_[kind->second] += update.to(at::kFloat).square().sum(at::kDouble);

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -62,6 +63,23 @@ bool is_consequence(int exit_code) {
   return exit_code == static_cast<int>(ExitCode::peer_failure) || exit_code == static_cast<int>(ExitCode::hang);
 }
 
+/// A code that an outer launcher makes itself, or that ranks have which it ended by SIGTERM, at any moment of their
+/// start, or by SIGKILL.
+bool is_launchers(int exit_code) {
+  return exit_code == 1 || exit_code == static_cast<int>(ExitCode::interrupted) || exit_code == 128 + SIGTERM ||
+         exit_code == 128 + SIGKILL;
+}
+
+/// The code of the rank that failed first, if the launcher's is not it.
+int own_exit_code(const Supervision& supervision, int exit_code, const std::optional<FailedRank>& failed) {
+  const bool may_differ = is_consequence(exit_code) || (supervision.is_outside && is_launchers(exit_code));
+  if (may_differ && failed && failed->exit_code != 0 && !is_consequence(failed->exit_code)) return failed->exit_code;
+  // A supervisor that was itself asked to end does not ask what follows: these signals came from the launcher, which
+  // ended the ranks because one of them failed.
+  const bool was_ended = exit_code == static_cast<int>(ExitCode::interrupted) || exit_code == 128 + SIGTERM;
+  return supervision.is_outside && was_ended ? static_cast<int>(ExitCode::peer_failure) : exit_code;
+}
+
 /// Nothing for a record that cannot be read, too: the next start reports that.
 std::optional<RecordedDisagreement> readable_disagreement(const std::filesystem::path& folder) {
   try {
@@ -105,9 +123,12 @@ EndedAttempt ended_attempt(const Supervision& supervision, const AttemptEnd& end
   attempt.host = supervision.host;
   attempt.why = end.ranks.sentence;
   attempt.was_asked = end.ranks.was_asked;
-  const std::optional<FailedRank> failed = read_failure(supervision.folder);
-  if (failed && failed->time >= end.begin) {
-    if (is_consequence(attempt.exit_code) && failed->exit_code != 0) attempt.exit_code = failed->exit_code;
+  std::optional<FailedRank> failed = read_failure(supervision.folder);
+  if (failed && failed->time < end.begin) failed.reset();  // of an earlier attempt
+  attempt.exit_code = own_exit_code(supervision, attempt.exit_code, failed);
+  if (failed) {
+    // The launcher ends later than the rank: up to a minute, until others notice that it is gone.
+    if (supervision.is_outside) attempt.failed = std::min(attempt.failed, failed->time);
     if (attempt.why.empty()) attempt.why = failed->text;
     if (end.ranks.signal == 0) attempt.rank = failed->rank;
     if (attempt.rank == failed->rank) attempt.host = failed->host;
@@ -165,6 +186,13 @@ LaunchEnd launch_or_failure(const LaunchRequest& request) {
 bool lost_record(const Supervision& supervision, std::span<const EndedAttempt> attempts) {
   const auto is_own = [&](const EndedAttempt& attempt) { return attempt.supervisor == supervision.supervisor; };
   return supervision.follows_restart && std::none_of(attempts.begin(), attempts.end(), is_own);
+}
+
+/// An empty folder is where a disk was mounted that is gone.
+bool is_missing_or_empty(const std::filesystem::path& folder) {
+  std::error_code unknown;
+  const std::filesystem::directory_iterator entries(folder, unknown);
+  return unknown || entries == std::filesystem::directory_iterator();
 }
 
 /// Whether the run's folder was there and is not any more. A run may fail before it makes it, but not late.
@@ -251,7 +279,7 @@ RestartDecision judge_attempt(const Supervision& supervision, const AttemptEnd& 
 }
 
 int launch_with_restarts(LaunchRequest request, const Supervision& supervision) {
-  const std::unique_ptr<LockFile> lock = take_folder(supervision);
+  std::unique_ptr<LockFile> lock = take_folder(supervision);
   // Kept in memory, too: on a full disk, or in a folder that is removed, lines are lost.
   std::vector<EndedAttempt> attempts = read_attempts(supervision.folder);
   std::error_code unknown;
@@ -259,8 +287,12 @@ int launch_with_restarts(LaunchRequest request, const Supervision& supervision) 
     AttemptEnd end{.begin = wall_time(), .ranks = {}};
     end.held = newest_trusted(supervision).value_or(0);
     end.ranks = launch_or_failure(request);
-    end.folder_is_lost = lock->state() == LockFile::State::held &&
-                         !std::filesystem::exists(supervision.folder / kSupervisorLock, unknown);
+    if (lock->state() == LockFile::State::held &&
+        !std::filesystem::exists(supervision.folder / kSupervisorLock, unknown)) {
+      end.folder_is_lost = is_missing_or_empty(supervision.folder);
+      // Somebody removed the file alone, as a purge of old files does.
+      if (!end.folder_is_lost) lock = take_folder(supervision);
+    }
     const RestartDecision decision = judge_attempt(supervision, end, attempts);
     const std::string sentence =
         without_printed(decision.sentence.empty() ? end.ranks.sentence : decision.sentence, end.ranks);

@@ -412,7 +412,9 @@ void RunReporter::report_last_lines(std::chrono::milliseconds patience) {
 void RunReporter::report_skipped(const DataCounters& counters) {
   const Log& log = run_.log;
   log.status({});
-  if (meter_->skipped_steps() > 0) log.shared_warning("{} steps were skipped", meter_->skipped_steps());
+  if (meter_->skipped_steps() > 0) {
+    log.shared_warning("{} step{} skipped", meter_->skipped_steps(), meter_->skipped_steps() == 1 ? " was" : "s were");
+  }
   if (counters.bad_records > 0) log.warning("{} bad records of the corpus were left out", counters.bad_records);
   if (counters.long_conversations > 0) {
     log.warning("{} conversations did not fit into training.seq_len (data.long_conversations)",

@@ -24,6 +24,16 @@ namespace {
 constexpr const char* kConfig = "config";
 constexpr const char* kGlobalBatch = "global_batch";
 
+/// What parameter groups say of rates: pattern, factor of the rate, and optimizer, of each.
+std::vector<nlohmann::ordered_json> rates_of_groups(const nlohmann::ordered_json& config) {
+  std::vector<nlohmann::ordered_json> rates;
+  const nlohmann::ordered_json optimizer = config.value("optimizer", nlohmann::ordered_json::object());
+  for (const nlohmann::ordered_json& group : optimizer.value("param_groups", nlohmann::ordered_json::array())) {
+    rates.push_back({group.value("match", ""), group.value("lr_multiplier", 1.0), group.value("update", "")});
+  }
+  return rates;
+}
+
 /// Whether a changed option changes the length, rate or schedule. `before`: the earlier config. What a step does with a
 /// gradient otherwise (betas, momentum, decay, Newton–Schulz iterations, dtypes) may be changed on purpose, and is
 /// listed.
@@ -35,6 +45,9 @@ bool changes_training(const std::string& key, const nlohmann::ordered_json& befo
     const nlohmann::ordered_json total = number("/lr_scheduler/total_steps");
     const int64_t now = config.lr_scheduler.total_steps.value_or(config.training.steps);
     return config.lr_scheduler.decay_ratio != 0 && (total.is_null() ? number("/training/steps") : total) != now;
+  }
+  if (key == "optimizer.param_groups") {
+    return rates_of_groups(nlohmann::ordered_json::parse(dump_json(Schema(), config))) != rates_of_groups(before);
   }
   // The size of a matrix's update for a rate depends on adjust_lr_fn.
   const bool is_rate_of_muon = key == "optimizer.muon.lr" || key == "optimizer.muon.adjust_lr_fn";
@@ -142,6 +155,7 @@ StateDict::StateDict(const Run& run) : run_(run) {
 
 std::vector<SavedParameter> StateDict::parameters() const {
   const Optimizer* optimizer = run_.model.optimizer.get();
+  const PlanRequest& request = run_.model.plan().request;
   std::vector<SavedParameter> saved;
   for (const Parameter* parameter : run_.model.parameters) {
     SavedParameter one{parameter->name(), parameter->spec().shape, boxes_.at(parameter->name()), parameter->master, {}};
@@ -150,6 +164,8 @@ std::vector<SavedParameter> StateDict::parameters() const {
     const UpdateDescription& update = *updates_.at(parameter->name());
     one.optimizer = update.optimizer;
     one.counts_steps = update.counts_steps;
+    one.master_type = scalar_type(request.training.dtype);
+    one.moment_type = scalar_type(update.moment_type.value_or(request.optimizer.state_dtype));
     if (one.trained) {
       for (const std::string& name : update.moments) one.moments.emplace_back(name, at::Tensor());
     }

@@ -12,7 +12,7 @@ import random
 import re
 import unittest
 
-from program import BAD_CONFIG, FULL, NON_FINITE, OK
+from program import BAD_CONFIG, FULL, NON_FINITE, OK, STORAGE
 from rank_processes import Process, RanksTest
 
 CORRUPTION = 77
@@ -153,6 +153,28 @@ class FlippedBits(CorruptionTest):
                 self.assertEqual(self.saved_steps(), [3, 6, 9])
                 self.assertFalse((self.run_folder / "disagreement.json").exists())
                 self.assertTrue((self.run_folder / "disagreement-1.json").exists())
+
+    def test_other_commands_take_no_checkpoint_that_is_not_trusted(self):
+        words = ["--checkpoint.enable", "--checkpoint.interval=3", "--checkpoint.keep_latest_k=0", "--checkpoint.last_save_model_only=false"]
+        self.run_with(1, *words, steps=9, code=OK)
+        record = {"step": 6, "last_agreeing_step": 3, "ranks": [], "hosts": [], "what": "a test", "checkpoint_folder": "checkpoint", "time": 1.0}
+        file = self.run_folder / "disagreement.json"
+        file.write_text(json.dumps(record))
+        newest = self.run_folder / "checkpoint" / "step-9"
+        for given in (self.run_folder, self.run_folder / "checkpoint"):
+            run = self.titan("convert", "to-hf", given, self.fresh_folder() / "hf")
+            self.expect(run, 0)
+            self.assertIn(f"warning: {file} trusts no checkpoint after step 3: step-3 is taken, not the newest; name it ({newest})", run.errors)
+        run = self.titan("generate", self.run_folder, "--prompt=a", "--max-new-tokens=1")
+        self.expect(run, 0)
+        self.assertIn("step-3 is taken", run.errors)
+        run = self.titan("convert", "to-hf", newest, self.fresh_folder() / "hf")
+        self.expect(run, 0)
+        self.assertNotIn("warning", run.errors)
+        file.write_text(json.dumps(record | {"last_agreeing_step": 2}))
+        run = self.titan("convert", "to-hf", self.run_folder, self.fresh_folder() / "hf")
+        self.expect(run, STORAGE)
+        self.assertIn("and there is none up to it; name it", run.errors)
 
     def test_a_bit_that_makes_the_loss_infinite_is_a_flipped_bit(self):
         # 0.x with the highest bit of its exponent set is above 10^38.

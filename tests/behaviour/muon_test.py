@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import re
 import shutil
 from unittest import mock
 
 import torch
-from checkpoint_runs import parallel
-from program import BAD_CONFIG, DEBUG_CONFIG, SMALL, Run
+from checkpoint_runs import KILLED, parallel
+from program import BAD_CONFIG, DEBUG_CONFIG, FULL, SMALL, Run
 from rank_processes import RanksTest
 from saved_state import state_of
 
@@ -49,6 +51,18 @@ class Muon(RanksTest):
             if number > 0:
                 self.assertGreater(rms["wq"], 0.5 / 64**0.5)
                 self.assertLess(rms["wq"], 1.3 / 64**0.5)
+
+    def test_the_plan_says_which_matrices_muon_steps_and_on_which_rank(self):
+        group = '\n[[optimizer.param_groups]]\nmatch = "attention[.]wk"\nupdate = "adamw"\n'
+        config = self.write("grouped.toml", DEBUG_CONFIG.read_text() + group)
+        for world, owners in ((1, {"; Muon"}), (2, {"; Muon on rank 0 of matrix", "; Muon on rank 1 of matrix"})):
+            run = self.titan("plan", config, *SMALL, *MUON, "--world", world, "--verbose")
+            self.expect(run, 0)
+            steps = re.findall(r"^  (\S+[.]?weight) +\[.*?\] +[^;\n]*(; Muon.*)?$", run.output, re.MULTILINE)
+            muon = {name.split(".")[-2] for name, owner in steps if owner}
+            self.assertEqual(muon, {"wq", "wv", "wo", "w1", "w2", "w3"})
+            self.assertEqual({owner for _, owner in steps if owner}, owners)
+            self.assertTrue({"weight", "attention.wk.weight", "ffn_norm.weight"} <= {n for n, owner in steps if not owner})
 
     def test_the_first_step_after_a_resume_reports_no_updates_of_the_one_before(self):
         words = [*MUON, *SAVES, "--metrics.log_freq=1", "--optimizer.muon.singular_value_freq=1"]
@@ -151,8 +165,33 @@ class Muon(RanksTest):
                 for name in states:
                     self.assertTrue(torch.equal(found[name], saved[name]), name)
 
+    def test_after_a_kill_inside_a_save_another_layout_resumes_from_the_bits_of_the_save_before(self):
+        words = [*MUON, *SAVES, "--training.global_batch_size=8", "--training.local_batch_size=2", "--training.non_finite=skip"]
+        words += ["--checkpoint.interval=1"]
+        layouts = [{}, {"dp_replicate": 2}, {"tp": 2}, {"pp": 2}, {"cp": 2}]
+        self.use_dying_program()
+        pick = random.Random(5)
+        for number in range(50 if FULL else 5):
+            killed, step, layout = pick.randrange(2), pick.randrange(2, 4), layouts[number % len(layouts)]
+            place = f"{killed} {step} save {pick.randrange(8)}"
+            with self.subTest(layout=layout, place=place):
+                folder = self.fresh_folder()
+                launched = ["launch", "-n", 2, DEBUG_CONFIG, *SMALL, *words, *parallel(dp_shard=2), "--training.steps=4"]
+                with mock.patch.dict(os.environ, {"DIE_IN": place}):
+                    self.expect(self.titan(*launched, f"--job.dump_folder={folder}"), KILLED)
+                whole = [path.parent for path in (folder / "checkpoint").glob("step-*/manifest.json")]
+                self.assertEqual(sorted(path.name for path in whole), [f"step-{n}" for n in range(1, step)])
+                saved = state_of(folder / "checkpoint" / f"step-{step - 1}")
+                start = self.launched if layout else self.train
+                with mock.patch.dict(os.environ, {"NAN_IN": f"0 {step} layers.0.attention.wq.weight"}):
+                    start(*words, *parallel(**layout), steps=step, folder=folder)
+                found = state_of(folder / "checkpoint" / f"step-{step}")
+                for name in saved:
+                    if name.endswith(("momentum_buffer", "exp_avg", "exp_avg_sq", ".weight")):
+                        self.assertTrue(torch.equal(found[name], saved[name]), name)
+
     def test_a_resume_from_another_optimizers_state_says_which_moments_begin_from_zero(self):
-        said = ("14 parameters, such as layers.0.attention.wq.weight, had another optimizer when it was saved: their moments "
+        said = ("14 parameters, such as layers.0.attention.wq.weight, had another optimizer when it was saved: moments "
                 "begin from zero")  # fmt: skip
         matrix, norm = "optimizer.state.layers.0.attention.wq.weight.", "optimizer.state.norm.weight."
         adam = self.train(*SAVES, steps=2)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
+import re
 import shutil
 
 import torch
-from program import DEBUG_CONFIG, NON_FINITE, BehaviourTest
+from program import DEBUG_CONFIG, NON_FINITE, SMALL, BehaviourTest
 from saved_state import state_of
 
 SAVES = ["--checkpoint.enable", "--checkpoint.last_save_model_only=false", "--checkpoint.keep_latest_k=0"]
@@ -104,6 +106,31 @@ class Frozen(BehaviourTest):
         config = self.write("all.toml", DEBUG_CONFIG.read_text() + group)
         run = self.train(config=config, exit_code=64)
         self.assertIn("nothing is trained", run.errors)
+
+
+class FrozenStage(BehaviourTest):
+    """A pipeline rank that trains nothing holds no moment whose dtype it could look at."""
+
+    def test_moments_in_bf16_are_saved_and_resumed_whichever_stage_is_frozen(self):
+        for stage, pattern in (("first", r"tok_embeddings|layers\.0\."), ("last", r"^(norm|output|layers\.1)")):
+            group = f"\n[[optimizer.param_groups]]\nmatch = '{pattern}'\nlr_multiplier = 0\n"
+            config = self.write(f"{stage}.toml", DEBUG_CONFIG.read_text() + group)
+            for optimizer in ("AdamW", "Muon"):
+                with self.subTest(stage=stage, optimizer=optimizer):
+                    words = [config, *SMALL, *SAVES, f"--optimizer.name={optimizer}", "--optimizer.state_dtype=bfloat16"]
+                    folder = self.fresh_folder()
+                    words += [f"--job.dump_folder={folder}"]
+                    pipeline = ["--parallelism.pipeline_parallel_degree=2", "--parallelism.data_parallel_shard_degree=1"]
+                    launched = ["launch", "-n", 2, *words, *pipeline]
+                    for command in (launched + ["--training.steps=2"], launched + ["--training.steps=4"],
+                                    [*words, "--training.steps=6"], launched + ["--training.steps=8"]):
+                        run = self.titan(*command)
+                        self.expect(run, 0)
+                    steps = [json.loads(line).get("step") for line in (folder / "metrics.jsonl").read_text().splitlines()]
+                    self.assertEqual([step for step in steps if step], list(range(1, 9)))
+                    state = state_of(folder / "checkpoint/step-8")
+                    moments = {value.dtype for key, value in state.items() if re.search(r"\.(exp_avg|momentum_buffer)$", key)}
+                    self.assertEqual(moments, {torch.bfloat16})
 
 
 class Counters(BehaviourTest):

@@ -116,10 +116,14 @@ class Ranks(RanksTest):
         self.expect_refused([shell], r"shell of Slurm job 7, not one of its 4 tasks; start the run with srun")
 
     def test_a_signal_while_ranks_gather_ends_the_one_that_waits(self):
-        rank = self.by_hand(0, 2, free_port())
-        rank.wait_for("; rendezvous at")
-        rank.popen.send_signal(signal.SIGTERM)
-        self.assertEqual(rank.end(), INTERRUPTED, rank.text())
+        requeue = 75  # a request to save and end, and nothing is lost
+        for request, code in ((signal.SIGTERM, INTERRUPTED), (signal.SIGUSR1, requeue)):
+            for number in (0, 1):
+                with self.subTest(request=request, rank=number):
+                    rank = self.by_hand(number, 2, free_port(), LOG_RANK=str(number))
+                    rank.wait_for("; rendezvous at")
+                    rank.popen.send_signal(request)
+                    self.assertEqual(rank.end(), code, rank.text())
 
     # ---- the end of one is the end of all
 

@@ -8,15 +8,16 @@
 
 #include "checkpoint/memory_storage.h"
 #include "checkpoint/states.h"
+#include "support/files.h"
 #include "titan/checkpoint/commit.h"
 #include "titan/checkpoint/load.h"
 
 namespace titan {
 namespace {
 
-std::vector<int64_t> steps_in(Storage& storage) {
+std::vector<int64_t> steps_in(Storage& storage, const std::filesystem::path& root = "root") {
   std::vector<int64_t> steps;
-  for (const FoundCheckpoint& found : find_checkpoints(storage, "root")) steps.push_back(found.step);
+  for (const FoundCheckpoint& found : find_checkpoints(storage, root)) steps.push_back(found.step);
   return steps;
 }
 
@@ -97,6 +98,22 @@ TEST_F(Catalogue, StepsAfterTheOneThatARunWentBackToAreCheckpointsNoMore) {
   EXPECT_EQ(steps_in(storage_), std::vector<int64_t>{2});
   EXPECT_EQ(storage_.files().at("root/replaced-6/manifest.json"), files.at("root/step-6/manifest.json"));
   EXPECT_EQ(storage_.files().size(), files.size()) << "nothing is deleted";
+}
+
+TEST_F(Catalogue, StepsAfterItThatAreLinksAreCheckpointsNoMoreEither) {
+  test::TemporaryFolder folder;
+  const std::unique_ptr<Storage> storage = make_posix_storage();
+  for (const char* place : {"root/step-2", "archive/step-4", "archive/step-6"}) {
+    std::filesystem::create_directories(folder / place);
+    storage->write_all(folder / place / kManifestFile, "{}");
+  }
+  for (const char* step : {"step-4", "step-6"}) {
+    std::filesystem::create_directory_symlink(folder / "archive" / step, folder / "root" / step);
+  }
+  EXPECT_EQ(put_aside_later(*storage, folder / "root", 2), (std::vector<int64_t>{6, 4}));
+  EXPECT_EQ(steps_in(*storage, folder / "root"), std::vector<int64_t>{2});
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "root/replaced-6"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "archive/step-6/manifest.json"));
 }
 
 TEST_F(Catalogue, TheManifestGoesFirst) {

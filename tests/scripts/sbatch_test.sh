@@ -5,6 +5,7 @@
 # make_job [STATUS [RESTARTS [END]]]: a job's shell, in which srun prints its words and ends with STATUS, and titan_train
 # restart, which prints them too, wants RESTARTS restarts and then ends with END, else with the code that it is given.
 make_job() {
+  program sleep <<<'exit 0' # after a step that ended at once
   program srun <<<"printf '[%s]' \"\$@\"; echo \" \$TITAN_RESTARTED\"; exit ${1:-0}"
   # shellcheck disable=SC2016  # expanded when it runs
   program scontrol <<<'echo " scontrol $*"'
@@ -74,7 +75,7 @@ wrong_restarts() {
 }
 
 ordinary_ends() {
-  for status in 0 75 130; do
+  for status in 0 75; do
     make_job "$status" 2
     expect "$status" job configs/a.toml
     expect_equal 1 "$(starts)"
@@ -88,6 +89,17 @@ signals() {
   program srun <<<'echo "[-K]"; kill -TERM $PPID; exit 143'
   expect 143 job configs/a.toml
   expect_equal 1 "$(starts)"
+  program srun <<<'echo "[-K]"; kill -INT $PPID; exit 130'
+  expect 130 job configs/a.toml
+  expect_equal 1 "$(starts)"
+  [ ! -e decisions ]
+  for status in 130 143; do # srun's own, after another rank failed
+    make_job "$status" 1 "$status"
+    expect "$status" job configs/a.toml
+    expect_equal 2 "$(starts)"
+    expect_text "(restart)(--exit-code)($status)"
+    rm decisions
+  done
 }
 
 no_program() {
@@ -108,8 +120,8 @@ check "titan.sbatch gives srun the job's cores and the program's words" steps_wo
 check "titan.sbatch ends as the step does, and asks to be requeued on 75" exit_codes
 check "titan.sbatch starts a failed run again for as long as titan_train restart says so" restarts
 check "titan.sbatch refuses a count of restarts that is none before it starts a step" wrong_restarts
-check "titan.sbatch leaves a run alone that ended well, saved or was interrupted" ordinary_ends
-check "titan.sbatch starts nothing after a signal" signals
+check "titan.sbatch leaves a run alone that ended well or saved" ordinary_ends
+check "titan.sbatch starts nothing after a signal of its own" signals
 check "titan.sbatch says what is missing before it starts a step" no_program
 check "titan.sbatch's own options are one to a line" valid_options
 finish

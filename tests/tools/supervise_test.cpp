@@ -154,6 +154,15 @@ TEST_F(Supervised, AFolderThatIsRemovedAsAWholeIsNoticed) {
   EXPECT_NE(result.errors.find("held step 8, has none now"), std::string::npos) << result.errors;
 }
 
+TEST_F(Supervised, ALockThatAPurgeRemovedIsTakenAgain) {
+  commit(8);
+  const Result result = launch(
+      "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 1 ] || sleep 60; rm $0/supervisor.lock; exit 71");
+  EXPECT_EQ(result.code, 0) << result.errors;
+  EXPECT_EQ(count(result.errors, "titan_train launch: restart 1 of 10 from step 8"), 1) << result.errors;
+  EXPECT_TRUE(fs::exists(folder_ / "supervisor.lock"));
+}
+
 TEST_F(Supervised, ASignalToTheSupervisorEndsAllWithoutARestart) {
   for (const char* signal : {"TERM", "INT", "USR1"}) {
     const Result result = launch(std::string("trap 'exit 71' TERM INT USR1; : > $0/$RANK; until [ -e $0/0 ] && [ -e "
@@ -286,6 +295,7 @@ class JobScript : public Supervised {
   void SetUp() override {
     Supervised::SetUp();
     supervision_.counts_by_record = true;
+    supervision_.is_outside = true;
   }
 
   RestartDecision decide(int exit_code, std::string* problem = nullptr) const {
@@ -307,6 +317,55 @@ TEST_F(JobScript, ARestartThatCannotBeRecordedIsNotGranted) {
       << decision.sentence;
   EXPECT_NE(decision.sentence.find("; the ranks ended with exit code 71"), std::string::npos) << decision.sentence;
   EXPECT_EQ(decide(65).exit_code, 65);
+}
+
+TEST_F(JobScript, TheFailedRanksOwnCodeDecidesWhateverTheLauncherMadeOfIt) {
+  struct Row {
+    int launchers, ranks;
+    bool restarts;
+    int exit_code;  // if there is no restart
+  };
+  for (const Row& row : {Row{137, 72, false, 72}, Row{1, 64, false, 64}, Row{143, 65, false, 65},
+                         Row{130, 65, false, 65}, Row{143, 70, true, 0}, Row{130, 71, true, 0}, Row{74, 65, false, 65},
+                         Row{137, 74, true, 0}, Row{65, 71, false, 65}}) {
+    SCOPED_TRACE(std::to_string(row.launchers) + " for " + std::to_string(row.ranks));
+    fs::remove(folder_ / "attempts.jsonl");
+    note_failure(folder_, {.rank = 3, .host = "node7", .exit_code = row.ranks, .text = "why", .time = wall_time()});
+    const RestartDecision decision = decide(row.launchers);
+    EXPECT_EQ(decision.restarts, row.restarts) << decision.sentence;
+    EXPECT_EQ(decision.exit_code, row.exit_code) << decision.sentence;
+  }
+}
+
+TEST_F(JobScript, RanksThatTheLauncherEndedAreNoRequestToEnd) {
+  for (const int code : {130, 143}) {
+    const RestartDecision decision = decide(code);
+    EXPECT_TRUE(decision.restarts) << decision.sentence;
+    EXPECT_EQ(read_attempts(folder_).back().exit_code, 74);
+  }
+  supervision_.is_outside = false;
+  EXPECT_FALSE(decide(143).restarts) << "launch passes on the signals that it gets";
+}
+
+TEST_F(JobScript, ADisagreementBehindAnotherCodeIsRecordedAsOne) {
+  commit(40);
+  disagree(40, {1});
+  note_failure(folder_, {.rank = 1, .host = "node7", .exit_code = 77, .text = "other bits", .time = wall_time()});
+  EXPECT_TRUE(decide(137).restarts);
+  EXPECT_EQ(read_attempts(folder_).back().exit_code, 77);
+  EXPECT_EQ(settle_disagreement(folder_), "");
+  disagree(40, {1});
+  note_failure(folder_, {.rank = 1, .host = "node7", .exit_code = 77, .text = "other bits", .time = wall_time()});
+  const RestartDecision again = decide(137);
+  EXPECT_FALSE(again.restarts) << again.sentence;
+  EXPECT_NE(again.sentence.find("disagreed again"), std::string::npos) << again.sentence;
+}
+
+TEST_F(JobScript, TheTimeOfAFailureIsThatOfTheRank) {
+  note_failure(folder_, {.rank = 3, .host = "n", .exit_code = 71, .text = "why", .time = wall_time() - 7});
+  EXPECT_TRUE(decide(71).restarts);
+  const EndedAttempt attempt = read_attempts(folder_).back();
+  EXPECT_NEAR(attempt.ended - attempt.failed, 7, 1);
 }
 
 TEST_F(JobScript, AFolderThatCannotBeMadeIsSaidAndAMissingOneIsMade) {

@@ -150,6 +150,25 @@ TEST_P(MuonLayouts, TrainAsOneProcess) {
 INSTANTIATE_TEST_SUITE_P(Layouts, MuonLayouts, ::testing::ValuesIn(muon_rows()),
                          [](const auto& info) { return info.param.layout; });
 
+TEST(MuonLayouts, AMatrixThatEachReplicaUpdatesIsMeasuredOnce) {
+  const auto apart = [](const std::string& name, int64_t shards) {
+    LayoutRow row = muon_row(name, [&](LayoutRow& row) { row.replicate = 2, row.shard = shards; });
+    row.change = [shards](PlanRequest& request) {
+      update_by_muon(request);
+      for (UpdateDescription& update : request.updates) update.most_sharing = shards;
+    };
+    return row;
+  };
+  for (const LayoutRow& row : {apart("ddp2_apart", 1), apart("hsdp2x2_apart", 2)}) {
+    SCOPED_TRACE(row.layout);
+    const RankResult& alone = reference_of(row);
+    int64_t orthogonalised = 0;
+    for (const RankResult& rank : expect_as_one_process(row)) orthogonalised += rank.updated_matrices;
+    EXPECT_EQ(orthogonalised, 2 * alone.updated_matrices) << "else replicas shared the work";
+    ASSERT_FALSE(alone.statistics.back().empty());
+  }
+}
+
 /// In place of its gradient every parameter gets the same numbers in each layout: what the layout's sums round
 /// differently is then no longer an input of the update.
 void put_equal_gradient(int64_t /*rank*/, Parameter& parameter) {

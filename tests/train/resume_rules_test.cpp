@@ -178,6 +178,22 @@ TEST(Resuming, ChangedRatesOfMuonAreAWarningWhereMuonStepsAndItsOtherOptionsAreL
   EXPECT_EQ(changes({}, "name=Muon").warnings.size(), 1u) << "another optimizer";
 }
 
+TEST(Resuming, ChangedRatesOfParameterGroupsAreAWarning) {
+  const TestFolder folder;
+  JobConfig config = small_job(folder, {"--training.steps=8"});
+  config.optimizer.param_groups = {{"norm", 1.0, 0.0, GroupUpdate::by_kind}};
+  const nlohmann::ordered_json facts{{"config", nlohmann::ordered_json::parse(dump_json(Schema(), config))}};
+  const auto warnings = [&](const std::vector<ParamGroup>& groups) {
+    config.optimizer.param_groups = groups;
+    return find_config_changes(facts, 4, config, {}).warnings.size();
+  };
+  EXPECT_EQ(warnings({{"norm", 1.0, 0.0, GroupUpdate::by_kind}}), 0u);
+  EXPECT_EQ(warnings({{"norm", 1.0, 0.5, GroupUpdate::by_kind}}), 0u) << "a decay is listed";
+  EXPECT_EQ(warnings({{"norm", 3.0, 0.0, GroupUpdate::by_kind}}), 1u);
+  EXPECT_EQ(warnings({{"norm|wq", 1.0, 0.0, GroupUpdate::by_kind}}), 1u);
+  EXPECT_EQ(warnings({}), 1u);
+}
+
 TEST(Resuming, StepsThatEndBeforeTheCheckpointAreAWarning) {
   const TestFolder folder;
   run(folder, {});

@@ -62,7 +62,8 @@ std::vector<std::string> give_back(Storage& storage, const std::filesystem::path
 std::vector<std::string> clean_leftovers(Storage& storage, const std::filesystem::path& root);
 
 /// For a run that resumes from an earlier step, `step`: renames checkpoints and exports of later steps, so that the
-/// next start resumes from what this run saves. Links stay. Returns the steps, newest first.
+/// next start resumes from what this run saves. Of a link to a folder elsewhere, the link is renamed. Returns the
+/// steps, newest first.
 std::vector<int64_t> put_aside_later(Storage& storage, const std::filesystem::path& root, int64_t step);
 
 /// A fact in the manifest: true if the checkpoint holds the model alone, so that no run can resume from it.

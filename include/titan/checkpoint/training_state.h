@@ -31,6 +31,8 @@ struct SavedParameter {
   double lr_multiplier = 1, weight_decay_multiplier = 1;  // of its parameter group
   OptimizerKind optimizer = OptimizerKind::adamw;         // of torch, which keeps such a state
   bool counts_steps = true;                               // torch's state of it has `steps`
+  /// Of the tensors that this rank does not hold: all ranks describe the same checkpoint.
+  at::ScalarType master_type = at::kFloat, moment_type = at::kFloat;
 };
 
 /// The data position of torchtitan's loader on one data-parallel rank.

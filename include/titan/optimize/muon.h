@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ namespace titan {
 struct MuonStatistics {
   std::map<std::string, int64_t> of_kind;  // by kind of matrix: index of update_rms.KIND (job/updates.h) in the result
   std::map<std::string, size_t> number;    // by name of a matrix of this rank: its number in the whole model
+  std::set<std::string> of_others;         // matrices of this rank whose updates another replica measures
   size_t matrices = 0;                     // how many the whole model has
   int64_t numel = 0;                       // elements of the result; 0: no statistics
 };

@@ -163,6 +163,8 @@ struct WeightGroupPlan {
   size_t message_slot = 0;      // of Plan::message_slots, if its gradient is narrowed
   std::vector<WholeMatrix> matrices;
   std::string matrix_communicator;  // the ranks that hold parts of these matrices
+  /// Of replicas that each compute the updates of its matrices, this one's are in the statistics.
+  bool measures_matrices = true;
 
   /// True if its gradient is cast to a narrower dtype for the reduction.
   bool narrows_gradient() const { return reduce != ElementType::float32; }
