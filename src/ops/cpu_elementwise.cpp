@@ -1,6 +1,8 @@
 #include "cpu_elementwise.h"
 
+#include <cstring>
 #include <numeric>
+#include <type_traits>
 
 #include "cpu_tiles.h"
 
@@ -197,21 +199,29 @@ int64_t rotary_scratch(const RotaryShape& shape) { return Pattern(shape, nullptr
 
 namespace {
 
-constexpr int64_t kChunk = 512;  // fp32 elements per chunk: fits in L1
+constexpr int64_t kChunk = 512;     // fp32 elements per chunk: fits in L1
+constexpr int64_t kMostLanes = 16;  // of a vector
 
-/// A chunk of an array in fp32, zero-padded.
+/// A chunk of an array in fp32, zero-padded to whole vectors.
 struct Chunk {
   alignas(64) float values[kChunk];
 
   template <class T>
   TITAN_INLINE void load(const T* from, int64_t count) {
-    load_tile(values, kChunk, from, 0, 1, count, 1);
+    load_tile(values, round_up(count, kMostLanes), from, 0, 1, count, 1);
   }
   template <class T>
   TITAN_INLINE void store(T* to, int64_t count) const {
     store_tile(to, 0, values, kChunk, 1, count, 1.0f);
   }
 };
+
+// By reference: a function that returns a vector has another ABI where the vector is wider than the baseline's.
+
+template <class S>
+TITAN_INLINE void load_vector(typename S::Vector& vector, const float* values) {
+  std::memcpy(&vector, values, sizeof vector);
+}
 
 /// s = 1 / (1 + e^−x). The exponent is clamped so that very negative x gives a small number instead of 0·∞.
 template <class S>
@@ -222,40 +232,69 @@ TITAN_INLINE void sigmoid(typename S::Vector& s, const typename S::Vector& x) {
   s = 1.0f / (1.0f + s);
 }
 
+/// `gate` becomes the result.
+template <class S>
+TITAN_INLINE void swiglu_of(typename S::Vector& gate, const typename S::Vector& up) {
+  typename S::Vector s;
+  sigmoid<S>(s, gate);
+  gate *= s * up;
+}
+
+/// `gate` and `up` become their gradients.
+template <class S>
+TITAN_INLINE void swiglu_gradients_of(typename S::Vector& gate, typename S::Vector& up, const typename S::Vector& dy) {
+  typename S::Vector s;
+  sigmoid<S>(s, gate);
+  const typename S::Vector d_gate = dy * up * (s * (1.0f + gate * (1.0f - s)));
+  up = dy * (gate * s);
+  gate = d_gate;
+}
+
 template <class S, class T>
 TITAN_INLINE void forward(T* out, const T* gate, const T* up, int64_t count) {
+  int64_t at = 0;
+  if constexpr (std::is_same_v<T, float>) {
+    // Where they lie: of a row that is a slice of a longer one, copies to chunks take as long as the arithmetic.
+    for (; at + S::kLanes <= count; at += S::kLanes) {
+      typename S::Vector g, u;
+      load_vector<S>(g, gate + at);
+      load_vector<S>(u, up + at);
+      swiglu_of<S>(g, u);
+      std::memcpy(out + at, &g, sizeof g);
+    }
+  }
   Chunk g, u;
-  for (int64_t at = 0; at < count; at += kChunk) {
+  for (; at < count; at += kChunk) {
     const int64_t size = std::min(kChunk, count - at);
     g.load(gate + at, size);
     u.load(up + at, size);
-    for (int64_t i = 0; i < size; i += S::kLanes) {
-      typename S::Vector& x = vector_at<S>(g.values + i);
-      typename S::Vector s;
-      sigmoid<S>(s, x);
-      x *= s * vector_at<S>(u.values + i);
-    }
+    for (int64_t i = 0; i < size; i += S::kLanes) swiglu_of<S>(vector_at<S>(g.values + i), vector_at<S>(u.values + i));
     g.store(out + at, size);
   }
 }
 
 template <class S, class T>
 TITAN_INLINE void backward(T* d_gate, T* d_up, const T* d_out, const T* gate, const T* up, int64_t count) {
+  int64_t at = 0;
+  if constexpr (std::is_same_v<T, float>) {
+    for (; at + S::kLanes <= count; at += S::kLanes) {
+      typename S::Vector g, u, d;
+      load_vector<S>(g, gate + at);
+      load_vector<S>(u, up + at);
+      load_vector<S>(d, d_out + at);
+      swiglu_gradients_of<S>(g, u, d);
+      std::memcpy(d_gate + at, &g, sizeof g);
+      std::memcpy(d_up + at, &u, sizeof u);
+    }
+  }
   Chunk g, u, d;
-  for (int64_t at = 0; at < count; at += kChunk) {
+  for (; at < count; at += kChunk) {
     const int64_t size = std::min(kChunk, count - at);
     g.load(gate + at, size);
     u.load(up + at, size);
     d.load(d_out + at, size);
     for (int64_t i = 0; i < size; i += S::kLanes) {
-      typename S::Vector& x = vector_at<S>(g.values + i);
-      typename S::Vector& y = vector_at<S>(u.values + i);
-      const typename S::Vector dy = vector_at<S>(d.values + i);
-      typename S::Vector s;
-      sigmoid<S>(s, x);
-      const typename S::Vector d_x = dy * y * (s * (1.0f + x * (1.0f - s)));
-      y = dy * (x * s);
-      x = d_x;
+      swiglu_gradients_of<S>(vector_at<S>(g.values + i), vector_at<S>(u.values + i), vector_at<S>(d.values + i));
     }
     g.store(d_gate + at, size);
     u.store(d_up + at, size);
