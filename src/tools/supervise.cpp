@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -188,11 +189,12 @@ bool lost_record(const Supervision& supervision, std::span<const EndedAttempt> a
   return supervision.follows_restart && std::none_of(attempts.begin(), attempts.end(), is_own);
 }
 
-/// An empty folder is where a disk was mounted that is gone.
-bool is_missing_or_empty(const std::filesystem::path& folder) {
-  std::error_code unknown;
-  const std::filesystem::directory_iterator entries(folder, unknown);
-  return unknown || entries == std::filesystem::directory_iterator();
+/// Distinguishes a folder from others that have its name later, where a disk was mounted for example, or made anew by
+/// ranks that save; nothing if there is none.
+std::optional<std::pair<dev_t, ino_t>> identity_of(const std::filesystem::path& folder) {
+  struct stat status {};
+  if (::stat(folder.c_str(), &status) != 0) return std::nullopt;
+  return std::pair(status.st_dev, status.st_ino);
 }
 
 /// Whether the run's folder was there and is not any more. A run may fail before it makes it, but not late.
@@ -280,6 +282,7 @@ RestartDecision judge_attempt(const Supervision& supervision, const AttemptEnd& 
 
 int launch_with_restarts(LaunchRequest request, const Supervision& supervision) {
   std::unique_ptr<LockFile> lock = take_folder(supervision);
+  const auto identity = identity_of(supervision.folder);
   // Kept in memory, too: on a full disk, or in a folder that is removed, lines are lost.
   std::vector<EndedAttempt> attempts = read_attempts(supervision.folder);
   std::error_code unknown;
@@ -289,7 +292,7 @@ int launch_with_restarts(LaunchRequest request, const Supervision& supervision) 
     end.ranks = launch_or_failure(request);
     if (lock->state() == LockFile::State::held &&
         !std::filesystem::exists(supervision.folder / kSupervisorLock, unknown)) {
-      end.folder_is_lost = is_missing_or_empty(supervision.folder);
+      end.folder_is_lost = identity_of(supervision.folder) != identity;
       // Somebody removed the file alone, as a purge of old files does.
       if (!end.folder_is_lost) lock = take_folder(supervision);
     }
