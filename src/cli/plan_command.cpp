@@ -91,16 +91,16 @@ std::string trained_words(const WeightGroupPlan& group) {
   return trained == group.shard_numel ? "" : fmt::format(", {} of them trained", with_thousands(trained));
 }
 
-/// Which rank updates a parameter as a whole; empty if its update is computed for each element.
-std::string owner_words(const Plan& plan, const WeightGroupPlan& group, size_t parameter) {
+/// Which optimizer updates a parameter as a whole, and on which rank; empty if each element has an update of its own.
+std::string owner_words(const Plan& plan, const WeightGroupPlan& group, size_t index) {
+  const ParameterPlan& parameter = group.parameters[index];
+  const UpdateDescription& update = plan.request.updates[parameter.update];
+  if (!parameter.spec.trainable || !update.whole_matrices) return {};
+  std::string words = fmt::format("; {}", word_of(update.optimizer));
   for (const WholeMatrix& matrix : group.matrices) {
-    if (matrix.parameter != parameter) continue;
-    const std::string_view optimizer = word_of(plan.request.updates[group.parameters[parameter].update].optimizer);
-    return group.matrix_communicator.empty()
-               ? fmt::format("; {}", optimizer)
-               : fmt::format("; {} on rank {} of {}", optimizer, matrix.owner, group.matrix_communicator);
+    if (matrix.parameter == index) words += fmt::format(" on rank {} of {}", matrix.owner, group.matrix_communicator);
   }
-  return {};
+  return words;
 }
 
 /// A group's description without its name, so that groups of a kind have equal text.
