@@ -91,8 +91,20 @@ std::string trained_words(const WeightGroupPlan& group) {
   return trained == group.shard_numel ? "" : fmt::format(", {} of them trained", with_thousands(trained));
 }
 
+/// Which rank updates a parameter as a whole; empty if its update is computed for each element.
+std::string owner_words(const Plan& plan, const WeightGroupPlan& group, size_t parameter) {
+  for (const WholeMatrix& matrix : group.matrices) {
+    if (matrix.parameter != parameter) continue;
+    const std::string_view optimizer = word_of(plan.request.updates[group.parameters[parameter].update].optimizer);
+    return group.matrix_communicator.empty()
+               ? fmt::format("; {}", optimizer)
+               : fmt::format("; {} on rank {} of {}", optimizer, matrix.owner, group.matrix_communicator);
+  }
+  return {};
+}
+
 /// A group's description without its name, so that groups of a kind have equal text.
-std::string described(const WeightGroupPlan& group, const std::vector<Exchange>& exchanges) {
+std::string described(const Plan& plan, const WeightGroupPlan& group, const std::vector<Exchange>& exchanges) {
   const bool narrows = group.is_trained() && group.narrows_gradient();
   std::string text = fmt::format("{} elements, {} owned{}; {}{}\n", with_thousands(group.numel),
                                  with_thousands(group.shard_numel), trained_words(group), name(group.compute),
@@ -101,13 +113,15 @@ std::string described(const WeightGroupPlan& group, const std::vector<Exchange>&
   for (const Exchange& exchange : exchanges) sent.push_back(in_words(exchange));
   text += sent.empty() ? "" : fmt::format("  each step: {}\n", join(sent, "; "));
   if (group.gathers_float8) text += "  float8 weights are gathered as float8\n";
-  for (const ParameterPlan& parameter : group.parameters) {
+  for (size_t p = 0; p < group.parameters.size(); ++p) {
+    const ParameterPlan& parameter = group.parameters[p];
     const std::string& whole = parameter.spec.name;
     const bool within = whole.starts_with(group.name + ".");
-    text += fmt::format("  {:<30} {:<16} {}\n  {:<30} seen {}, owned {} from {}\n",
-                        within ? whole.substr(group.name.size() + 1) : whole, shape(parameter.spec.shape),
-                        layout_words(parameter.layout), "", shape(parameter.unsharded.extent),
-                        shape(parameter.shard.extent), shape(parameter.shard.offset));
+    text +=
+        fmt::format("  {:<30} {:<16} {}{}\n  {:<30} seen {}, owned {} from {}\n",
+                    within ? whole.substr(group.name.size() + 1) : whole, shape(parameter.spec.shape),
+                    layout_words(parameter.layout), owner_words(plan, group, p), "", shape(parameter.unsharded.extent),
+                    shape(parameter.shard.extent), shape(parameter.shard.offset));
   }
   return text;
 }
@@ -116,9 +130,9 @@ std::string described(const WeightGroupPlan& group, const std::vector<Exchange>&
 void print_groups(const Plan& plan) {
   const std::vector<std::vector<Exchange>> exchanges = weight_exchanges(plan);
   for (size_t first = 0, end = 0; first < plan.groups.size(); first = end) {
-    const std::string text = described(plan.groups[first], exchanges[first]);
+    const std::string text = described(plan, plan.groups[first], exchanges[first]);
     for (end = first + 1; end < plan.groups.size(); ++end) {
-      if (described(plan.groups[end], exchanges[end]) != text) break;
+      if (described(plan, plan.groups[end], exchanges[end]) != text) break;
     }
     std::cout << '\n' << plan.groups[first].name;
     if (end - first > 1) std::cout << fmt::format(" to {}, {} alike", plan.groups[end - 1].name, end - first);

@@ -63,6 +63,7 @@ class HuggingFaceConfig {
     read_sizes();
     refuse_others();
     note_dropout();
+    if (std::string_view(architecture->model_type) == "llama") note_window_of_llama();
     read_rotary();
     find_files();
   }
@@ -199,6 +200,18 @@ class HuggingFaceConfig {
         kKey,
         fmt::format("{}: attention_dropout is {}, which transformers applies in training", file(), json_text(dropout)),
         "here no attention weight is dropped")));
+  }
+
+  /// sliding_window() is null for it, because the forward pass of transformers' class does not read the key.
+  void note_window_of_llama() {
+    const Json window = json_.value("sliding_window", Json());
+    if (!window.is_number()) return;
+    notes_.push_back(format_problem(settings_.origins().note(
+        kKey,
+        fmt::format("{}: sliding_window is {}: the forward pass of transformers' Llama ignores it, and its generate() "
+                    "keeps only that many tokens",
+                    file(), json_text(window)),
+        "here every token sees all before it, in training and in generate")));
   }
 
   void refuse_window() {

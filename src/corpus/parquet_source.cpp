@@ -40,6 +40,10 @@ std::string list_columns(const std::vector<ParquetColumn>& columns, bool only_te
   return names.empty() ? "none" : join(names, ", ");
 }
 
+/// Files that stay open for random access. Opening one reads its footer, which describes each column of each row group:
+/// with one open for every row group, a file of n small groups would cost n². The footers of many files are not kept.
+constexpr size_t kOpenFiles = 4;
+
 bool is_conversation(const std::vector<ParquetColumn>& columns) {
   return std::any_of(columns.begin(), columns.end(), [](const ParquetColumn& column) {
     return column.name == "messages" || column.name == "conversations" || column.name == "completion" ||
@@ -188,18 +192,30 @@ std::vector<int64_t> ParquetSource::blocks() {
   return sizes;
 }
 
+ParquetFile& ParquetSource::opened_again(size_t file) {
+  const auto is_it = [&](const OpenFile& one) { return one.file == file; };
+  const auto found = std::find_if(open_files_.begin(), open_files_.end(), is_it);
+  if (found != open_files_.end()) {
+    std::rotate(found, found + 1, open_files_.end());
+  } else {
+    if (open_files_.size() == kOpenFiles) open_files_.erase(open_files_.begin());
+    open_files_.push_back({file, open(file)});
+  }
+  return *open_files_.back().opened;
+}
+
 ParquetSource::Rows& ParquetSource::rows_of(const Group& group) {
   const auto kept = std::find_if(kept_.begin(), kept_.end(), [&](const Rows& rows) { return rows.of == &group; });
   if (kept != kept_.end()) return *kept;
   std::swap(kept_[0], kept_[1]);  // the one that was read earlier goes
   kept_[0] = {};
   reading_file_ = static_cast<int64_t>(group.file);
-  const std::unique_ptr<ParquetFile> opened = open(group.file);
+  ParquetFile& opened = opened_again(group.file);
   std::vector<ParquetRow> rows;
-  if (group.group >= std::ssize(opened->rows())) refuse_changed(group.file);
+  if (group.group >= std::ssize(opened.rows())) refuse_changed(group.file);
   with_name(files_[group.file], [&] {
-    opened->seek(group.group, 0);
-    for (ParquetRow row; opened->next(row);) rows.push_back(std::move(row));
+    opened.seek(group.group, 0);
+    for (ParquetRow row; opened.next(row);) rows.push_back(std::move(row));
   });
   if (std::ssize(rows) != group.rows) refuse_changed(group.file);
   return kept_[0] = {&group, std::move(rows)};

@@ -42,6 +42,10 @@ class ParquetSource : public FileSource {
     const Group* of = nullptr;
     std::vector<ParquetRow> rows;
   };
+  struct OpenFile {
+    size_t file = 0;
+    std::unique_ptr<ParquetFile> opened;
+  };
 
   void close() override { current_.reset(); }
   std::string remedy_for_record() const override;
@@ -52,14 +56,17 @@ class ParquetSource : public FileSource {
   void check_columns(const std::filesystem::path& file, const std::vector<ParquetColumn>& columns) const;
   void fill(RawDocument& raw, ParquetRow&& row) const;
   Rows& rows_of(const Group& group);
+  ParquetFile& opened_again(size_t file);
   [[noreturn]] void refuse_changed(size_t file) const;
 
   std::unique_ptr<ParquetFile> current_;  // file position_.file, if open
 
-  // For random access, filled on demand: all row groups with rows, and the rows of two of them.
+  // For random access, filled on demand: all row groups with rows, the rows of two of them, and the files that were
+  // opened last, the latest at the end.
   std::vector<Group> groups_;
   std::optional<int64_t> documents_;
   std::array<Rows, 2> kept_;
+  std::vector<OpenFile> open_files_;
 };
 
 }  // namespace titan

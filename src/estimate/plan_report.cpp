@@ -64,11 +64,12 @@ std::vector<std::string> parallelism_lines(const Plan& plan) {
       const Traffic& traffic = communicator.table[k];
       if (traffic.calls == 0) continue;
       const auto kind = static_cast<Collective>(k);
-      lines.push_back(
-          fmt::format("  {:<14} {:<14} {:>3} ranks {:>6} {} per step, {} of tensors; in a ring each rank sends {}",
-                      communicator.communicator, name(kind), communicator.ranks, traffic.calls,
-                      traffic.calls == 1 ? "call" : "calls", human_bytes(static_cast<double>(traffic.bytes)),
-                      human_bytes(sent_bytes(kind, traffic, communicator.ranks))));
+      lines.push_back(fmt::format("  {:<14} {:<14} {:>3} ranks {:>6} {} per step, {} of tensors; {} sends {}",
+                                  communicator.communicator, name(kind), communicator.ranks, traffic.calls,
+                                  traffic.calls == 1 ? "call" : "calls",
+                                  human_bytes(static_cast<double>(traffic.bytes)),
+                                  kind == Collective::permute ? "this rank" : "in a ring each rank",
+                                  human_bytes(sent_bytes(kind, traffic, communicator.ranks))));
     }
   }
   return lines;

@@ -109,6 +109,14 @@ TEST_F(HuggingFaceSettings, WhatTransformersReadsOtherwiseIsRefused) {
   EXPECT_EQ(refused("llama", {{"use_sliding_window", true}, {"sliding_window", 8}}), "") << "Llama's class has none";
 }
 
+TEST_F(HuggingFaceSettings, AWindowThatOnlyGenerateOfTransformersAppliesIsNamedInANote) {
+  const auto notes = [&](const Json& window) {
+    return notes_of(loaded({{"model_type", "llama"}, {"sliding_window", window}}));
+  };
+  EXPECT_TRUE(contains(notes(2048), "sliding_window is 2048: the forward pass of transformers' Llama ignores it"));
+  EXPECT_EQ(notes(nullptr), notes_of(loaded({{"model_type", "llama"}})));
+}
+
 TEST_F(HuggingFaceSettings, DropoutThatTransformersWouldApplyIsNamedInANote) {
   const auto noted = [&](const Json& more) {
     Json config{{"model_type", "llama"}};

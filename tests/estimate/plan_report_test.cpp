@@ -103,6 +103,10 @@ TEST(ParallelismLines, SayWhatATableOfCollectivesSendsPerStep) {
             "in a ring each rank sends 42 B");
   reduced.calls = 2;
   EXPECT_NE(parallelism_lines(plan).back().find(" 2 calls per step, "), std::string::npos);
+  reduced = {};
+  plan.traffic[0].table[static_cast<size_t>(Collective::permute)] = {.calls = 1, .bytes = 24};
+  const std::string permuted = parallelism_lines(plan).back();
+  EXPECT_TRUE(permuted.ends_with("24 B of tensors; this rank sends 24 B")) << permuted;
 }
 
 }  // namespace

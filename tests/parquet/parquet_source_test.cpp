@@ -89,6 +89,31 @@ TEST_F(ParquetFiles, AShuffledPassHasEveryDocumentOnceAndMixesTwoRowGroupsAtATim
   EXPECT_PRED_FORMAT2(contains, source->order(), "shuffled by row groups with seed 5");
 }
 
+TEST_F(ParquetFiles, OfAFewStayOpenForReadingInAnyOrder) {
+  for (int i = 0; i < 5; ++i) write_texts(folder_ / ("c/" + std::to_string(i) + ".parquet"), numbered(4), 1);
+  const auto source = open_dataset(text(path("c")));
+  ASSERT_EQ(source->count_documents(), 20);
+  Document document;
+  for (int64_t first = 0; first < 20; first += 4) EXPECT_TRUE(source->read(first, document));
+  for (int i = 0; i < 5; ++i) std::filesystem::remove(folder_ / ("c/" + std::to_string(i) + ".parquet"));
+  for (int64_t row = 4; row < 20; ++row) {
+    EXPECT_TRUE(source->read(row, document));
+    EXPECT_EQ(document.text, "d" + std::to_string(row % 4));
+  }
+  const std::string said = message_of(ExitCode::bad_data, [&] { source->read(1, document); });
+  EXPECT_PRED_FORMAT2(contains, said, "0.parquet") << "four stay open";
+}
+
+TEST_F(ParquetFiles, ThatAreReplacedBetweenCountingAndReadingAreRefused) {
+  write_texts(folder_ / "a.parquet", numbered(4), 2);
+  const auto source = open_dataset(text(path("a.parquet")));
+  ASSERT_EQ(source->count_documents(), 4);
+  write_texts(folder_ / "a.parquet", numbered(40, "another"), 20);
+  Document document;
+  const std::string said = message_of(ExitCode::bad_data, [&] { source->read(0, document); });
+  EXPECT_PRED_FORMAT2(contains, said, "a.parquet: it was replaced: it is another file than when the corpus was opened");
+}
+
 TEST_F(ParquetFiles, ANullIsABadRecordAsInJsonLines) {
   write_texts(folder_ / "a.parquet", {"x", std::nullopt, "y"}, 2);
   EXPECT_PRED_FORMAT2(contains, refusal("a.parquet"), "a.parquet, row group 0, row 1: the column \"text\" is null");
