@@ -1,12 +1,21 @@
 """Counts fields that hold an option of a job a second time, outside include/titan/config/job_config.h.
 
     option_copies.py [CHECKOUT] [--most N]    prints them by struct; with --most, fails if there are more than N
+    option_copies.py [CHECKOUT] --others      prints what the same names find in all other structs and classes
 
 A part takes a section of JobConfig where it needs most of it, and an operation takes the value. What is counted here is
-the third way: a struct that describes a job again, field by field. Its name ends in Options, Request, Strategies, Schedule,
-Selection or Retention, or is TraceShape or ValidationShape. A field counts if its name is an option's (`loss_chunks`), if all its words are words
-of one option (`cpu_offload` of training.enable_cpu_offload), or if OTHER_NAMES says which option it holds. Flags of
-subcommands (src/app, src/cli, include/titan/cli) are not options of a job.
+the third way: a struct that describes a job again, field by field. Its name ends in Options, Request, Strategies,
+Schedule, Selection or Retention, or is TraceShape or ValidationShape. A field counts if its name is an option's
+(`loss_chunks`), if all its words are words of one option (`cpu_offload` of training.enable_cpu_offload), or if
+OTHER_NAMES says which option it holds. Flags of subcommands (src/app, src/cli, include/titan/cli) are not options of a
+job.
+
+All other types are left out, since a name says too little there: about 230 of their fields, in 180 types, have the
+name of an option (--others). Most hold something else: the size of a tensor, a dtype, the state of an object. Those that
+restate an option hold it as it was decided: RotaryScaling (7 fields), LlamaArguments (6), ModelDescription (5) and
+LlamaFlavor (5) what a model is after flavor, config.json and overrides are weighed; WeightGroupPlan (4) and BatchPlan (3)
+what the plan decided for one group or batch; AdamOptimizer (3) the settings of its groups. Such a description is no copy:
+its readers must not decide again, which they would do with the section.
 """
 
 import argparse
@@ -146,7 +155,7 @@ def is_copy(struct, field, words, names):
     return field in names or field in OTHER_NAMES or (len(own) > 1 and any(own <= option for option in words))
 
 
-def copies(checkout):
+def copies(checkout, others=False):
     words, names = option_names(checkout)
     found = {}
     for folder in ("include", "src"):
@@ -154,7 +163,14 @@ def copies(checkout):
             relative = path.relative_to(checkout).as_posix()
             if path.name == "job_config.h" or relative.startswith(("src/app/", "src/cli/", "include/titan/cli/")):
                 continue
-            for name, body in structs(without_comments(path.read_text())):
+            text = without_comments(path.read_text())
+            if others:
+                for name, body in structs(re.sub(r"(?<!enum )\bclass (?=\w+[\s{])", "struct ", text)):
+                    held = [field for field in fields(body) if is_copy(name, field.rstrip("_"), words, names)]
+                    if held and not DESCRIBES.search(name):
+                        found[f"{relative}: {name}"] = held
+                continue
+            for name, body in structs(text):
                 if not DESCRIBES.search(name):
                     continue
                 held = [field for field in fields(body) if is_copy(name, field, words, names)]
@@ -169,12 +185,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkout", nargs="?", type=pathlib.Path, default=ROOT)
     parser.add_argument("--most", type=int)
+    parser.add_argument("--others", action="store_true")
     arguments = parser.parse_args()
-    found = copies(arguments.checkout)
+    found = copies(arguments.checkout, arguments.others)
     for place, held in sorted(found.items(), key=lambda entry: -len(entry[1])):
         print(f"{len(held):4}  {place}  {', '.join(held)}")
     total = sum(len(held) for held in found.values())
-    print(f"{total:4}  fields in {len(found)} structs")
+    print(f"{total:4}  fields in {len(found)} {'types' if arguments.others else 'structs'}")
     if arguments.most is not None and total > arguments.most:
         sys.exit(f"more than {arguments.most}: take the section of the config, or pass the value")
 

@@ -6,6 +6,7 @@
 
 #include "titan/app/commands.h"
 #include "titan/app/program.h"
+#include "titan/app/rank_session.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/checkpoint/catalogue.h"
@@ -18,6 +19,7 @@
 #include "titan/model/model.h"
 #include "titan/report/attempt_record.h"
 #include "titan/tools/convert.h"
+#include "titan/train/run.h"
 #include "titan/train/state_dict.h"
 
 namespace titan {
@@ -261,6 +263,21 @@ void set_context(LoadedConfig& job, int64_t tokens, const std::string& remedy) {
     config.model.max_seq_len = std::max(config.model.max_seq_len, config.training.seq_len);
   }
   describe_model(make_model_request(config, 1));
+}
+
+int run_inference(const Schema& schema, const JobConfig& config, const std::function<void(Run&)>& work) {
+  keep_freed_memory();
+  RankSession session(schema, config, detect_launch(config), nullptr, /*output_is_result=*/true);
+  std::unique_ptr<Run> run;
+  try {
+    run = build_inference(config, session.join(), session.log());
+    work(*run);
+    close_communicators(*run);
+  } catch (...) {
+    session.fail();
+  }
+  run.reset();
+  return session.end(ExitCode::success);
 }
 
 }  // namespace titan

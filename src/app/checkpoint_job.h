@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +14,8 @@
 #include "titan/text/tokenizer.h"
 
 namespace titan {
+
+struct Run;
 
 /// The newest checkpoint in a run's folder or its checkpoint folder; any other `folder` is returned unchanged. Passes
 /// over those that the run's disagreement.json does not trust, with a warning; throws Error(storage) if that leaves
@@ -47,5 +50,9 @@ int64_t longest_context(const LoadedConfig& job);
 /// Sets the sequence length that the model is built for, so that a text of `tokens` fits. Throws Error(bad_data) if
 /// that exceeds longest_context; `remedy` says what to do about it.
 void set_context(LoadedConfig& job, int64_t tokens, const std::string& remedy);
+
+/// Joins the other ranks, builds the model with its weights, lets `work` use it, and leaves. Standard output is for
+/// results. Returns the exit code, or throws on rank 0, as RankSession::end does.
+int run_inference(const Schema& schema, const JobConfig& config, const std::function<void(Run&)>& work);
 
 }  // namespace titan

@@ -9,7 +9,6 @@
 #include "checkpoint_job.h"
 #include "titan/app/commands.h"
 #include "titan/app/program.h"
-#include "titan/app/rank_session.h"
 #include "titan/base/error.h"
 #include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
@@ -303,20 +302,11 @@ int run_evaluate(const Schema& schema, std::span<const std::string> arguments) {
                                       : texts_of(*options, job.config.data, *tokenizer);
   });
   set_context(job, window, "lower --window");
-  keep_freed_memory();
-  RankSession session(schema, job.config, detect_launch(job.config), nullptr, /*output_is_result=*/true);
-  std::unique_ptr<Run> run;
-  try {
-    run = build_inference(job.config, session.join(), session.log());
-    const std::vector<double> sums = negative_log_likelihoods(*run, evaluation.texts, window);
-    if (run->world.rank == 0) evaluation.report(sums);
+  return run_inference(schema, job.config, [&](Run& run) {
+    const std::vector<double> sums = negative_log_likelihoods(run, evaluation.texts, window);
+    if (run.world.rank == 0) evaluation.report(sums);
     std::cout << std::flush;
-    close_communicators(*run);
-  } catch (...) {
-    session.fail();
-  }
-  run.reset();
-  return session.end(ExitCode::success);
+  });
 }
 
 }  // namespace titan

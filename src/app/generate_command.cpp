@@ -276,22 +276,13 @@ int run_generate(const Schema& schema, std::span<const std::string> arguments) {
   const std::shared_ptr<const Tokenizer> tokenizer = open_job_tokenizer(job);
   add_stop_ids(options->generation, *tokenizer, job.config);
   const Work work = options->chat ? prepare_chat(job, *options, tokenizer) : prepare_prompts(job, *options, *tokenizer);
-  keep_freed_memory();
-  RankSession session(schema, job.config, detect_launch(job.config), nullptr, /*output_is_result=*/true);
-  std::unique_ptr<Run> run;
-  try {
-    run = build_inference(job.config, session.join(), session.log());
+  return run_inference(schema, job.config, [&](Run& run) {
     if (work.chat) {
-      Conversation(*run, *options, *work.chat, *tokenizer, work.context, work.can_grow).hold();
+      Conversation(run, *options, *work.chat, *tokenizer, work.context, work.can_grow).hold();
     } else {
-      print_texts(*run, work, *options, *tokenizer);
+      print_texts(run, work, *options, *tokenizer);
     }
-    close_communicators(*run);
-  } catch (...) {
-    session.fail();
-  }
-  run.reset();
-  return session.end(ExitCode::success);
+  });
 }
 
 }  // namespace titan

@@ -99,7 +99,7 @@ void Checkpointer::after_save(const SaveOutcome& outcome) {
 
 void Checkpointer::save_by(const std::function<SaveOutcome()>& save) {
   finish();
-  for (int attempt = 0; attempt < 2; ++attempt) {  // twice: no later save of this run mends a failure
+  for (int tries = 0; tries < 2; ++tries) {  // twice: no later save of this run mends a failure
     const SaveOutcome outcome = save();
     options_.saved(outcome);
     if (outcome.committed) return;

@@ -68,7 +68,7 @@ void begin_save(Storage& storage, const SavePlace& place, int64_t bytes) {
   if (storage.free_bytes(place.root) < needed) {
     throw StorageError(fmt::format("write {} bytes of step {} to", needed, place.step), place.root, ENOSPC);
   }
-  storage.remove_folder(place.temporary());  // left by a failed attempt of this run
+  storage.remove_folder(place.temporary());  // left by a save of this run that failed
   storage.make_folders(place.temporary());
   storage.sync_way_to(place.root);
 }

@@ -384,7 +384,7 @@ void write_streamed(Storage& storage, const StreamedState& state, const std::fil
   int64_t bytes = 0;
   for (const LogicalTensor& tensor : state.tensors) bytes += tensor.bytes();
   for (const SavedValue& value : state.values) bytes += std::ssize(value.blob);
-  // The temporary name is fixed, so that the next attempt removes the files of a killed one.
+  // The temporary name is fixed, so that the next import removes the files of a killed one.
   const SavePlace place{folder.has_parent_path() ? folder.parent_path() : ".", 0, folder.filename().string()};
   refuse_to_replace(storage, folder);
   begin_save(storage, place, bytes);

@@ -59,7 +59,7 @@ class Exporter {
     if (storage_.free_bytes(parent_) < needed) {
       throw StorageError(fmt::format("write {} bytes to", needed), parent_, ENOSPC);
     }
-    storage_.remove_folder(temporary_);  // left by a killed attempt
+    storage_.remove_folder(temporary_);  // left by an export that was killed
     storage_.make_folders(temporary_);
     storage_.sync_way_to(parent_);
   }
@@ -92,7 +92,7 @@ class Exporter {
   void abandon() {
     try {
       storage_.remove_folder(temporary_);
-    } catch (const StorageError&) {  // the next attempt removes it
+    } catch (const StorageError&) {  // the next export removes it
     }
   }
 

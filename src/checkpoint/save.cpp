@@ -272,7 +272,7 @@ SaveOutcome save_together(Storage& storage, RankBarrier& barrier, const SavePlac
 
 void side_by_side(size_t count, const std::function<void(size_t)>& act) {
   std::vector<std::exception_ptr> failures(count);
-  const auto attempt = [&](size_t i) {
+  const auto act_on = [&](size_t i) {
     try {
       act(i);
     } catch (...) {
@@ -284,13 +284,13 @@ void side_by_side(size_t count, const std::function<void(size_t)>& act) {
   threads.reserve(count);
   for (size_t i = 1; i < count; ++i) {
     try {
-      threads.emplace_back(attempt, i);
+      threads.emplace_back(act_on, i);
     } catch (const std::system_error&) {  // at the limit of threads this one does their work
       here.push_back(i);
     }
   }
   for (const size_t i : here) {
-    if (i < count) attempt(i);
+    if (i < count) act_on(i);
   }
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& failure : failures) {

@@ -27,9 +27,9 @@ int64_t count(DocumentSource& source, const std::string& why) {
   return *documents;
 }
 
-uint64_t mixed(uint64_t fingerprint, const std::string& order) { return fingerprint ^ name_key(order); }
-
 }  // namespace
+
+uint64_t SourceAround::fingerprint() const { return inner_->fingerprint() ^ name_key(added_.identity); }
 
 void SourceAround::take_over() {
   counters_ = inner_->counters();
@@ -38,9 +38,11 @@ void SourceAround::take_over() {
 
 ShuffledSource::ShuffledSource(std::unique_ptr<DocumentSource> inner, uint64_t seed)
     : SourceAround(std::move(inner)),
-      seed_(seed),
       documents_(count(*inner_, "data.shuffle")),
       order_(seed, documents_, inner_->blocks()) {
+  added_ = {fmt::format("{} documents shuffled with seed {}", with_thousands(documents_), seed),
+            fmt::format("shuffled {}with seed {}", order_.has_blocks() ? "by row groups " : "", seed),
+            fmt::format("shuffled {} {}", seed, documents_)};
   take_over();
   seek({});
 }
@@ -71,18 +73,10 @@ void ShuffledSource::begin_pass(int64_t epoch) {
   seek(start);
 }
 
-std::string ShuffledSource::description() const {
-  return fmt::format("{}, {} documents shuffled with seed {}", inner_->description(), with_thousands(documents_),
-                     seed_);
-}
-
-std::string ShuffledSource::order() const {
-  return fmt::format("{}, shuffled {}with seed {}", inner_->order(), order_.has_blocks() ? "by row groups " : "",
-                     seed_);
-}
-
-uint64_t ShuffledSource::fingerprint() const {
-  return mixed(inner_->fingerprint(), fmt::format("shuffled {} {}", seed_, documents_));
+StridedSource::StridedSource(std::unique_ptr<DocumentSource> inner, int64_t ranks, int64_t rank)
+    : SourceAround(std::move(inner)), ranks_(ranks), rank_(rank) {
+  added_.description = added_.order = fmt::format("every {}th record from the {}th", ranks, rank);
+  added_.identity = fmt::format("strided {} {}", ranks, rank);
 }
 
 bool StridedSource::next(Document& document) {
@@ -92,20 +86,8 @@ bool StridedSource::next(Document& document) {
   return found;
 }
 
-std::string StridedSource::description() const {
-  return fmt::format("{}, every {}th record from the {}th", inner_->description(), ranks_, rank_);
-}
-
-std::string StridedSource::order() const {
-  return fmt::format("{}, every {}th record from the {}th", inner_->order(), ranks_, rank_);
-}
-
-uint64_t StridedSource::fingerprint() const {
-  return mixed(inner_->fingerprint(), fmt::format("strided {} {}", ranks_, rank_));
-}
-
 BlockSource::BlockSource(std::unique_ptr<DocumentSource> inner, int64_t ranks, int64_t rank)
-    : SourceAround(std::move(inner)), ranks_(ranks), rank_(rank) {
+    : SourceAround(std::move(inner)) {
   const int64_t documents = count(*inner_, "data.split = \"upstream\" of this dataset");
   const int64_t share = documents / ranks, more = documents % ranks;
   begin_ = next_ = rank * share + std::min(rank, more);
@@ -116,6 +98,8 @@ BlockSource::BlockSource(std::unique_ptr<DocumentSource> inner, int64_t ranks, i
                             "\"upstream\". Give more text, or leave data.split at \"global\".",
                             inner_->description(), documents, ranks));
   }
+  added_ = {fmt::format("documents {} to {}", begin_, end_ - 1), fmt::format("block {} of {}", rank, ranks),
+            fmt::format("block {} {}", begin_, end_)};
   take_over();
 }
 
@@ -127,16 +111,6 @@ bool BlockSource::next(Document& document) {
 }
 
 void BlockSource::seek(const SourcePosition& start) { next_ = std::max(begin_, start.document); }
-
-std::string BlockSource::description() const {
-  return fmt::format("{}, documents {} to {}", inner_->description(), begin_, end_ - 1);
-}
-
-std::string BlockSource::order() const { return fmt::format("{}, block {} of {}", inner_->order(), rank_, ranks_); }
-
-uint64_t BlockSource::fingerprint() const {
-  return mixed(inner_->fingerprint(), fmt::format("block {} {}", begin_, end_));
-}
 
 PassOrder::PassOrder(uint64_t seed, int64_t documents, const std::vector<int64_t>& blocks)
     : seed_(seed), order_(seed, 0, static_cast<uint64_t>(documents)) {

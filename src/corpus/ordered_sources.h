@@ -68,21 +68,32 @@ class PassOrder {
 
 // Sources that return another source's documents in another order, or a subset of them.
 
-/// Forwards the inner source's counters, notices and description.
+/// Forwards the inner source's counters and notices, and its words with what the source around it adds.
 class SourceAround : public DocumentSource {
  public:
   explicit SourceAround(std::unique_ptr<DocumentSource> inner) : inner_(std::move(inner)) {}
 
+  std::string description() const override { return inner_->description() + ", " + added_.description; }
+  std::string order() const override { return inner_->order() + ", " + added_.order; }
+  uint64_t fingerprint() const override;
+  std::string place_of(const SourcePosition& start) const override { return inner_->place_of(start); }
   std::string reading() const override { return inner_->reading(); }
   void check_tokenizer(const Tokenizer& tokenizer) const override { inner_->check_tokenizer(tokenizer); }
   CorpusFiles file_sizes() const override { return inner_->file_sizes(); }
   std::string format() const override { return inner_->format(); }
 
  protected:
+  /// What distinguishes this source from the inner one; set by constructors.
+  struct Addition {
+    std::string description, order;
+    std::string identity;  ///< part of the fingerprint: saved positions depend on it
+  };
+
   /// Copies the inner source's counters and notices; call after every use of it.
   void take_over();
 
   std::unique_ptr<DocumentSource> inner_;
+  Addition added_;
 };
 
 /// A new order in every pass. The position is one integer: pass · documents + index in the pass.
@@ -94,12 +105,9 @@ class ShuffledSource : public SourceAround {
   bool next(Document& document) override;
   void seek(const SourcePosition& start) override;
   void begin_pass(int64_t epoch) override;
-  std::string description() const override;
-  uint64_t fingerprint() const override;
-  std::string order() const override;
+  std::string place_of(const SourcePosition&) const override { return description(); }  // it does not say the file
 
  private:
-  uint64_t seed_;
   int64_t documents_;
   int64_t next_ = 0, pass_end_ = 0;
   PassOrder order_;  // of the pass of next_
@@ -109,15 +117,10 @@ class ShuffledSource : public SourceAround {
 /// + ranks, rank + 2 · ranks, …
 class StridedSource : public SourceAround {
  public:
-  StridedSource(std::unique_ptr<DocumentSource> inner, int64_t ranks, int64_t rank)
-      : SourceAround(std::move(inner)), ranks_(ranks), rank_(rank) {}
+  StridedSource(std::unique_ptr<DocumentSource> inner, int64_t ranks, int64_t rank);
 
   bool next(Document& document) override;
   void seek(const SourcePosition& start) override { inner_->seek(start); }
-  std::string place_of(const SourcePosition& start) const override { return inner_->place_of(start); }
-  std::string description() const override;
-  uint64_t fingerprint() const override;
-  std::string order() const override;
 
  private:
   int64_t ranks_, rank_;
@@ -132,13 +135,8 @@ class BlockSource : public SourceAround {
 
   bool next(Document& document) override;
   void seek(const SourcePosition& start) override;
-  std::string place_of(const SourcePosition& start) const override { return inner_->place_of(start); }
-  std::string description() const override;
-  uint64_t fingerprint() const override;
-  std::string order() const override;
 
  private:
-  int64_t ranks_, rank_;
   int64_t begin_ = 0, end_ = 0, next_ = 0;
 };
 

@@ -14,10 +14,40 @@
 namespace titan {
 namespace {
 
-/// Stores the text under one key of the outermost object, or the type of a value that is not text.
-class FieldReader : public nlohmann::json_sax<nlohmann::json> {
+/// Reads one line of a .jsonl file for the value under one key of its outermost object.
+class RecordReader : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit FieldReader(const std::string& field) : field_(field) {}
+  bool binary(binary_t&) override { return false; }
+  bool end_object() override { return end(); }
+  bool end_array() override { return end(); }
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    failed_at_ = position > 0 ? position - 1 : 0;
+    return false;
+  }
+  /// Where the text is no JSON.
+  size_t failed_at() const { return failed_at_; }
+
+ protected:
+  explicit RecordReader(const std::string& field) : field_(field) {}
+
+  /// Leaves an object or a list.
+  virtual bool end() {
+    --depth_;
+    return true;
+  }
+
+  const std::string& field_;
+  int64_t depth_ = 0;
+  bool at_field_ = false;  // the next value is the field's
+
+ private:
+  size_t failed_at_ = 0;
+};
+
+/// Stores the text under the key, or the type of a value that is not text.
+class FieldReader : public RecordReader {
+ public:
+  explicit FieldReader(const std::string& field) : RecordReader(field) {}
 
   bool null() override { return other("null"); }
   bool boolean(bool) override { return other("boolean"); }
@@ -28,7 +58,6 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ == 1 && at_field_) text_ = std::move(value);
     return other("string");
   }
-  bool binary(binary_t&) override { return false; }
   bool start_object(size_t) override {
     other("object");
     ++depth_;
@@ -39,20 +68,12 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
     ++depth_;
     return true;
   }
-  bool end_object() override { return end(); }
-  bool end_array() override { return end(); }
   bool key(string_t& name) override {
     const bool is_ours = depth_ == 1 && outermost_ == "object";
     at_field_ = is_ours && name == field_;
     is_conversation_ = is_conversation_ || (is_ours && is_of_conversation(name));
     return true;
   }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    failed_at_ = position > 0 ? position - 1 : 0;
-    return false;
-  }
-  /// Where the text is no JSON.
-  size_t failed_at() const { return failed_at_; }
 
   /// Call after a whole record.
   RecordText result() {
@@ -76,19 +97,10 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
     at_field_ = at_field_ && depth_ != 1;
     return true;
   }
-  bool end() {
-    --depth_;
-    return true;
-  }
-
   static bool is_of_conversation(const std::string& name) {
     return name == "messages" || name == "conversations" || name == "completion" || name == "instruction";
   }
 
-  const std::string& field_;
-  int64_t depth_ = 0;
-  size_t failed_at_ = 0;
-  bool at_field_ = false;  // the next value is the field's
   bool is_conversation_ = false;
   std::string outermost_, type_, text_;
 };
@@ -142,11 +154,11 @@ RecordText read_record(std::string_view line, const std::string& field) {
 
 namespace {
 
-/// Appends the list under one key of the outermost object, and records its first problem.
-class IdsReader : public nlohmann::json_sax<nlohmann::json> {
+/// Appends the list under the key, and records its first problem.
+class IdsReader : public RecordReader {
  public:
   IdsReader(const std::string& field, int64_t vocabulary, std::vector<int32_t>& ids)
-      : field_(field), vocabulary_(vocabulary), ids_(ids), before_(ids.size()) {}
+      : RecordReader(field), vocabulary_(vocabulary), ids_(ids), before_(ids.size()) {}
 
   bool null() override { return value(); }
   bool boolean(bool) override { return value(); }
@@ -156,7 +168,6 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
   }
   bool number_float(number_float_t, const string_t&) override { return value(); }
   bool string(string_t&) override { return value(); }
-  bool binary(binary_t&) override { return false; }
   bool start_object(size_t) override {
     if (depth_ > 0) value();
     ++depth_;
@@ -173,19 +184,11 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
     ++depth_;
     return true;
   }
-  bool end_object() override { return end(); }
-  bool end_array() override { return end(); }
   bool key(string_t& name) override {
     at_field_ = depth_ == 1 && name == field_;
     if (at_field_) problem_.clear();  // an earlier list with the same key does not count
     return true;
   }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    failed_at_ = position > 0 ? position - 1 : 0;
-    return false;
-  }
-  /// Where the text is no JSON.
-  size_t failed_at() const { return failed_at_; }
 
   /// Call after a whole record. Returns its problem, or empty.
   std::string problem() const {
@@ -213,8 +216,8 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool end() {
-    --depth_;
+  bool end() override {
+    RecordReader::end();
     if (depth_ == 1) in_list_ = false;
     return true;
   }
@@ -224,12 +227,9 @@ class IdsReader : public nlohmann::json_sax<nlohmann::json> {
     if (problem_.empty()) problem_ = std::move(problem);
   }
 
-  const std::string& field_;
   int64_t vocabulary_;
   std::vector<int32_t>& ids_;
-  size_t before_, failed_at_ = 0;
-  int64_t depth_ = 0;
-  bool at_field_ = false;  // the next value is the field's
+  size_t before_;
   bool in_list_ = false, found_ = false;
   std::string problem_;
 };

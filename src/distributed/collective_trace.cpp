@@ -51,7 +51,7 @@ std::string CollectiveTrace::json() const {
   const auto size = static_cast<int64_t>(ring_.size());
   for (int64_t number = std::max<int64_t>(0, count_ - size); number < count_; ++number) {
     const Call& call = ring_[static_cast<size_t>(number) % ring_.size()];
-    nlohmann::ordered_json shown{{"group", call.communicator},
+    nlohmann::ordered_json shown{{"communicator", call.communicator},
                                  {"rank", call.rank},
                                  {"ranks", call.ranks},
                                  {"call", call.number_on_communicator},

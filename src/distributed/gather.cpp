@@ -36,7 +36,7 @@ constexpr std::chrono::seconds kReportLimit{5};
 constexpr size_t kMostCallers = 512;
 /// How long a run that cannot start waits for ranks that have not joined yet, to send them the reason.
 constexpr std::chrono::seconds kRefusalLimit{5};
-/// Pause between two attempts to connect, or to accept after the process ran out of file descriptors.
+/// Pause between two tries to connect, or to accept after the process ran out of file descriptors.
 constexpr std::chrono::milliseconds kRetryTime{100};
 /// A listener that does not answer like rank 0 within this time is not rank 0.
 constexpr std::chrono::milliseconds kGreetingLimit{1000};

@@ -32,7 +32,7 @@ std::string listening_address(const Launch& launch) {
   return is_same_everywhere || launch.local_size == launch.size ? loopback : "";
 }
 
-/// Between two attempts to listen on a port that an earlier attempt's rank 0 holds.
+/// Between two tries to listen on a port that an earlier attempt's rank 0 holds.
 constexpr std::chrono::milliseconds kPortRetry{100};
 
 /// Rank 0's listening socket, on the first free port.

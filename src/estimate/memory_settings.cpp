@@ -52,7 +52,8 @@ class Search {
     is_validation_ =
         question.ran_out ? *question.ran_out == Phase::validation : now_.validation > now_.training && training_fits;
     const int64_t within = question.allowed ? planned_within(*question.allowed, question.device_only) : 0;
-    // A job that fits by its plan and ran out needs more than that: require a fifth less than now, too.
+    // If the job ran out although its plan fits, the plan is too low by an unknown amount. A setting whose plan fits is
+    // then not enough: it must also be a fifth below the plan of the job as it is.
     const int64_t taken = is_validation_ ? now_.validation : now_.of(question.ran_out);
     const int64_t room = !question.allowed            ? fifth_less(taken)
                          : taken <= *question.allowed ? std::min(within, fifth_less(taken))

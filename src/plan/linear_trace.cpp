@@ -64,14 +64,17 @@ class TracedLinear {
   bool shares() const { return shape_.tensor_ranks > 1; }
   /// Every weight reads the input in float8, with one scale.
   bool travels_in_float8() const { return is_tensorwise_ && all_converted_; }
+  /// The transposed float8 input can be kept for backward: always, or of an input that another operation also saves
+  /// only in a replay.
+  bool keeps_float8() const { return travels_in_float8() && !shares(); }
+  /// Backward casts the input again, for the weights' gradients. What it gathers again is there in float8.
+  bool casts_again() const {
+    return is_tensorwise_ && trained_ > 0 && !(keeps_float8() && reads_alone_) && !(shares() && is_input_side_);
+  }
 
   void add_saved(TracedOperation& operation) {
-    if (travels_in_float8() && reads_alone_ && !shares()) {
-      const TracedTensor transposed = trace_.tensor(rows_ * inputs_);
-      operation.saved = {transposed};
-    } else {
-      operation.saved = {x_};
-    }
+    operation.saved = {x_};
+    if (keeps_float8()) (reads_alone_ ? operation.saved : operation.saved_in_replay) = {trace_.tensor(rows_ * inputs_)};
     if (!shape_.keeps_float8_weights) return;
     for (const Output& output : outputs_) operation.saved_beside += output.in_float8 ? output.count * inputs_ : 0;
   }
@@ -146,9 +149,9 @@ class TracedLinear {
     }
   }
 
-  /// A cast that writes both layouts reads its operand once and writes two bytes an element. A tensorwise scale needs
-  /// the amax, which the kernel that wrote the tensor may have computed; a scale per row or column needs a separate
-  /// pass.
+  /// A cast that writes both layouts reads its operand once and writes two bytes an element; the transposed layout of
+  /// an input that is not kept in it is cast in backward. A tensorwise scale needs the amax, which the kernel that
+  /// wrote the tensor may have computed; a scale per row or column needs a separate pass.
   void add_casts(TracedOperation& operation) const {
     const double size = static_cast<double>(shape_.element_size);
     const double x = static_cast<double>(rows_ * inputs_);
@@ -161,13 +164,17 @@ class TracedLinear {
     // The scales of x take a pass over it, unless the fused kernel that wrote x has found the tensor's amax.
     const double passes = tensorwise ? (shape_.fused_kernels && reads_alone_ ? 0 : 1) : 1;
     const double of_weights = shape_.gathers_float8 ? 0 : weights;
-    operation.forward.push_back(
-        {.bytes = x * (size * (1 + passes) + (tensorwise ? 2 : 1)) + of_weights * (2 * size + 2)});
+    const double written = tensorwise && !casts_again() ? 2 : 1;
+    operation.forward.push_back({.bytes = x * (size * (1 + passes) + written) + of_weights * (2 * size + 2)});
     const double again = tensorwise ? 0 : x * (2 * size + 1) + dy * (2 * size + 1) + weights * (2 * size + 1);
     const double sums = outputs_.size() > 1 ? static_cast<double>(outputs_.size() - 1) * 3 * size * x : 0;
     const double of_columns = shape_.gathers_float8 ? 2 * weights : 0;
     operation.backward.push_back(
         {.bytes = dy * (size + 2 + (tensorwise && shape_.fused_kernels ? 0 : size)) + again + sums + of_columns});
+    if (!casts_again()) return;
+    // A replay whose forward writes both layouts spares backward the reading; the byte written counts here either way.
+    operation.backward.push_back({.bytes = x * size, .spared_by_replay = keeps_float8()});
+    operation.backward.push_back({.bytes = x});
   }
 
   void add_messages(TracedOperation& operation) const {

@@ -86,7 +86,8 @@ std::vector<size_t> UnitTrace::last_uses(const RecomputePolicy& policy) const {
 
 void UnitTrace::hold_saved(Live& live, const TracedOperation& operation, const RecomputePolicy& policy,
                            bool release) const {
-  for (const TracedTensor tensor : operation.saved) {
+  const bool otherwise = !operation.saved_in_replay.empty() && replays(operation, policy);
+  for (const TracedTensor tensor : otherwise ? operation.saved_in_replay : operation.saved) {
     const bool is_placeholder = policy.checkpointed() && fate(tensor, policy) == Keep::placeholder;
     if (is_placeholder) continue;
     release ? live.release(memory_of(tensor, policy)) : live.hold(memory_of(tensor, policy));
@@ -229,7 +230,8 @@ std::vector<UnitTrace::Part> UnitTrace::parts(Phase phase, const RecomputePolicy
     const bool runs = !is_replay || recomputes(operation, policy);
     for (const TracedWork& work : phase == Phase::backward ? operation.backward : operation.forward) {
       const bool is_wanted = !is_replay || work.makes == kNoTensor || fate(work.makes, policy) == Keep::recompute;
-      if (runs && is_wanted) part.work.push_back(&work);
+      const bool is_spared = work.spared_by_replay && replays(operation, policy);
+      if (runs && is_wanted && !is_spared) part.work.push_back(&work);
     }
     for (const TracedMessage& message :
          phase == Phase::backward ? operation.backward_messages : operation.forward_messages) {

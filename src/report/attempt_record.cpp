@@ -25,7 +25,8 @@ constexpr size_t kLargestRecord = size_t{1} << 20;
 constexpr size_t kLargestList = size_t{1} << 26;
 
 /// What `parse` makes of a small file of the folder, an object. Nothing if it is missing or was not written by this
-/// program.
+/// program. That is neither an error nor a warning: these files tell people and the next start where a run is and why
+/// it ended. Both can do without, and a damaged file must not stop a run that could train.
 template <class Parse>
 auto read_record(const std::filesystem::path& path, const Parse& parse) -> decltype(parse(nlohmann::json())) {
   std::error_code unknown;

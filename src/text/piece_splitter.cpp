@@ -30,7 +30,9 @@ constexpr size_t kJitStackStart = size_t{32} << 10;
 constexpr size_t kJitStackMost = size_t{8} << 20;
 // A search without a match looks at every place, and from each to the end of the text: see Pattern::find.
 constexpr size_t kSearchedPlaces = 1024;
-constexpr std::chrono::seconds kLongestSearch{20};  // without a match, in one text
+// Time of the searches of one text that found nothing. Far below comm.train_timeout_seconds (100 by default), after
+// which the error would be that data or a rank is late, and would not name the expression.
+constexpr std::chrono::seconds kLongestSearch{20};
 
 [[noreturn]] void refuse_expression(std::string_view expression, std::string_view what) {
   std::string shown(expression.substr(0, 200));

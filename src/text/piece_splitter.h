@@ -90,7 +90,7 @@ class PieceSplitter {
 
   /// The end (> begin) of the piece that starts at `begin` < text.size(). `text` is valid UTF-8.
   size_t piece_end(std::string_view text, size_t begin, Scratch& scratch) const {
-    size_t end = rule_ == Rule::gpt2 ? gpt2_ascii_end(text, begin) : llama_ascii_end(text, begin, most_digits_);
+    const size_t end = ascii_piece_end(text, begin);
     return end != 0 ? end : expression_piece_end(text, begin, scratch);
   }
 

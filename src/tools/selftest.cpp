@@ -174,7 +174,8 @@ void write_selftest_corpus(const std::filesystem::path& ids, int64_t ranks) {
   facts.tokenizer = "ids of titan_train selftest";
   std::vector<uint64_t> hashes;
   for (size_t at = 0; at < bytes.size(); at += kTokenBlock) {
-    hashes.push_back(name_key(std::string_view(bytes).substr(at, kTokenBlock)));  // XXH3
+    // write_token_index takes the XXH3 of each block, and that is what name_key computes of any bytes.
+    hashes.push_back(name_key(std::string_view(bytes).substr(at, kTokenBlock)));
   }
   const std::filesystem::path ends = ids.string() + ".ends";
   const auto end = static_cast<uint64_t>(count);

@@ -244,10 +244,10 @@ void RunCheckpoints::stop() {
   log_.warning("checkpoint.on_commit was not run for {}", join(std::span(left).subspan(1), ", "));
 }
 
-// Each reason is reported once; the end of the run reports that of the second attempt.
+// Each reason is reported once; the end of the run reports that of the second try.
 void RunCheckpoints::report_failed_end(const std::string& before) const {
   if (before.empty()) return log_.shared_warning("the last checkpoint was not saved; retrying once");
-  if (before != problem_) log_.shared_warning("the first attempt failed: {}", before);
+  if (before != problem_) log_.shared_warning("the first try failed: {}", before);
 }
 
 void RunCheckpoints::begin_ending() {
@@ -266,7 +266,7 @@ void RunCheckpoints::report(const SaveOutcome& outcome) {
   saved_step_ = outcome.step;
   has_checkpoint_ = true;
   run_.reporter->note_save(outcome.step);
-  if (is_ending_ && !before.empty()) log_.shared_warning("the first attempt failed: {}", before);
+  if (is_ending_ && !before.empty()) log_.shared_warning("the first try failed: {}", before);
   log_.info(outcome.sentence());
   if (run_.place.rank != 0 || config_.checkpoint.on_commit.empty()) return;
   commands_.submit(command_with(config_.checkpoint.on_commit, "{dir}", outcome.folder.string()),

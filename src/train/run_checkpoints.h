@@ -69,7 +69,7 @@ class RunCheckpoints {
   void report(const SaveOutcome& outcome);
   /// Waits for the save in progress; the next one is the last.
   void begin_ending();
-  /// The last checkpoint was not saved. `before`: error of the first attempt; empty: this is the first.
+  /// The last checkpoint was not saved. `before`: error of the first try; empty: this is the first.
   void report_failed_end(const std::string& before) const;
   /// `now` with the data positions of all ranks, gathered if each rank reads its own part of the corpus.
   RunPosition with_all_positions(RunPosition now);

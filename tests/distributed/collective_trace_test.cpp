@@ -22,7 +22,7 @@ TEST(CollectiveTrace, HoldsGroupKindBytesAndWhatHasBeenWaitedFor) {
 
   const std::vector<json> calls = calls_of(*trace);
   ASSERT_EQ(calls.size(), 2);
-  EXPECT_EQ(calls[0].at("group"), "fsdp_gather");
+  EXPECT_EQ(calls[0].at("communicator"), "fsdp_gather");
   EXPECT_EQ(calls[0].at("rank"), 1);
   EXPECT_EQ(calls[0].at("ranks"), 2);
   EXPECT_EQ(calls[0].at("collective"), "all-gather");
@@ -41,7 +41,7 @@ TEST(CollectiveTrace, NumbersTheCallsOfEveryGroupForItself) {
     communicator->all_reduce({at::empty({1})})->wait();
   }
   std::vector<std::pair<std::string, int>> numbers;
-  for (const json& call : calls_of(*trace)) numbers.emplace_back(call.at("group"), call.at("call"));
+  for (const json& call : calls_of(*trace)) numbers.emplace_back(call.at("communicator"), call.at("call"));
   const std::vector<std::pair<std::string, int>> wanted{{"tp", 0}, {"tp", 1}, {"pp", 0}, {"tp", 2}};
   EXPECT_EQ(numbers, wanted);
 }

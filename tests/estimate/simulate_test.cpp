@@ -263,6 +263,24 @@ TEST(Simulation, OfFloat8OnAGpuWithoutItIsRefused) {
   EXPECT_THROW(simulate_step(plans, find_hardware("a100-80")), Error);
 }
 
+/// The output of attention is saved in bf16 for attention's backward. Bytes by hand, of wo alone.
+TEST(Simulation, CastsAttentionsOutputAgainInBackwardUnlessAReplayHasCastIt) {
+  const Hardware hardware = find_hardware("h200");
+  const auto bytes_with = [&](const char* mode) {
+    const std::vector<Plan> plans =
+        plans_of(1, {"--training.local_batch_size=1", "--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16",
+                     "--model.converters=quantize.linear.float8",
+                     "--quantize.linear.float8.filter_fqns=wq,wk,wv,w1,w2,w3,output", mode});
+    return simulate_step(plans, hardware).ranks[0].seconds.at("float8 casts") * hardware.memory_rate / 32;
+  };
+  const double x = 8192.0 * 4096, w = 4096.0 * 4096;
+  // Forward finds the amaxes of input and weight, casts the input by rows and the weight in both layouts. Backward
+  // reads and casts its gradient in both layouts, whose amax a kernel before found, and casts the input by columns.
+  const double forward = x * (2 + 2 + 1) + w * (2 + 2 + 2), backward = x * (2 + 2) + x * (2 + 1);
+  EXPECT_NEAR(bytes_with("--activation_checkpoint.mode=none"), forward + backward, 1e-6 * backward);
+  EXPECT_NEAR(bytes_with("--activation_checkpoint.mode=full"), 2 * forward + backward - 2 * x, 1e-6 * backward);
+}
+
 TEST(Simulation, EventsOfATrackFollowEachOther) {
   const SimulatedStep step = simulate_step(plans_of(8, {"--training.local_batch_size=1"}), find_hardware("h200"), true);
   std::map<std::string, double> ends;

@@ -238,6 +238,41 @@ TEST(Float8Products, AnInputThatNothingElseKeepsIsCastOnceAndKeptInFloat8) {
   }
 }
 
+TEST(Float8Products, AnInputThatIsSavedAnywayIsKeptInFloat8FromAReplayToItsBackwardAlone) {
+  for (const bool emulate : {false, true}) {
+    for (const bool replays : {false, true}) {
+      int64_t casts = 0;
+      Float8Case test({64}, 32, 48, at::kBFloat16, {});
+      test.linears = std::make_unique<ParallelLinear>(
+          test.weights, 0, make_float8_products({.emulate = emulate, .casts = counting_casts(32, &casts)}),
+          LinearSplit::output, nullptr, /*reads_alone=*/false);
+      test.plain.context.recorder = Recorder(RecomputePolicy::full());
+      test.plain.context.recorder.start(replays ? Recorder::Phase::replay : Recorder::Phase::first_run);
+      test.plain.context.count_saved = true;
+      const at::Tensor dx = test.run();
+      EXPECT_EQ(casts, replays ? 1 : 2);
+      EXPECT_EQ(test.plain.context.saved.bytes(), 32 * 48 * (replays ? 1 : 2));
+      Float8Case plain({64}, 32, 48, at::kBFloat16, {.emulate = emulate});
+      EXPECT_TRUE(same_bits(dx, plain.run()));
+      EXPECT_TRUE(same_bits(test.weights[0]->gradient(), plain.weights[0]->gradient()));
+    }
+  }
+}
+
+TEST(Float8Products, AnInputOfAProductThatAReplayDoesNotNeedStaysInTheComputeDtype) {
+  Float8Case test({64}, 32, 48, at::kBFloat16, {});
+  test.linears = std::make_unique<ParallelLinear>(test.weights, 0, make_float8_products({}), LinearSplit::output,
+                                                  nullptr, /*reads_alone=*/false);
+  test.plain.context.recorder = Recorder(RecomputePolicy::full().set(ResultKind::linear, 0, Keep::placeholder));
+  test.plain.context.recorder.start(Recorder::Phase::replay);
+  test.plain.context.count_saved = true;
+  test.run();
+  EXPECT_EQ(test.plain.context.saved.bytes(), 32 * 48 * 2);
+  Float8Case plain({64}, 32, 48, at::kBFloat16, {});
+  plain.run();
+  EXPECT_TRUE(same_bits(test.weights[0]->gradient(), plain.weights[0]->gradient()));
+}
+
 TEST(Float8Products, AWeightThatStaysIsCastOnceAMicrobatchWhereItsColumnsAreKept) {
   for (const bool emulate : {false, true}) {
     int64_t casts_kept = 0, casts_again = 0;

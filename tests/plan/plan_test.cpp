@@ -8,6 +8,7 @@
 #include "support/selections.h"
 #include "support/small_plan.h"
 #include "titan/base/error.h"
+#include "titan/plan/operations.h"
 #include "titan/plan/program.h"
 
 namespace titan {
@@ -191,6 +192,22 @@ TEST(Plan, PerOperationRecomputeKeepsWhatWoScatteredOnlyWhereSeveralRanksShareIt
   EXPECT_EQ(shared.policy.of(ResultKind::linear, 3), Keep::keep);
   const int64_t hidden_bytes = 26 * 24 * 4;
   EXPECT_EQ(2 * shared.saved_bytes, alone.saved_bytes + hidden_bytes) << "half of each, and half of wo's result";
+}
+
+TEST(Plan, AReplayAddsTheFloat8FormOfAnInputThatAnotherOperationSavesInBf16) {
+  UnitTrace trace({.length = 32, .element_size = 2, .float8 = Float8Recipe::tensorwise, .float8_parameters = {"wo"}});
+  const TracedTensor x = trace.tensor(32 * 48 * 2);
+  const TracedTensor y = trace_linear(trace, x, 48, {{"wo", 64}}, 3, LinearSplit::output, /*reads_alone=*/false)[0];
+  trace.set_ends({x}, {y});
+  const RecomputePolicy none = RecomputePolicy::none(), full = RecomputePolicy::full();
+  const RecomputePolicy unused = RecomputePolicy::full().set(ResultKind::linear, 3, Keep::placeholder);
+  for (const RecomputePolicy& policy : {none, full, unused}) EXPECT_EQ(trace.saved_bytes(policy), 32 * 48 * 2);
+  EXPECT_EQ(trace.backward_peak(full), trace.backward_peak(none) + 32 * 48);
+  EXPECT_EQ(trace.backward_peak(unused), trace.backward_peak(none));
+  // Deferred weight gradients read the one form or the other.
+  EXPECT_EQ(trace.deferred_bytes(none), 32 * 48 * 2 + 32 * 64 * 2);
+  EXPECT_EQ(trace.deferred_bytes(full), 32 * 48 + 32 * 64 * 2);
+  EXPECT_EQ(trace.deferred_bytes(unused), trace.deferred_bytes(none));
 }
 
 TEST(Plan, OffloadedMomentsOfThreeParametersAreOnTheDevice) {

@@ -127,7 +127,6 @@ TEST(MegatronOrder, OneEpochIsEverySampleThatItsIdsFill) {
 
 TEST(MegatronOrder, EpochsAreShuffledTogetherIfMostOfTheLastIsAskedFor) {
   const MegatronOrder order(kLengths, request_of(6));
-  EXPECT_FALSE(order.last_epoch_is_separate());
   EXPECT_EQ(order.entries(), (std::vector<int32_t>{2, 2, 4, 1, 0, 3, 4, 0, 1, 3}));
   EXPECT_EQ(samples_of(order, kLengths, 4), (std::vector<Ids>{{41, 42, 43, 0, 1},
                                                               {20, 21, 22, 23, 24},
@@ -135,11 +134,11 @@ TEST(MegatronOrder, EpochsAreShuffledTogetherIfMostOfTheLastIsAskedFor) {
                                                               {2, 30, 31, 40, 41},
                                                               {23, 24, 40, 41, 42},
                                                               {24, 20, 21, 22, 23}}));
+  EXPECT_EQ(order.description(), "Megatron's samples of 4 tokens from entries 0 to 4, 2 epochs, seed 1234");
 }
 
 TEST(MegatronOrder, TheLastEpochIsSeparateIfLittleOfItIsAskedFor) {
   const MegatronOrder order(kLengths, request_of(4));
-  EXPECT_TRUE(order.last_epoch_is_separate());
   EXPECT_EQ(order.epochs(), 2);
   EXPECT_EQ(order.entries(), (std::vector<int32_t>{4, 0, 1, 2, 3, 3, 2, 1, 0, 4}));
   EXPECT_EQ(samples_of(order, kLengths, 4), (std::vector<Ids>{{40, 41, 42, 43, 0},

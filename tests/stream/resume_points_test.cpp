@@ -117,7 +117,7 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const char* kind : {"jsonl", "txt", "gz", "zst", "bin", "mixture"}) {
     for (const char* order : {"sequential", "lossless", "document", "shuffled", "upstream"}) {
-      if (kind == std::string("mixture") && order == std::string("upstream")) continue;  // refused, see checks_test
+      if (kind == std::string("mixture") && order == std::string("upstream")) continue;  // see check_contradictions
       all.push_back({kind, order});
     }
   }

@@ -5,7 +5,6 @@
 #include <random>
 
 #include "src/text/added_tokens.h"
-#include "src/text/chat_control_tokens.h"
 #include "src/text/tiktoken.h"
 #include "support/files.h"
 #include "support/texts.h"
@@ -345,20 +344,6 @@ TEST(TokenizerFolder, ThreeHundredThousandAddedTokensAreReadAndFoundInSeconds) {
   EXPECT_EQ(tokenizer->vocabulary_size(), 258 + kTokens);
   EXPECT_EQ(tokenizer->encode(text + "<|299999|>", false, false).back(), 258 + 299'999);
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
-}
-
-TEST(ControlTokens, AreThoseThatATemplateItselfWrites) {
-  using Names = std::vector<std::string>;
-  const auto split = [](const char* written, const std::set<std::string>& known, bool ends) {
-    return split_control_tokens({written}, known, /*held=*/{"<|endoftext|>"}, ends);
-  };
-  const char* chatml = "<|im_start|>user\nhello<|im_end|>\n";
-  EXPECT_EQ(split(chatml, {"<|im_start|>", "<|im_end|>"}, true), Names{});
-  EXPECT_EQ(split(chatml, {"<|im_end|>"}, true), Names{"<|im_start|>"});
-  EXPECT_EQ(split(chatml, {}, false), (Names{"<|im_end|>", "<|im_start|>"}));
-  // Zephyr's are plain text, and its turns end in the eos_token, a variable.
-  EXPECT_EQ(split("<|user|>\nhello<|endoftext|>", {"<|endoftext|>"}, true), Names{});
-  EXPECT_EQ(split("<|user|>\nhello", {}, false), Names{"<|user|>"});
 }
 
 }  // namespace

@@ -72,8 +72,8 @@ class Checkpointer {
   /// shapes stay the same, layouts must too: the plan is reused. `now`: this save is synchronous and is retried once if
   /// it fails, because no later save would follow; otherwise the state must not change before `detach`.
   void save(int64_t step, const CheckpointState& state, bool now = false);
-  /// A save in another format at the end of a run, after all earlier saves: tried twice; each attempt is reported like
-  /// any save.
+  /// A save in another format at the end of a run, after all earlier saves: tried at most twice; each try is reported
+  /// like any save.
   void save_by(const std::function<SaveOutcome()>& save);
   /// Call before the state of the last `save` changes: see StateSnapshot. Costs nothing if nothing must be copied.
   void detach();

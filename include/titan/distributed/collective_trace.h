@@ -31,7 +31,7 @@ class CollectiveTrace {
 
   bool is_empty() const;
   /// The calls kept, oldest first, as a JSON object: "time" (when it was written, seconds since 1970) and "calls", each
-  /// with its communicator ("group"), this rank's number in it ("rank"), its size ("ranks"), the call's number on it
+  /// with its "communicator", this rank's number in it ("rank"), its size ("ranks"), the call's number on it
   /// ("call"), the "collective", "bytes", "issued" and, once waited for, "waited": seconds before "time".
   std::string json() const;
 

@@ -30,7 +30,8 @@ struct Hardware {
   double nvlink_rate = 0, network_rate = 0;
   double host_link_rate = 0, host_memory_rate = 0;  // per GPU: each direction; its share of the host memory's rate
   int64_t gpus_per_host = 8;
-  RateShares likely, good;  // expected; and if products and attention come close to their rates in a step
+  RateShares likely;  // of these rates, as expected of a step
+  RateShares good;    // of these rates, in a step whose products and attention run nearly as fast as alone
 
   /// This hardware with the rates that a step reaches: `shares` of the published ones. `flash_attention`: whether
   /// attention is computed by that kernel.

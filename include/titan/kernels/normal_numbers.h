@@ -121,10 +121,11 @@ TITAN_HOST_DEVICE inline double standard_normal(uint64_t seed, uint64_t stream, 
 TITAN_HOST_DEVICE inline double normal_number(const NormalNumbers& of, int64_t index) {
   double value = exact::times(standard_normal(of.seed, of.stream, index), of.deviation);
   if (!of.truncated) return value;
-  // Redraws use other keys of the same stream; the bounds keep at least a third of the mass for every model here.
-  constexpr uint64_t kNextAttempt = 0x9E3779B97F4A7C15;
+  // Redraws use other keys of the same stream. They are 2⁶⁴ ÷ the golden ratio apart, so a redraw is no number of a run
+  // whose seed is near this one's. The bounds keep at least a third of the mass for every model here.
+  constexpr uint64_t kNextDraw = 0x9E3779B97F4A7C15;
   for (uint64_t seed = of.seed; value < of.lower || value > of.upper;) {
-    seed += kNextAttempt;
+    seed += kNextDraw;
     value = exact::times(standard_normal(seed, of.stream, index), of.deviation);
   }
   return value;

@@ -118,7 +118,7 @@ class ParallelLinear {
  public:
   /// `weights` share their input; `first_ordinal` numbers their results for the recompute policy. With an `exchange`
   /// the tokens on `side` are sharded. `reads_alone`: no other operation saves the input for backward, so a smaller
-  /// form of it can be saved.
+  /// form of it can be saved; otherwise only a replay saves that form.
   ParallelLinear(std::vector<Parameter*> weights, int first_ordinal, std::shared_ptr<const LinearProducts> products,
                  LinearSplit side = LinearSplit::input, std::shared_ptr<const SequenceParallel> exchange = nullptr,
                  bool reads_alone = true);

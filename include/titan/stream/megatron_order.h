@@ -71,8 +71,6 @@ class MegatronOrder {
   int64_t epochs() const { return epochs_; }
   /// How long it took to compute the order.
   double seconds() const { return seconds_; }
-  /// The last epoch is shuffled by itself, after all others, because less than 80 % of it was asked for.
-  bool last_epoch_is_separate() const { return separate_; }
 
   /// The numbers of the entries of all epochs, in the order in which they are joined.
   const std::vector<int32_t>& entries() const { return entries_; }
@@ -108,6 +106,7 @@ class MegatronOrder {
   int64_t begin_ = 0, end_ = 0;  // the entries of the part
   int64_t tokens_per_epoch_ = 0;
   int64_t epochs_ = 1;
+  /// The last epoch is shuffled by itself, after all others, because less than 80 % of it was asked for.
   bool separate_ = false;
   double seconds_ = 0;
   std::vector<int32_t> entries_;

@@ -11,7 +11,7 @@ namespace titan {
 
 struct TrafficCheck {
   int64_t calls = 0;
-  double sent_bytes = 0;  // by this rank, as computed by `sent_bytes` of communicator.h
+  double sent_bytes = 0;  // by this rank, as computed by `sent_bytes` of plan/collective.h
   /// One line for each communicator and kind of collective whose counts differ from the plan.
   std::vector<std::string> differences;
 };
