@@ -125,7 +125,7 @@ std::vector<WrongCall> calls_of_attention() {
   };
 }
 
-std::vector<WrongCall> calls_of_elements() {
+std::vector<WrongCall> calls_of_biases_and_columns() {
   return {
       {"add_bias",
        "heads of another width",
@@ -159,6 +159,11 @@ std::vector<WrongCall> calls_of_elements() {
        },
        {"1 2"}},
       {"joined_rows", "nothing", [](F&) { joined_rows({}); }, {"0"}},
+  };
+}
+
+std::vector<WrongCall> calls_of_norms() {
+  return {
       {"Norm::forward",
        "a delta of another shape",
        [](F& f) {
@@ -195,6 +200,11 @@ std::vector<WrongCall> calls_of_elements() {
          rms_norm_backward(fp32({3, 6}), fp32({6}), fp32({3, 6}), fp32({3, 1}), fp32({6}));
        },
        {"[6] on"}},
+  };
+}
+
+std::vector<WrongCall> calls_of_elements() {
+  return {
       {"rotate",
        "keys of other tokens",
        [](F& f) {
@@ -295,6 +305,11 @@ std::vector<WrongCall> calls_of_the_vocabulary() {
          gather_rows(*f.exchange, fp32({2, 3, 6}));
        },
        {"[2, 3, 6]"}},
+  };
+}
+
+std::vector<WrongCall> calls_of_sequence_parallel() {
+  return {
       {"scatter_rows",
        "rows that ranks do not share",
        [](F& f) {
@@ -312,12 +327,6 @@ std::vector<WrongCall> calls_of_the_vocabulary() {
 
 std::vector<WrongCall> calls_of_products() {
   const auto linear = [](const at::Tensor& x) { return [=](F& f) { f.linear().forward(x, f.context); }; };
-  const auto float8_times = [](const at::Tensor& rows, const at::Tensor& scale) {
-    return [=](F&) {
-      const Float8Side right{float8({4, 6}), float8_scale_of(fp32({}))};
-      float8_product({rows, float8_scale_of(scale)}, right, at::kFloat, /*fast=*/false, /*emulate=*/true);
-    };
-  };
   return {
       {"ParallelLinear::forward", "another width", linear(fp32({3, 8})), {"wide", "[3, 8]", "[4, 6]"}},
       {"ParallelLinear::forward", "as many numbers in other rows", linear(fp32({6, 4})), {"[6, 4]", "[4, 6]"}},
@@ -387,6 +396,17 @@ std::vector<WrongCall> calls_of_products() {
        "scales of other rows",
        [](F&) {
          make_aten_float8_casts().cast(fp32({3, 6}), fp32({2, 1}), Float8Format::e4m3, Float8Sides::data);
+  };
+}
+
+std::vector<WrongCall> calls_of_float8() {
+  const auto float8_times = [](const at::Tensor& rows, const at::Tensor& scale) {
+    return [=](F&) {
+      const Float8Side right{float8({4, 6}), float8_scale_of(fp32({}))};
+      float8_product({rows, float8_scale_of(scale)}, right, at::kFloat, /*fast=*/false, /*emulate=*/true);
+    };
+  };
+  return {
        },
        {"[3, 6]", "[2, 1]"}},
       {"float8_product", "an operand that is not float8", float8_times(fp32({3, 6}), fp32({})), {"Float [3, 6]"}},
@@ -406,9 +426,13 @@ INSTANTIATE_TEST_SUITE_P(Products, WrongTensors, ::testing::ValuesIn(calls_of_pr
 
 TEST(RightTensors, PassTheSameChecks) {
   Fixture f;
+INSTANTIATE_TEST_SUITE_P(BiasesAndColumns, WrongTensors, ::testing::ValuesIn(calls_of_biases_and_columns()));
+INSTANTIATE_TEST_SUITE_P(Norms, WrongTensors, ::testing::ValuesIn(calls_of_norms()));
   const at::Tensor q = fp32({2, 5, 4, 8}), k = fp32({2, 5, 2, 8});
   EXPECT_EQ(make_sdpa_core(false)->forward(q, k, k, {}, f.context).sizes(), q.sizes());
+INSTANTIATE_TEST_SUITE_P(SequenceParallel, WrongTensors, ::testing::ValuesIn(calls_of_sequence_parallel()));
   EXPECT_EQ(f.cache.attend(0, q, k, k).sizes(), q.sizes());
+INSTANTIATE_TEST_SUITE_P(Float8, WrongTensors, ::testing::ValuesIn(calls_of_float8()));
   EXPECT_EQ(rotate(q, k, table(9, 4), int64({1, 5}), f.context).first.sizes(), q.sizes());
   EXPECT_EQ(f.linear().forward(fp32({3, 2, 3}), f.context)[0].sizes(), at::IntArrayRef({3, 4})) << "in may span two";
   EXPECT_EQ(f.rms().forward(fp32({2, 3, 6}), fp32({2, 3, 6}), f.context).normed.sizes(), at::IntArrayRef({2, 3, 6}));
