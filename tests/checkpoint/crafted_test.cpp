@@ -58,8 +58,8 @@ const std::string kWeights = "tok_embeddings.weight", kMoments = "optimizer.stat
 TEST(Crafted, WhatTheEntriesAreCheckedForIsWhatLoadingRefuses) {
   using Change = std::function<void(StoredTensor&, CheckpointIndex&)>;
   const std::string left_out = "chunks of tok_embeddings.weight leave a part of it out",
-                    other = "a chunk of tok_embeddings.weight is ",
-                    overlap = "chunks of tok_embeddings.weight overlap", no_blob = "a zip archive is expected here";
+                    other = "a chunk of tok_embeddings.weight is ", overlap = "chunks of tok_embeddings.weight overlap",
+                    no_blob = "a zip archive is expected here";
   const auto of_type = [](at::ScalarType type) {
     return [type](StoredTensor& stored, CheckpointIndex&) { stored.tensor.type = type; };
   };
