@@ -124,14 +124,6 @@ TEST(Norm, WeightGradientsOfMicrobatchesAddUp) {
   EXPECT_TRUE(same_bits(test.weight->gradient(), once + once));
 }
 
-TEST(Norm, NamesAreReadWithoutRegardToCase) {
-  EXPECT_EQ(norm_type_from_name("RMSNorm"), NormType::rmsnorm);
-  EXPECT_EQ(norm_type_from_name("fused_rmsnorm"), NormType::fused_rmsnorm);
-  EXPECT_EQ(norm_type_from_name("LayerNorm"), NormType::layernorm);
-  EXPECT_EQ(norm_type_from_name("np_layernorm"), NormType::np_layernorm);
-  EXPECT_FALSE(norm_type_from_name("batchnorm"));
-}
-
 TEST(AddClosing, SumsInTheFirstRunAndSendsTheGradientBothWays) {
   PlainContext plain;
   at::Tensor a = leaf(normal({3, 4}, 8));

@@ -135,7 +135,7 @@ TEST(Plan, ATiedHeadBorrowsTheEmbeddingsGroupWhichIsCompleteAfterTheEmbedding) {
 
 TEST(Plan, ATiedModelWithoutNormWeightsHasAHeadWithoutAGroupOfItsOwn) {
   ModelRequest request = small_request("llama3_2");
-  request.model.norm_type = "np_layernorm";
+  request.model.norm_type = NormType::np_layernorm;
   const Plan plan = plan_of(request);
   EXPECT_EQ(plan.groups.size(), 4u);
   EXPECT_EQ(plan.units.back().groups, std::vector<size_t>{0});
