@@ -113,6 +113,18 @@ TEST(Norm, RmsnormRoundsBeforeTheWeightAndFusedRmsnormAfter) {
                         (unit * weight.to(at::kFloat)).to(at::kBFloat16)));
 }
 
+TEST(Norm, AWeightGradientInBf16IsTheSumInFp32RoundedOnce) {
+  for (const NormType type : {NormType::rmsnorm, NormType::layernorm}) {
+    NormCase wide(type, {31, 24}, at::kBFloat16, true), narrow(type, {31, 24}, at::kBFloat16, true);
+    narrow_gradient(*narrow.weight);
+    for (NormCase* test : {&wide, &narrow}) {
+      const NormResult result = test->norm->forward(test->residual, test->delta, test->plain.context);
+      backward({result.normed}, {normal({31, 24}, 7, at::kBFloat16)}, test->inputs());
+    }
+    EXPECT_TRUE(same_bits(narrow.weight->gradient(), wide.weight->gradient().to(at::kBFloat16)));
+  }
+}
+
 TEST(Norm, WeightGradientsOfMicrobatchesAddUp) {
   NormCase test(NormType::layernorm, {5, 9}, at::kFloat, false);
   at::Tensor once;

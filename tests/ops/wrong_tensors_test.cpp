@@ -236,6 +236,12 @@ std::vector<WrongCall> calls_of_elements() {
        },
        {"[3, 6]", "[3, 5]"}},
       {"offer", "an amax of two numbers", [](F& f) { f.context.scales.offer(fp32({3}), fp32({2})); }, {"[2]", "[3]"}},
+      {"add_to_gradient",
+       "a share of another shape",
+       [](F& f) {
+         f.wide->add_to_gradient(fp32({6, 4}));
+       },
+       {"wide", "Float [6, 4]", "Float [4, 6]"}},
       {"set_gradient",
        "another shape than the weight's",
        [](F& f) {
@@ -299,17 +305,17 @@ std::vector<WrongCall> calls_of_the_vocabulary() {
          parallel_row_losses(fp32({3, 8}), int64({3}), {}, false, f.shared());
        },
        {"[3, 8]", "9"}},
+  };
+}
+
+std::vector<WrongCall> calls_of_sequence_parallel() {
+  return {
       {"gather_rows",
        "three dimensions",
        [](F& f) {
          gather_rows(*f.exchange, fp32({2, 3, 6}));
        },
        {"[2, 3, 6]"}},
-  };
-}
-
-std::vector<WrongCall> calls_of_sequence_parallel() {
-  return {
       {"scatter_rows",
        "rows that ranks do not share",
        [](F& f) {
@@ -390,12 +396,6 @@ std::vector<WrongCall> calls_of_products() {
          DenseProducts().weight_gradient({.data = fp32({3, 4})}, {.data = fp32({3, 6})}, fp32({6, 4}), false);
        },
        {"[6, 4]", "4 6"}},
-      {"float8_scale", "whole numbers", [](F&) { float8_scale(int64({2}), Float8Format::e4m3); }, {"Long [2]"}},
-      {"amax", "rows of a vector", [](F&) { make_aten_float8_casts().amax(fp32({3}), Float8Extent::row); }, {"[3]"}},
-      {"cast",
-       "scales of other rows",
-       [](F&) {
-         make_aten_float8_casts().cast(fp32({3, 6}), fp32({2, 1}), Float8Format::e4m3, Float8Sides::data);
   };
 }
 
@@ -407,6 +407,12 @@ std::vector<WrongCall> calls_of_float8() {
     };
   };
   return {
+      {"float8_scale", "whole numbers", [](F&) { float8_scale(int64({2}), Float8Format::e4m3); }, {"Long [2]"}},
+      {"amax", "rows of a vector", [](F&) { make_aten_float8_casts().amax(fp32({3}), Float8Extent::row); }, {"[3]"}},
+      {"cast",
+       "scales of other rows",
+       [](F&) {
+         make_aten_float8_casts().cast(fp32({3, 6}), fp32({2, 1}), Float8Format::e4m3, Float8Sides::data);
        },
        {"[3, 6]", "[2, 1]"}},
       {"float8_product", "an operand that is not float8", float8_times(fp32({3, 6}), fp32({})), {"Float [3, 6]"}},
@@ -420,19 +426,19 @@ class WrongTensors : public ::testing::TestWithParam<WrongCall> {};
 TEST_P(WrongTensors, AreABugThatIsNamedWithTheValues) { test::expect_refused(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Attention, WrongTensors, ::testing::ValuesIn(calls_of_attention()));
+INSTANTIATE_TEST_SUITE_P(BiasesAndColumns, WrongTensors, ::testing::ValuesIn(calls_of_biases_and_columns()));
+INSTANTIATE_TEST_SUITE_P(Norms, WrongTensors, ::testing::ValuesIn(calls_of_norms()));
 INSTANTIATE_TEST_SUITE_P(Elements, WrongTensors, ::testing::ValuesIn(calls_of_elements()));
 INSTANTIATE_TEST_SUITE_P(Vocabulary, WrongTensors, ::testing::ValuesIn(calls_of_the_vocabulary()));
+INSTANTIATE_TEST_SUITE_P(SequenceParallel, WrongTensors, ::testing::ValuesIn(calls_of_sequence_parallel()));
 INSTANTIATE_TEST_SUITE_P(Products, WrongTensors, ::testing::ValuesIn(calls_of_products()));
+INSTANTIATE_TEST_SUITE_P(Float8, WrongTensors, ::testing::ValuesIn(calls_of_float8()));
 
 TEST(RightTensors, PassTheSameChecks) {
   Fixture f;
-INSTANTIATE_TEST_SUITE_P(BiasesAndColumns, WrongTensors, ::testing::ValuesIn(calls_of_biases_and_columns()));
-INSTANTIATE_TEST_SUITE_P(Norms, WrongTensors, ::testing::ValuesIn(calls_of_norms()));
   const at::Tensor q = fp32({2, 5, 4, 8}), k = fp32({2, 5, 2, 8});
   EXPECT_EQ(make_sdpa_core(false)->forward(q, k, k, {}, f.context).sizes(), q.sizes());
-INSTANTIATE_TEST_SUITE_P(SequenceParallel, WrongTensors, ::testing::ValuesIn(calls_of_sequence_parallel()));
   EXPECT_EQ(f.cache.attend(0, q, k, k).sizes(), q.sizes());
-INSTANTIATE_TEST_SUITE_P(Float8, WrongTensors, ::testing::ValuesIn(calls_of_float8()));
   EXPECT_EQ(rotate(q, k, table(9, 4), int64({1, 5}), f.context).first.sizes(), q.sizes());
   EXPECT_EQ(f.linear().forward(fp32({3, 2, 3}), f.context)[0].sizes(), at::IntArrayRef({3, 4})) << "in may span two";
   EXPECT_EQ(f.rms().forward(fp32({2, 3, 6}), fp32({2, 3, 6}), f.context).normed.sizes(), at::IntArrayRef({2, 3, 6}));

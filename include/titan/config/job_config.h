@@ -157,6 +157,7 @@ struct TrainingSection {
   double spike_threshold{};              ///< standard deviations
   int64_t loss_chunks{};
   ElementType weight_gradient_dtype{};
+  ElementType gradient_dtype{};                   ///< of the gradients of blocks, until the optimizer has read them
   bool allow_bf16_reduced_precision_reduction{};  ///< bf16 partial sums in split-K products on a GPU
   std::vector<std::string> keep_fp32;             ///< units whose parameters stay fp32 under mixed precision
 };
