@@ -64,11 +64,11 @@ class Bench:
         words = [model.config, f"--model.name={model.family}", f"--model.flavor={model.flavor}"]
         words += ["--model.tokenizer_path=configs/tokenizers/stories.model", f"--training.device={self.session.device}"]
         words += [f"--training.seq_len={model.sequence}", "--training.local_batch_size=1", f"--training.steps={steps}"]
-        words += ["--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16", "--training.gradient_dtype=bfloat16"]
-        words += ["--lr_scheduler.warmup_steps=5"]
+        words += ["--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16", "--lr_scheduler.warmup_steps=5"]
         words += ["--metrics.log_freq=1", "--debug.seed=1", "--job.dump_folder={folder}", *model.words]
         words += ["--training.dataset=text", "--training.dataset_path=configs/corpora/stories.jsonl"]
-        words += [f"--model.override.vocab_size={model.vocabulary}"] if self.session.device == "cuda" else []
+        if self.session.device == "cuda":  # the model for a CPU computes in fp32
+            words += [f"--model.override.vocab_size={model.vocabulary}", "--training.gradient_dtype=bfloat16"]
         words += ["--model.converters=quantize.linear.float8"] if precision == "float8" else []
         words += ["--compile.enable"] if mode != "plain" else []
         if mode == "traced":  # without graphs, whose kernels a profiler shows without the operations that they belong to
