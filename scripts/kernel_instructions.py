@@ -82,16 +82,16 @@ ROWS = [
     ),
     Row("float8 cast with transpose", "float8_cast_kernel<Bf16, (KernelFloat8)0>", (("LDG.E", None, "scales"),)),
     Row("amax", "largest_kernel<Bf16, 8>"),
-    Row("AdamW, fp32", "adam_kernel", (SCALARS, TAIL, COPY_TAIL), without="STG.E.64"),
-    Row("AdamW, fp32, with bf16 copies", "adam_kernel", (SCALARS, TAIL, COPY_TAIL)),
+    Row("AdamW, fp32", "adam_kernel<float>", (SCALARS, TAIL, COPY_TAIL), without="STG.E.64"),
+    Row("AdamW, fp32, with bf16 copies", "adam_kernel<float>", (SCALARS, TAIL, COPY_TAIL)),
     Row(
         "AdamW with stochastic rounding",
-        "bf16_adam_kernel<Bf16, Bf16, 4>",
+        "bf16_adam_kernel<Bf16, Bf16, float, 4>",
         (SCALARS, *((f"{access}.E.U16", None, TAIL[2]) for access in ("LDG", "STG"))),
     ),
     Row(
         "gradient norm",
-        "exact_squares_kernel<4>",
+        "exact_squares_kernel<float, 4>",
         (("LDG.E", None, "of the last tile"),),
         (("LDG.E.128", (DIM * HIDDEN / 512 / (3 * 132 * 8),)),),  # tiles, warps
     ),

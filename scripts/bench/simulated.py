@@ -202,7 +202,8 @@ def fit():
 # ---- one H200
 
 JOB = ("--training.seq_len=8192", "--training.local_batch_size=1", "--training.dtype=bfloat16", "--compile.enable",
-       "--optimizer.state_dtype=bfloat16", "--activation_checkpoint.mode=none", "--model.override.vocab_size=128256")  # fmt: skip
+       "--optimizer.state_dtype=bfloat16", "--training.gradient_dtype=bfloat16", "--activation_checkpoint.mode=none",
+       "--model.override.vocab_size=128256")  # fmt: skip
 FLOAT8 = "--model.converters=quantize.linear.float8"
 ONE_GPU = {"Llama 3.1 8B": ("llama3_8b", "--model.name=llama3_1"), "Llama 3.2 3B": ("llama3_2_3b",),
            "Llama 3.2 1B": ("llama3_2_1b",)}  # fmt: skip
@@ -210,8 +211,8 @@ EXPECTED_HEAD = """# What a step should take on one H200
 
 Written by `scripts/bench/simulated.py`; a test runs it and compares. Nothing here was measured by this project: it is
 `titan_train plan --gpu h200` ([estimate.md](../estimate.md)), part by part, so that the first run on a card can be held
-against it. A step is one sequence of 8,192 tokens and an optimizer step over bf16 weights and moments, with fused kernels
-and nothing recomputed; float8 is tensorwise. Launches follow each other without gaps, and nothing overlaps.
+against it. A step is one sequence of 8,192 tokens and an optimizer step over bf16 weights and moments, with gradients of
+blocks in bf16, fused kernels and nothing recomputed; float8 is tensorwise. Launches follow each other without gaps, and nothing overlaps.
 
 A part takes its operations or bytes over a rate that others measured on the card (`src/estimate/hardware.toml`), times the share
 of it that a step holds. That share is unknown before a run, so there are two: "likely" is what trainers of 2025 and 2026
@@ -229,7 +230,7 @@ QWEN_7B = ("--model.name=llama3", "--model.flavor=custom", "--model.override.dim
 OTHERS = (  # trainer, tokens/s per GPU that its authors published, config, GPUs, kind of GPU, options, what explains a ratio
     ("KempnerForge, Llama 3 8B, bf16 states, 4 × 2 × 4,096, all recomputed, 1 H200", 10471, "llama3_8b", 1, "h200",
      (*JOB, "--training.seq_len=4096", "--training.local_batch_size=2", "--training.global_batch_size=8",
-      "--activation_checkpoint.mode=full"), ""),
+      "--training.gradient_dtype=float32", "--activation_checkpoint.mode=full"), ""),
     ("llmq, Qwen2.5 7B, bf16, 128 × 4 × 1,024, nothing recomputed, 1 H100", 13863, "llama3_8b", 1, "h100-sxm",
      (*QWEN_7B, "--training.local_batch_size=4", "--training.loss_chunks=2", "--activation_checkpoint.mode=none"), ""),
     ("llmq, the same in float8, 32 × 16 × 1,024, norms and feed-forward recomputed", 19194, "llama3_8b", 1, "h100-sxm",

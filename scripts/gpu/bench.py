@@ -67,7 +67,8 @@ class Bench:
         words += ["--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16", "--lr_scheduler.warmup_steps=5"]
         words += ["--metrics.log_freq=1", "--debug.seed=1", "--job.dump_folder={folder}", *model.words]
         words += ["--training.dataset=text", "--training.dataset_path=configs/corpora/stories.jsonl"]
-        words += [f"--model.override.vocab_size={model.vocabulary}"] if self.session.device == "cuda" else []
+        if self.session.device == "cuda":  # the model for a CPU computes in fp32
+            words += [f"--model.override.vocab_size={model.vocabulary}", "--training.gradient_dtype=bfloat16"]
         words += ["--model.converters=quantize.linear.float8"] if precision == "float8" else []
         words += ["--compile.enable"] if mode != "plain" else []
         if mode == "traced":  # without graphs, whose kernels a profiler shows without the operations that they belong to
@@ -137,6 +138,7 @@ class Bench:
         model = self.model(key)
         numbers = [model.dim, model.hidden, model.heads, model.kv_heads, model.layers, model.vocabulary, model.sequence, model.sequence]
         words = [str(self.session.programs / "bench_device_ceiling"), self.session.device, *map(str, numbers), precision]
+        words += ["--gradients", "bf16"]
         return self.session.run(f"{key}-{precision}-ceiling", words, limit, read=keep(*CEILING))
 
     def ceiling_tps(self, row: str) -> float | None:
@@ -153,12 +155,14 @@ class Bench:
 def bytes_moved(model: Model) -> float:
     """Of a step in bf16, by kernels that read and write each operand once. Forward: two norms with the residual (4 of D each),
     rotation of q and k (2), SwiGLU (3 of H). Backward: norms 5 of D each, rotation 2, SwiGLU 5 of H. The head: 3 of V. The
-    optimizer: weight and two moments read and written, the fp32 gradient read, and once more for the norm."""
+    optimizer: weight and two moments read and written, the gradient read, and once more for the norm; it is in bf16 in blocks,
+    else in fp32."""
     kv = model.dim // model.heads * model.kv_heads
     block = 2 * (4 * model.dim) + 2 * (5 * model.dim) + 2 * 2 * (model.dim + kv) + 8 * model.hidden
     weights = model.layers * (2 * model.dim * (model.dim + kv) + 3 * model.dim * model.hidden)
-    weights += model.dim * model.vocabulary * (1 if model.family == "llama3_2" else 2)
-    return 2.0 * model.sequence * (model.layers * block + 3 * model.vocabulary) + weights * (3 * 2 * 2 + 2 * 4)
+    others = model.dim * model.vocabulary * (1 if model.family == "llama3_2" else 2)
+    optimizer = (weights + others) * 3 * 2 * 2 + weights * 2 * 2 + others * 2 * 4
+    return 2.0 * model.sequence * (model.layers * block + 3 * model.vocabulary) + optimizer
 
 
 def kinds_of(summary: str) -> dict[str, float]:
@@ -198,7 +202,7 @@ def told(bench: Bench, run: Outcome) -> str:
 def speed_lines(bench: Bench) -> list[str]:
     """For a page: ratios of rows, what they said, and their traced steps."""
     rows = [run for run in speed_rows(bench.session) if "tokens_per_second" in run.numbers]
-    lines = ["", f"Speeds: {STEPS} steps of one sequence, parameters and optimizer states in bf16 with stochastic rounding; the median of the"]
+    lines = ["", f"Speeds: {STEPS} steps of one sequence, parameters, optimizer states and gradients of blocks in bf16; the median of the"]
     lines += [f"last {COUNTED} (least – most). \"traced\" is fused without CUDA graphs, and then one step under the profiler. MFU by torchtitan's"]
     lines += ["formula against the card's bf16 peak, whatever the precision; likely and good are what `titan_train plan` expects. The ceiling"]
     lines += ["takes products, attention and a copy as measured in this run, each alone. Adam and the exact norm are fused in plain rows, too.", ""]

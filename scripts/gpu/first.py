@@ -170,7 +170,7 @@ class Visit:
     def slow_products(self) -> None:
         self.ceilings("8b-bf16-fused", 60, bench.WHOLE)
         self.speeds.train("8b-bf16-fused", 90, "8b, a minute", ("--training.steps=70",))
-        self.speeds.train("8b-bf16-fused", 40, "8b, gradients rounded", ("--training.weight_gradient_dtype=bfloat16",))
+        self.speeds.train("8b-bf16-fused", 40, "8b, gradients in fp32", ("--training.gradient_dtype=float32",))
 
     def slow_attention(self) -> None:
         for kernel in ("cudnn", "flash", "efficient"):

@@ -115,8 +115,11 @@ void OpenCheckpoint::load(std::span<const LoadTarget> targets) {
 
 StoredElements OpenCheckpoint::stored_chunk(const PlannedRead& read, const std::string& name) {
   StoredElements stored = read_tensor_blob(file(read.place.file), read.place.offset, read.place.length);
-  if (stored.shape != read.chunk_shape || stored.type != index_.tensors.at(name).tensor.type) {
-    throw DamageError(fmt::format("a chunk of {} is not what the index says", name));
+  const at::ScalarType type = index_.tensors.at(name).tensor.type;
+  if (stored.shape != read.chunk_shape || stored.type != type) {
+    throw DamageError(fmt::format("a chunk of {} is {} {} in {}, and {} {} in the index", name,
+                                  python_name(stored.type), stored.shape, read.place.file, python_name(type),
+                                  read.chunk_shape));
   }
   return stored;
 }

@@ -105,10 +105,15 @@ std::string owner_words(const Plan& plan, const WeightGroupPlan& group, size_t i
 
 /// A group's description without its name, so that groups of a kind have equal text.
 std::string described(const Plan& plan, const WeightGroupPlan& group, const std::vector<Exchange>& exchanges) {
-  const bool narrows = group.is_trained() && group.narrows_gradient();
-  std::string text = fmt::format("{} elements, {} owned{}; {}{}\n", with_thousands(group.numel),
-                                 with_thousands(group.shard_numel), trained_words(group), name(group.compute),
-                                 narrows ? fmt::format(", gradient reduced in {}", name(group.reduce)) : "");
+  std::string gradient;
+  if (group.is_trained() && group.narrows_gradient())
+    gradient = fmt::format(", gradient reduced in {}", name(group.reduce));
+  if (group.is_trained() && group.gradient != ElementType::float32) {
+    gradient = fmt::format(", gradient in {}", name(group.gradient));
+  }
+  std::string text =
+      fmt::format("{} elements, {} owned{}; {}{}\n", with_thousands(group.numel), with_thousands(group.shard_numel),
+                  trained_words(group), name(group.compute), gradient);
   std::vector<std::string> sent;
   for (const Exchange& exchange : exchanges) sent.push_back(in_words(exchange));
   text += sent.empty() ? "" : fmt::format("  each step: {}\n", join(sent, "; "));

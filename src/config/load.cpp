@@ -9,6 +9,7 @@
 #include "titan/base/error.h"
 #include "titan/base/file_kind.h"
 #include "titan/base/filesystem.h"
+#include "titan/base/process.h"
 #include "titan/base/text.h"
 
 namespace titan {
@@ -149,7 +150,13 @@ std::string config_file_remedy(const std::string& word) {
     std::error_code none;
     if (std::filesystem::is_regular_file(file, none)) return fmt::format("did you mean {}?", file);
   }
-  return "name a TOML file, such as configs/debug_model.toml";
+  // In a checkout or a bundle the folder is here; a wheel has it above the program, where nobody would look.
+  const std::filesystem::path example = "configs/debug_model.toml";
+  std::error_code none;
+  for (const std::filesystem::path& file : {example, (beside_program("..") / example).lexically_normal()}) {
+    if (std::filesystem::is_regular_file(file, none)) return fmt::format("name a TOML file, such as {}", file.string());
+  }
+  return "name a TOML file";
 }
 
 LoadedConfig load_config(const Schema& schema, std::span<const std::string> arguments,

@@ -95,9 +95,8 @@ void describe_model(Schema& schema) {
   model.add("flavor", &S::flavor, "debugmodel")
       .not_empty()
       .help("size of the model, for example debugmodel, 8B, 70B, 405B; custom: all sizes from model.override");
-  model.add("norm_type", &S::norm_type, "rmsnorm")
+  model.add("norm_type", &S::norm_type, NormType::rmsnorm)
       .early()
-      .choices({"rmsnorm", "fused_rmsnorm", "layernorm", "np_layernorm"})
       .any_case()
       .help("normalisation; fused_rmsnorm rounds once, after the weight, where rmsnorm also rounds before it");
   model.add("rope_scaling", &S::rope_scaling, "default")

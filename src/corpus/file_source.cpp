@@ -144,6 +144,11 @@ std::string FileSource::facts(const std::string& fields) const {
 std::string FileSource::hint(size_t, const std::string&) const { return {}; }
 
 std::unique_ptr<FileSource> open_file_source(const DatasetOptions& options, TextFiles files) {
+  // To a Parquet file, no name means the whole row.
+  if (!options.chat && options.text_field.empty()) {
+    throw Error(ExitCode::bad_config,
+                "the name of the field that holds the text is empty. Name a field or column with data.text_field.");
+  }
   if (text_form(files.files.front()) == TextForm::parquet) {
     return std::make_unique<ParquetSource>(options, std::move(files));
   }

@@ -83,7 +83,7 @@ std::vector<std::string> notices_of(const std::string& path, const TextFiles& fi
 void refuse_text_kind(FileKind kind, const std::filesystem::path& file);
 
 enum class TextForm { none, whole, records, ids, parquet };
-/// A file's format by its name, ignoring case: .txt as a whole, .jsonl and .json record by record; each may be
+/// A file's format by its name, ignoring case: .txt as a whole, .jsonl, .ndjson and .json record by record; each may be
 /// compressed (.gz, .zst). A .bin or .ds file holds ids; .parquet.
 TextForm text_form(const std::filesystem::path& path);
 
@@ -154,7 +154,8 @@ class FileSource : public DocumentSource {
   std::set<std::string> unused_;  // fields that were reported
 };
 
-/// Opens files that are to be parsed, all of text or all Parquet. Throws Error(bad_data) for files of ids.
+/// Opens files that are to be parsed, all of text or all Parquet. Throws Error(bad_data) for files of ids, and
+/// Error(bad_config) if no field is named.
 std::unique_ptr<FileSource> open_file_source(const DatasetOptions& options, TextFiles files);
 
 }  // namespace titan

@@ -1,8 +1,8 @@
 // Finds the files of a corpus: a file, a folder or a glob.
 #include <fmt/format.h>
-#include <glob.h>
 #include <algorithm>
 
+#include "file_patterns.h"
 #include "file_source.h"
 #include "foreign_ids.h"
 #include "hub_folder.h"
@@ -72,6 +72,10 @@ class FolderWalk {
     }
     above_.emplace_back(folder, real);
     if (is_saved_dataset(folder)) fail(top_, kSavedDataset, "");
+    if (is_hub_cache(folder)) {
+      fail(top_, fmt::format("{} is a folder of the hub's cache, which holds revisions of a data set", folder.string()),
+           "Name that folder itself, or several of them in data.mixture");
+    }
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
       const std::string name = entry.path().filename().string();
       if (name.starts_with('.')) continue;
@@ -128,23 +132,51 @@ void refuse_other_kind(const fs::path& file) {
   refuse_text_kind(kind, file);
 }
 
-std::vector<fs::path> files_matching(const std::string& pattern) {
-  glob_t matches{};
-  int result = ::glob(pattern.c_str(), 0, nullptr, &matches);
-  std::vector<fs::path> files;
-  for (size_t i = 0; result == 0 && i < matches.gl_pathc; ++i) files.emplace_back(matches.gl_pathv[i]);
-  ::globfree(&matches);
-  for (const fs::path& file : files) {
-    if (fs::is_other(file)) fail(pattern, fmt::format("{} {}", file.string(), kNoFile), kOnlyFiles);
+/// The folder among `folders` of which no file is read, if there is one.
+const fs::path* unread_folder(const std::vector<fs::path>& folders, const std::vector<fs::path>& files) {
+  const auto found = std::find_if(folders.begin(), folders.end(), [&](const fs::path& folder) {
+    const std::string inside = (folder / "").string();
+    return std::none_of(files.begin(), files.end(),
+                        [&](const fs::path& file) { return file.string().starts_with(inside); });
+  });
+  return found == folders.end() ? nullptr : &*found;
+}
+
+TextFiles files_matching(const std::string& pattern) {
+  TextFiles found;
+  std::vector<fs::path>& files = found.files;
+  std::vector<fs::path> folders;
+  try {
+    for (const fs::path& path : paths_matching(pattern)) {
+      std::error_code dangling;
+      const fs::file_status status = fs::status(path, dangling);
+      if (fs::is_other(status)) fail(pattern, fmt::format("{} {}", path.string(), kNoFile), kOnlyFiles);
+      if (!fs::exists(status)) {
+        fail(pattern, fmt::format("{} is a link to nothing", path.string()), "Mend the link or remove it");
+      }
+      (fs::is_directory(status) ? folders : files).push_back(path);
+    }
+  } catch (const fs::filesystem_error& problem) {
+    fail(pattern, fmt::format("{}: {}", problem.path1().string(), problem.code().message()), "");
   }
-  std::erase_if(files, [](const fs::path& file) { return !fs::is_regular_file(file); });
+  const fs::path* unread = unread_folder(folders, files);
+  if (files.empty() && unread) {
+    fail(pattern, fmt::format("only folders match, such as {}, and a pattern names files", unread->string()),
+         fmt::format("Name the folder itself, or its files with {}", (*unread / "*").string()));
+  }
   if (files.empty()) fail(pattern, "no file matches");
   // As in a folder, an index is left out if its file of ids is there. A glob of indexes alone is refused by its name.
   const auto is_beside = [](const fs::path& file) {
     return belongs_to_ids(file) || is_megatron_cache(file.filename().string());
   };
   if (!std::all_of(files.begin(), files.end(), is_beside)) std::erase_if(files, is_beside);
-  return files;
+  if (unread) {
+    found.notices.push_back(
+        fmt::format("corpus {}: {} is a folder and is not read: a pattern names files; {} would name "
+                    "those in it",
+                    pattern, unread->string(), (*unread / "*").string()));
+  }
+  return found;
 }
 
 /// What files of one source have in common: they are read in the same way.
@@ -188,7 +220,8 @@ TextForm text_form(const fs::path& path) {
   if (extension == ".txt") return TextForm::whole;
   if ((extension == ".bin" || extension == ".ds") && packing_of(path) == Packing::none) return TextForm::ids;
   if (extension == ".parquet" && packing_of(path) == Packing::none) return TextForm::parquet;
-  return extension == ".jsonl" || extension == ".json" ? TextForm::records : TextForm::none;
+  const bool is_records = extension == ".jsonl" || extension == ".json" || extension == ".ndjson";
+  return is_records ? TextForm::records : TextForm::none;
 }
 
 TextFiles find_text_files(const std::string& path) {
@@ -198,13 +231,18 @@ TextFiles find_text_files(const std::string& path) {
   if (const std::optional<fs::path> bin = find_megatron_file(path)) {
     found.files = {*bin};
   } else if (fs::is_directory(status)) {
-    found = FolderWalk(path).run();
+    const fs::path revision = hub_revision(path);
+    found = FolderWalk(revision.string()).run();
+    if (revision != path) {
+      found.notices.push_back(fmt::format("corpus {}: this is a folder of the hub's cache; its revision {} is read",
+                                          path, revision.filename().string()));
+    }
   } else if (fs::is_regular_file(status)) {
     found.files = {path};
   } else if (fs::exists(status)) {
     fail(path, "this is neither a file nor a folder, and text is read more than once");
   } else if (path.find_first_of("*?[") != path.npos) {
-    found.files = files_matching(path);
+    found = files_matching(path);
   } else {
     const bool loop = problem == std::errc::too_many_symbolic_link_levels;
     fail(path, loop      ? "this is a link that leads back to itself"

@@ -215,7 +215,9 @@ std::optional<std::vector<CardLine>> configs_lines(const fs::path& folder) {
   const fs::path readme = folder / "README.md";
   std::error_code ignored;
   if (!fs::is_regular_file(readme, ignored)) return std::nullopt;
-  std::vector<std::string> all = split(read_text_file(readme, ExitCode::bad_data, kMost), '\n');
+  std::string text = read_text_file(readme, ExitCode::bad_data, kMost);
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // UTF-8's mark, which editors of Windows write
+  std::vector<std::string> all = split(text, '\n');
   for (std::string& line : all) {
     if (line.ends_with('\r')) line.pop_back();
   }
@@ -228,15 +230,16 @@ std::optional<std::vector<CardLine>> configs_lines(const fs::path& folder) {
   std::vector<CardLine> lines;
   bool is_inside = false;
   for (auto line = begin + 1; line != end; ++line) {
-    const std::string text = trim(*line);
+    const std::string content = trim(*line);
     const size_t indent = line->find_first_not_of(' ');
     const int64_t number = line - all.begin() + 1;
-    if (is_comment(text)) continue;
-    const bool is_key = indent == 0 && !is_list_item(text);
-    if (!is_key && is_inside) lines.push_back({number, indent, (*line)[indent] == '\t' ? "\t" + text : text});
+    if (is_comment(content)) continue;
+    const bool is_key = indent == 0 && !is_list_item(content);
+    if (!is_key && is_inside) lines.push_back({number, indent, (*line)[indent] == '\t' ? "\t" + content : content});
     if (!is_key) continue;
-    is_inside = text.starts_with("configs:") || text.starts_with("\"configs\":") || text.starts_with("'configs':");
-    const std::string rest = is_inside ? trim(text.substr(text.find(':') + 1)) : std::string();
+    is_inside =
+        content.starts_with("configs:") || content.starts_with("\"configs\":") || content.starts_with("'configs':");
+    const std::string rest = is_inside ? trim(content.substr(content.find(':') + 1)) : std::string();
     if (!is_comment(rest)) lines.push_back({number, indent, rest});
   }
   return lines;

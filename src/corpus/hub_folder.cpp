@@ -75,19 +75,30 @@ std::string_view reader_of_split(const std::vector<std::string>& paths) {
   return best ? reader_of(std::get<3>(*best)) : std::string_view();
 }
 
+/// The names of configurations on one line, without `left_out`.
+std::string names_of(const std::vector<HubConfiguration>& all, const HubConfiguration* left_out = nullptr) {
+  std::vector<std::string> names;
+  for (const HubConfiguration& one : all) {
+    if (&one != left_out) names.push_back(one.name);
+  }
+  // Some datasets have a configuration for each of hundreds of languages.
+  constexpr size_t kMostNames = 20;
+  const size_t count = names.size();
+  if (count > kMostNames) {
+    names.resize(kMostNames);
+    names.push_back(fmt::format("… ({} in all)", count));
+  }
+  return join(names, ", ");
+}
+
 const HubConfiguration& chosen(const fs::path& folder, const std::vector<HubConfiguration>& all) {
   if (all.size() == 1) return all[0];
   const auto is_default = [](const HubConfiguration& one) { return one.is_default || one.name == "default"; };
   const auto found = std::find_if(all.begin(), all.end(), is_default);
   if (found != all.end() && std::none_of(found + 1, all.end(), is_default)) return *found;
-  std::vector<std::string> names;
-  // Some datasets have a configuration for each of hundreds of languages.
-  constexpr size_t kMostNames = 20;
-  for (size_t i = 0; i < std::min(all.size(), kMostNames); ++i) names.push_back(all[i].name);
-  if (all.size() > kMostNames) names.push_back(fmt::format("… ({} in all)", all.size()));
-  fail(folder, fmt::format("README.md names the configurations {} and {} as the default; name the files of one with a "
-                           "glob",
-                           join(names, ", "), found == all.end() ? "none" : "several"));
+  fail(folder,
+       fmt::format("README.md names the configurations {}, of which {} the default; name the files of one with a glob",
+                   names_of(all), found == all.end() ? "none is" : "several are"));
 }
 
 /// How many splits the names of the files tell: by words for several splits, one of them for training, or as shards of
@@ -122,6 +133,7 @@ class HubChoice {
   std::vector<std::string> read(const std::vector<HubConfiguration>& configurations) {
     const HubConfiguration* named = configurations.empty() ? nullptr : &chosen(folder_, configurations);
     if (named) how_ = fmt::format("the configuration {} of README.md, ", named->name);
+    if (configurations.size() > 1) others_ = names_of(configurations, named);
     base_ = named ? named->data_dir : "";
     const HubPatterns patterns = named && named->files ? *named->files : by_names();
     const auto is_train = [](const auto& split) { return split.first == "train"; };
@@ -177,8 +189,29 @@ class HubChoice {
       }
       all.insert(all.end(), found.begin(), found.end());
     }
-    if (all.empty()) fail(folder_, fmt::format("of this data set of the hub, datasets finds no file for {}", how_));
+    if (all.empty()) {
+      fail(folder_,
+           fmt::format("of this data set of the hub, datasets finds no file for {}{}; {}name the files with a glob",
+                       how_, others_.empty() ? "" : fmt::format(" (its other configurations are {})", others_),
+                       what_is_here()));
+    }
     return all;
+  }
+
+  /// For whoever downloaded a part of a data set: the folders that hold its files.
+  std::string what_is_here() const {
+    std::set<std::string> folders;
+    for (const std::string& path : sorted_) {
+      const bool is_record = text_form(path) == TextForm::records || text_form(path) == TextForm::parquet;
+      const fs::path folder = fs::path(path).parent_path();
+      if (is_record && !describes_dataset(fs::path(path).filename().string()) && !folder.empty()) {
+        folders.insert(folder.string());
+      }
+    }
+    if (folders.empty()) return {};
+    const std::string more = folders.size() == 1 ? "" : fmt::format(" and {} other folders", folders.size() - 1);
+    return fmt::format("there are files in {}{}: give such a folder itself as the corpus, or ",
+                       (folder_ / *folders.begin()).string(), more);
   }
 
   void refuse_unread(const std::string& path, std::string_view reader) const {
@@ -213,6 +246,7 @@ class HubChoice {
   std::vector<std::string> sorted_;
   bool is_described_;
   std::string base_, how_;
+  std::string others_;  // the names of the configurations that are not read
 };
 
 }  // namespace

@@ -19,6 +19,12 @@ inline constexpr std::string_view kSavedDataset =
     "this is a folder of datasets' save_to_disk, whose Arrow files are not read; convert it with python -c \"import "
     "datasets; datasets.load_from_disk('FOLDER').to_json('FILE.jsonl')\"";
 
+/// Whether this is a folder of the hub's cache (datasets--OWNER--NAME), which holds revisions of a data set.
+bool is_hub_cache(const std::filesystem::path& folder);
+/// Of a folder of the hub's cache, or its snapshots/: the folder of the revision that refs/main names, or of the only
+/// one. Any other folder as it is. Throws Error(bad_data) with the revisions if none is named.
+std::filesystem::path hub_revision(const std::filesystem::path& folder);
+
 /// Whether a file of this name describes a data set and holds none of its records.
 bool describes_dataset(const std::string& name);
 

@@ -13,14 +13,24 @@
 #include "titan/base/text.h"
 
 namespace titan {
+namespace {
+
+constexpr const char* kLeaveAlone = "Leave the corpus alone while a run reads it; put the file back and start again";
+
+std::string sentence_of(const std::filesystem::path& path, const std::string& what, const std::string& remedy) {
+  return fmt::format("token file {}: {}. {}.", path.string(), what, remedy);
+}
+
+/// As the program prints its last error.
+std::string last_line(const std::string& sentence) { return "titan_train: " + printable_lines(sentence) + "\n"; }
+
+}  // namespace
 
 void fail_ids(const std::filesystem::path& path, const std::string& what, const std::string& remedy) {
-  throw Error(ExitCode::bad_data, fmt::format("token file {}: {}. {}.", path.string(), what, remedy));
+  throw Error(ExitCode::bad_data, sentence_of(path, what, remedy));
 }
 
-void fail_changed(const std::filesystem::path& path, const std::string& what) {
-  fail_ids(path, what, "Leave the corpus alone while a run reads it; put the file back and start again");
-}
+void fail_changed(const std::filesystem::path& path, const std::string& what) { fail_ids(path, what, kLeaveAlone); }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
   // Opening a pipe without a writer would block for ever.
@@ -41,9 +51,15 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
     ::close(descriptor_);
     fail_reading(path, fmt::format("it cannot be mapped into memory: {}.", std::strerror(reason)));
   }
+  const std::string shrank =
+      fmt::format("the file shrank while it was read: it had {} bytes", with_thousands(static_cast<int64_t>(size_)));
+  faults_.emplace(data_, size_, descriptor_, last_line(sentence_of(path, shrank, kLeaveAlone)),
+                  last_line(sentence_of(path, "its disk or the connection to it failed while it was read",
+                                        "See whether the file can be read, and start again")));
 }
 
 MappedFile::~MappedFile() {
+  faults_.reset();
   if (data_) ::munmap(data_, size_);
   ::close(descriptor_);
 }

@@ -6,7 +6,10 @@
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
+
+#include "mapping_faults.h"
 
 namespace titan {
 
@@ -15,7 +18,7 @@ namespace titan {
 /// The same for a file that was written to while it was read.
 [[noreturn]] void fail_changed(const std::filesystem::path& path, const std::string& what);
 
-/// A whole file, memory-mapped read-only.
+/// A whole file, memory-mapped read-only. Reading what is not in the file any more ends the process with a sentence.
 class MappedFile {
  public:
   /// Throws Error(bad_data): it cannot be opened or mapped, or is a pipe, a device or a folder.
@@ -27,7 +30,7 @@ class MappedFile {
   /// nullptr if the file is empty.
   const char* bytes() const { return static_cast<const char*>(data_); }
   size_t size() const { return size_; }
-  /// The current size: reading beyond the end of a truncated file would kill the process (SIGBUS).
+  /// The current size.
   size_t size_now() const { return static_cast<size_t>(facts_now().st_size); }
   /// False if the size or the time of change differs from when the file was mapped.
   bool is_unchanged() const;
@@ -39,6 +42,7 @@ class MappedFile {
   int descriptor_ = -1;
   void* data_ = nullptr;
   size_t size_ = 0;
+  std::optional<MappingFaults> faults_;
 };
 
 /// Refuses a file of ids that was written to since it was mapped.

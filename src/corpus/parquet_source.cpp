@@ -116,31 +116,36 @@ std::unique_ptr<ParquetFile> ParquetSource::open(size_t file) const {
   return opened;
 }
 
-void ParquetSource::check_columns(const std::filesystem::path& file, const std::vector<ParquetColumn>& columns) const {
+void ParquetSource::check_columns(const std::filesystem::path& file, const std::vector<ParquetColumn>& all) const {
   if (options_.chat) return;  // which of the forms a conversation has, is said by each record
-  const auto found = std::find_if(columns.begin(), columns.end(),
-                                  [&](const ParquetColumn& column) { return column.name == options_.text_field; });
+  const std::string& wanted = options_.text_field;
+  const auto is_it = [&](const ParquetColumn& column) { return column.name == wanted; };
+  std::vector<ParquetColumn> columns = all;
+  if (options_.holds_ids) std::erase_if(columns, [](const ParquetColumn& column) { return column.is_inner; });
+  const char* const remedy = options_.holds_ids ? "Name one with --ids" : "Name one with data.text_field";
+  const auto found = std::find_if(columns.begin(), columns.end(), is_it);
   if (found == columns.end()) {
     std::vector<std::string> names;
     for (const ParquetColumn& column : columns) names.push_back(column.name);
-    const std::vector<std::string> close = nearest(options_.text_field, names, 3);
-    const char* hint = is_conversation(columns) ? " and holds conversations (training.dataset = \"chat\")" : "";
-    fail_reading(file, fmt::format("it has no column \"{}\"{}; its columns are {}.{} Name one with data.text_field.",
-                                   options_.text_field, hint, list_columns(columns, /*only_text=*/false),
-                                   close.empty() ? "" : fmt::format(" Did you mean {}?", join(close, " or "))));
+    const std::vector<std::string> close = nearest(wanted, names, 3);
+    const char* hint = std::any_of(all.begin(), all.end(), is_it) ? ", only a field of a column, where ids are not read"
+                       : !options_.holds_ids && is_conversation(columns)
+                           ? " and holds conversations (training.dataset = \"chat\")"
+                           : "";
+    fail_reading(file, fmt::format("it has no column \"{}\"{}; its columns are {}.{} {}.", wanted, hint,
+                                   list_columns(columns, /*only_text=*/false),
+                                   close.empty() ? "" : fmt::format(" Did you mean {}?", join(close, " or ")), remedy));
   }
-  if (found->is_text || options_.holds_ids) return;
-  fail_reading(file, fmt::format("its column \"{}\" is not text but of type {}; columns of text: {}. Name one with "
-                                 "data.text_field.",
-                                 options_.text_field, found->type, list_columns(columns, /*only_text=*/true)));
+  if (found->is_text || found->is_null || options_.holds_ids) return;
+  fail_reading(file, fmt::format("its column \"{}\" is not text but of type {}; columns of text: {}. {}.", wanted,
+                                 found->type, list_columns(columns, /*only_text=*/true), remedy));
 }
 
 void ParquetSource::fill(RawDocument& raw, ParquetRow&& row) const {
-  raw.form = reads_text() ? TextForm::parquet : TextForm::records;
+  raw.form = row.is_record ? TextForm::records : TextForm::parquet;
   raw.too_long = false;
-  raw.problem.clear();
+  raw.problem = std::move(row.problem);
   raw.bytes = std::move(row.bytes);
-  if (row.is_null) raw.problem = fmt::format("the column \"{}\" is null in this row", options_.text_field);
   if (raw.bytes.size() <= kLongestLine) return;
   raw.problem = fmt::format("this row is longer than {}", human_bytes(kLongestLine));
   raw.bytes.clear();

@@ -53,7 +53,7 @@ class ParquetSource : public FileSource {
   bool reads_text() const { return !options_.chat && !options_.holds_ids; }
   std::unique_ptr<ParquetFile> open(size_t file) const;
   void open_current();
-  void check_columns(const std::filesystem::path& file, const std::vector<ParquetColumn>& columns) const;
+  void check_columns(const std::filesystem::path& file, const std::vector<ParquetColumn>& all) const;
   void fill(RawDocument& raw, ParquetRow&& row) const;
   Rows& rows_of(const Group& group);
   ParquetFile& opened_again(size_t file);

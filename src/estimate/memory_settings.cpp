@@ -33,8 +33,10 @@ struct Peaks {
 /// Throws Error for an invalid job.
 Peaks predict(const JobConfig& config, const MeshPlace& place, const MemoryQuestion& question) {
   const ModelDescription model = describe_model(config, question.vocabulary);
-  const std::vector<Problem> problems = check_degrees(&model, config, {});
-  if (!problems.empty()) throw Error(ExitCode::bad_config, problems[0].what);
+  for (const std::vector<Problem>& problems :
+       {check_degrees(&model, config, {}), check_gradient_dtype(config, {}, place.mesh)}) {
+    if (!problems.empty()) throw Error(ExitCode::bad_config, problems[0].what);
+  }
   PlanRequest request = make_plan_request(config, place, question.device_only);
   add_pipeline(request, config, model);
   const Plan plan = make_plan(model, request);

@@ -41,17 +41,16 @@ std::vector<std::string> unit_table(const Plan& plan) {
   std::vector<std::string> lines{line("by unit", numbers("parameters", "gradients", "optimizer", "activations"))};
   std::string last, first_name;
   for (const UnitPlan& unit : plan.units) {
-    int64_t owned = 0, trained = 0, moments = 0;
+    int64_t owned = 0, gradients = 0, moments = 0;
     for (size_t group : unit.groups) {
       const WeightGroupPlan& weights = plan.groups[group];
       if (plan.units[weights.reduce_after].name != unit.name) continue;
       owned += weights.shard_numel;
-      trained += weights.trained_shard_numel();
+      gradients += weights.gradient_bytes();
       moments += plan.moment_bytes(weights);
     }
-    const std::string text =
-        numbers(size_words(owned * size_of(plan.request.training.dtype)),
-                size_words(trained * size_of(ElementType::float32)), size_words(moments), size_words(unit.saved_bytes));
+    const std::string text = numbers(size_words(owned * size_of(plan.request.training.dtype)), size_words(gradients),
+                                     size_words(moments), size_words(unit.saved_bytes));
     if (text == last) {
       lines.back() = line(first_name + " to " + unit.name, text);
       continue;

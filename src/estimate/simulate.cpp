@@ -113,7 +113,7 @@ class RankClock {
         }
         return;
       case Work::squares:
-        return move(4.0 * stepped(action), "gradient norm");
+        return move(gradient_bytes(action), "gradient norm");
       case Work::matrices:
         return spend(costs_.product_seconds(matrix_bytes(plan_, plan_.groups[index(action)]).operations),
                      matrices_purpose());
@@ -142,7 +142,7 @@ class RankClock {
             copy(action, thing == Thing::offload ? kToHost : kToDevice, saved_bytes(action));
         return;
       case Thing::host_copy:
-        copy(action, kToHost, 4 * stepped(action));
+        copy(action, kToHost, gradient_bytes(action));
         return;
       case Thing::call:
         return call(action);
@@ -186,6 +186,13 @@ class RankClock {
     double sum = 0;
     for (size_t g = 0; g < plan_.groups.size(); ++g) {
       if (action.group < 0 || g == index(action)) sum += static_cast<double>(plan_.groups[g].trained_shard_numel());
+    }
+    return sum;
+  }
+  double gradient_bytes(const Action& action) const {
+    double sum = 0;
+    for (size_t g = 0; g < plan_.groups.size(); ++g) {
+      if (action.group < 0 || g == index(action)) sum += static_cast<double>(plan_.groups[g].gradient_bytes());
     }
     return sum;
   }
@@ -280,8 +287,8 @@ class RankClock {
   void optimize(const Action& action) {
     const PlanRequest& request = plan_.request;
     const double moments = moment_bytes(action);
-    const double each = 4 + 2 * static_cast<double>(size_of(request.training.dtype));
-    const double all = each * stepped(action) + 2 * moments;
+    const double weights = 2 * static_cast<double>(size_of(request.training.dtype)) * stepped(action);
+    const double all = gradient_bytes(action) + weights + 2 * moments;
     if (const double operations = operations_in_step(action)) {
       spend(costs_.product_seconds(operations), matrices_purpose());
     }
@@ -324,7 +331,8 @@ class RankClock {
     if (unit.role == UnitRole::embedding) return;  // adds to few rows, which its trace counts
     for (const size_t group : unit.groups) {
       if (fresh_gradients_.erase(group) > 0) continue;
-      spend(costs_.exposed_seconds(4 * static_cast<double>(plan_.groups[group].trained_numel())),
+      const WeightGroupPlan& weights = plan_.groups[group];
+      spend(costs_.exposed_seconds(static_cast<double>(weights.trained_numel() * size_of(weights.gradient))),
             "gradient accumulation");
     }
   }

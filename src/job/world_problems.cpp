@@ -116,6 +116,7 @@ std::vector<Problem> world_problems(const JobConfig& config, const Origins& orig
     const DeviceMesh mesh = make_mesh(config, world);
     for (Problem& problem : batch_problems(config, origins, mesh)) problems.push_back(std::move(problem));
     for (Problem& problem : replay_problems(config, origins, mesh)) problems.push_back(std::move(problem));
+    for (Problem& problem : check_gradient_dtype(config, origins, mesh)) problems.push_back(std::move(problem));
     for (Problem& note : notes_for_mesh(config, origins, mesh)) problems.push_back(std::move(note));
   } catch (const Error& error) {
     problems.push_back(origins.problem(given_degree(origins), error.what(), fitting_worlds(config.parallelism, world)));

@@ -144,15 +144,16 @@ __device__ __forceinline__ void bf16_element(float& weight, float gradient, floa
   weight = weight * c.decay - arithmetic.quotient(c.step_size * first, scale);
 }
 
-template <class Weight, class Moment>
+template <class Weight, class Moment, class Gradient>
 __device__ __forceinline__ void step_one(const Bf16AdamStep& a, int64_t at, float clip) {
   Weight& kept_weight = static_cast<Weight*>(a.weight)[at];
   Moment& kept_first = static_cast<Moment*>(a.first)[at];
   Moment& kept_second = static_cast<Moment*>(a.second)[at];
+  const float gradient = widen(load_one(static_cast<const Gradient*>(a.gradient) + at));
   float weight = widen(load_one(&kept_weight)), first = widen(load_one(&kept_first));
   float second = widen(load_one(&kept_second));
   AnyNumbers arithmetic;
-  bf16_element(weight, load_one(a.gradient + at), first, second, clip, a.constants, arithmetic);
+  bf16_element(weight, gradient, first, second, clip, a.constants, arithmetic);
   const RoundingBits random_bits = rounding_bits(a.key, a.place.index(at));
   store_one(&kept_weight, round_to<Weight>(weight, random_bits.of(KeptNumber::weight)));
   if constexpr (std::is_same_v<Weight, float>) {
@@ -164,14 +165,14 @@ __device__ __forceinline__ void step_one(const Bf16AdamStep& a, int64_t at, floa
 
 /// Steps elements [at, at + kWidth), of which the first is an even element of the tensor. Returns false if a value is
 /// not ordinary (zero, tiny, huge, infinite or NaN): they must then be stepped one by one.
-template <class Weight, class Moment, int kWidth>
+template <class Weight, class Moment, class Gradient, int kWidth>
 __device__ __forceinline__ bool step_pack(const Bf16AdamStep& a, int64_t at, float clip) {
   auto* kept_weight = static_cast<Weight*>(a.weight) + at;
   auto* kept_first = static_cast<Moment*>(a.first) + at;
   auto* kept_second = static_cast<Moment*>(a.second) + at;
   float weight[kWidth], gradient[kWidth], first[kWidth], second[kWidth];
   unpack(load<kWidth>(kept_weight), weight);
-  unpack(load<kWidth>(a.gradient + at), gradient);
+  unpack(load<kWidth>(static_cast<const Gradient*>(a.gradient) + at), gradient);
   unpack(load<kWidth>(kept_first), first);
   unpack(load<kWidth>(kept_second), second);
   RoundingBits random_bits[kWidth];
@@ -192,23 +193,23 @@ __device__ __forceinline__ bool step_pack(const Bf16AdamStep& a, int64_t at, flo
   return true;
 }
 
-// Barely memory-bound: 16 bytes and 80 instructions per element, a fifth of them for random bits. A thread handles
-// kWidth consecutive elements, of which each pair shares a Philox block; a warp's accesses are whole lines (256 bytes
-// of bf16, 512 of fp32). Elements that fill no pack get a thread each.
-template <class Weight, class Moment, int kWidth>
+// Barely memory-bound: 16 bytes (14 with a bf16 gradient) and 80 instructions per element, a fifth of them for random
+// bits. A thread handles kWidth consecutive elements, of which each pair shares a Philox block; a warp's accesses are
+// whole lines (256 bytes of bf16, 512 of fp32). Elements that fill no pack get a thread each.
+template <class Weight, class Moment, class Gradient, int kWidth>
 __global__ void __launch_bounds__(kThreads) bf16_adam_kernel(Bf16AdamStep a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
   const float clip = load_shared_word(a.clip);
   a.constants = corrected(a.constants, a.corrections);
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index < packs) {
-    if (step_pack<Weight, Moment, kWidth>(a, kWidth * index, clip)) return;
+    if (step_pack<Weight, Moment, Gradient, kWidth>(a, kWidth * index, clip)) return;
 #pragma unroll 1
-    for (int i = 0; i < kWidth; ++i) step_one<Weight, Moment>(a, kWidth * index + i, clip);
+    for (int i = 0; i < kWidth; ++i) step_one<Weight, Moment, Gradient>(a, kWidth * index + i, clip);
     return;
   }
   const int64_t tail = (kWidth - 1) * packs + index;
-  if (tail < a.count) step_one<Weight, Moment>(a, tail, clip);
+  if (tail < a.count) step_one<Weight, Moment, Gradient>(a, tail, clip);
 }
 
 template <int kWidth>
@@ -242,16 +243,17 @@ bool packs_fit(const RoundingPlace& place, int64_t count, int64_t width) {
 /// Also requires aligned arrays.
 bool packs_fit(const Bf16AdamStep& a, int64_t width) {
   return packs_fit(a.place, a.count, width) && aligned_to(a.weight, width * bytes_of(a.weight_type)) &&
-         aligned_to(a.gradient, width * 4) && aligned_to(a.first, width * bytes_of(a.moment_type)) &&
+         aligned_to(a.gradient, width * bytes_of(a.gradient_type)) &&
+         aligned_to(a.first, width * bytes_of(a.moment_type)) &&
          aligned_to(a.second, width * bytes_of(a.moment_type)) && aligned_to(a.copy, width * 2);
 }
 bool packs_fit(const RoundStochastically& a, int64_t width) {
   return packs_fit(a.place, a.count, width) && aligned_to(a.values, width * 4) && aligned_to(a.target, width * 2);
 }
 
-template <class Weight, class Moment, int kWidth>
+template <class Weight, class Moment, class Gradient, int kWidth>
 void launch_step(const Bf16AdamStep& a, int64_t packs, CUstream_st* stream) {
-  launch("bf16_adam", bf16_adam_kernel<Weight, Moment, kWidth>,
+  launch("bf16_adam", bf16_adam_kernel<Weight, Moment, Gradient, kWidth>,
          dim3(blocks_for(a.count - packs * (kWidth - 1), kThreads)), dim3(kThreads), stream, a, packs);
 }
 
@@ -261,10 +263,13 @@ void run(const Bf16AdamStep& a, CUstream_st* stream) {
   if (a.count == 0) return;
   with_type(a.weight_type, [&](auto weight) {
     with_type(a.moment_type, [&](auto moment) {
-      using Weight = decltype(weight);
-      using Moment = decltype(moment);
-      packs_fit(a, kWide) ? launch_step<Weight, Moment, kWide>(a, a.count / kWide, stream)
-                          : launch_step<Weight, Moment, 2>(a, packs_fit(a, 2) ? a.count / 2 : 0, stream);
+      with_type(a.gradient_type, [&](auto gradient) {
+        using Weight = decltype(weight);
+        using Moment = decltype(moment);
+        using Gradient = decltype(gradient);
+        packs_fit(a, kWide) ? launch_step<Weight, Moment, Gradient, kWide>(a, a.count / kWide, stream)
+                            : launch_step<Weight, Moment, Gradient, 2>(a, packs_fit(a, 2) ? a.count / 2 : 0, stream);
+      });
     });
   });
 }

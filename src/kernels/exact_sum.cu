@@ -134,33 +134,34 @@ struct ExactSums {
 };
 
 /// This lane's elements of the tile that starts at `begin`; zeros after the end.
-template <int kWidth>
-__device__ __forceinline__ void exact_load(const float* __restrict__ values, int64_t begin, int64_t count,
+template <class T, int kWidth>
+__device__ __forceinline__ void exact_load(const T* __restrict__ values, int64_t begin, int64_t count,
                                            float (&numbers)[kPerLane]) {
   const auto lane = static_cast<int>(threadIdx.x % 32);
   if (begin + kTile <= count) {
 #pragma unroll
     for (int piece = 0; piece < kPerLane / kWidth; ++piece) {
-      const Pack<float, kWidth> pack = load<kWidth>(values + begin + (piece * 32 + lane) * kWidth);
+      float some[kWidth];
+      unpack(load<kWidth>(values + begin + (piece * 32 + lane) * kWidth), some);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) numbers[piece * kWidth + i] = pack.at[i];
+      for (int i = 0; i < kWidth; ++i) numbers[piece * kWidth + i] = some[i];
     }
     return;
   }
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int64_t index = begin + i * 32 + lane;
-    numbers[i] = index < count ? load_one(values + index) : 0;
+    numbers[i] = index < count ? widen(load_one(values + index)) : 0;
   }
 }
 
-// Memory-bound: 4 bytes per element, read once in whole lines per warp, and a dozen instructions, five of them fp64. A
-// warp processes one tile at a time. Its lane 0 adds to the block's sum in shared memory, so global memory receives 22
-// atomic adds per block. Integer adds commute: their order does not change the bits. Any grid of whole-warp blocks
-// works.
-template <int kWidth>
+// Memory-bound: 4 bytes per element (2 in bf16), read once in whole lines per warp, and a dozen instructions, five of
+// them fp64. A warp processes one tile at a time. Its lane 0 adds to the block's sum in shared memory, so global memory
+// receives 22 atomic adds per block. Integer adds commute: their order does not change the bits. Any grid of whole-warp
+// blocks works.
+template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    exact_squares_kernel(const float* __restrict__ values, int64_t count, unsigned long long* slots) {
+    exact_squares_kernel(const T* __restrict__ values, int64_t count, unsigned long long* slots) {
   TITAN_SHARED(unsigned long long, block_slots, kExactSlots);
   if (threadIdx.x < kExactSlots) block_slots[threadIdx.x] = 0;
   __syncthreads();
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(kThreads)
     float numbers[kPerLane];
     const bool more = begin < count;
     if (more) {
-      exact_load<kWidth>(values, begin, count, numbers);
+      exact_load<T, kWidth>(values, begin, count, numbers);
       begin += stride;
       if (sums.add(numbers)) continue;
     }
@@ -200,10 +201,13 @@ void run(const ExactSquares& a, CUstream_st* stream) {
   const int64_t wanted = blocks_for(a.count, kThreads / kWarpSize * kTile);
   const int64_t most = a.most_blocks > 0 ? a.most_blocks : kBlocksAtOnce * multiprocessors();
   const auto blocks = static_cast<unsigned>(wanted < most ? wanted : most);
-  const auto kernel =
-      in_packs(KernelType::fp32, 0, {a.values}) ? exact_squares_kernel<kPackOf<float>> : exact_squares_kernel<1>;
-  launch("exact_squares", kernel, dim3(blocks), dim3(kThreads), stream, a.values, a.count,
-         reinterpret_cast<unsigned long long*>(a.slots));
+  with_type(a.type, [&](auto number) {
+    using T = decltype(number);
+    const auto kernel =
+        in_packs(a.type, 0, {a.values}) ? exact_squares_kernel<T, kPackOf<T>> : exact_squares_kernel<T, 1>;
+    launch("exact_squares", kernel, dim3(blocks), dim3(kThreads), stream, static_cast<const T*>(a.values), a.count,
+           reinterpret_cast<unsigned long long*>(a.slots));
+  });
 }
 
 void exact_carry_slots(int64_t* slots, CUstream_st* stream) {

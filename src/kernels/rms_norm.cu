@@ -153,8 +153,8 @@ constexpr unsigned kSumParts = 8;
 
 // 32 columns per block, eight threads per column. Each thread adds every eighth partial sum; the first one adds the
 // eight results in order.
-__global__ void column_sums_kernel(const float* partials, int64_t count, int64_t columns, float* sums,
-                                   bool accumulate) {
+template <class Sum>
+__global__ void column_sums_kernel(const float* partials, int64_t count, int64_t columns, Sum* sums, bool accumulate) {
   TITAN_SHARED(float, parts, kWarpSize* kSumParts);
   const unsigned lane = threadIdx.x % kWarpSize;
   const unsigned part = threadIdx.x / kWarpSize;
@@ -167,7 +167,7 @@ __global__ void column_sums_kernel(const float* partials, int64_t count, int64_t
   __syncthreads();
   if (part != 0 || column >= columns) return;
   for (unsigned other = 1; other < kSumParts; ++other) sum += parts[other * kWarpSize + lane];
-  store_one(sums + column, accumulate ? load_one(sums + column) + sum : sum);
+  store_one(sums + column, narrow<Sum>(accumulate ? widen(load_one(sums + column)) + sum : sum));
 }
 
 /// Calls run(constant) with the smallest instantiated number of packs per thread that fits a row of `needed` packs.
@@ -201,8 +201,12 @@ void launch_backward(const RmsNormBackward& a, CUstream_st* stream) {
            dim3(shape.threads), stream, a);
   });
   if (a.partials == nullptr) return;
-  launch("column_sums", column_sums_kernel, dim3(blocks_for(a.columns, kWarpSize)), dim3(kWarpSize * kSumParts), stream,
-         static_cast<const float*>(a.partials), blocks, a.columns, a.d_weight, a.accumulate);
+  with_type(a.d_weight_type, [&](auto sum) {
+    using Sum = decltype(sum);
+    launch("column_sums", column_sums_kernel<Sum>, dim3(blocks_for(a.columns, kWarpSize)), dim3(kWarpSize * kSumParts),
+           stream, static_cast<const float*>(a.partials), blocks, a.columns, static_cast<Sum*>(a.d_weight),
+           a.accumulate);
+  });
 }
 
 }  // namespace

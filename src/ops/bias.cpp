@@ -15,13 +15,7 @@ struct BiasBackward : BackwardNode {
   torch::autograd::variable_list backward(torch::autograd::variable_list gradients) override {
     if (gradients[0].defined() && bias->trainable()) {
       const at::Tensor rows = gradients[0].reshape({-1, bias->weight().numel()});
-      const at::Tensor sum = at::sum(rows, {0}, /*keepdim=*/false, at::kFloat);
-      if (bias->gradient_written()) {
-        bias->gradient().add_(sum);
-      } else {
-        bias->gradient().copy_(sum);
-        bias->mark_gradient_written();
-      }
+      bias->add_to_gradient(at::sum(rows, {0}, /*keepdim=*/false, at::kFloat));
     }
     return {gradients[0]};
   }

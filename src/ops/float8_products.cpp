@@ -50,7 +50,7 @@ at::Tensor row_inverses(const Float8Side& side) {
   return by_tensor(side) ? inverse.expand({side.rows.size(0), 1}).contiguous() : inverse.contiguous();
 }
 
-/// target = left · rightᵀ in fp32; one scale per operand.
+/// target = left · rightᵀ, fp32 or rounded once from fp32 sums; one scale per operand.
 void scaled_product_into(at::Tensor& target, const Float8Side& left, const Float8Side& right) {
   at::_scaled_mm_out(target, left.rows, right.rows.t(), left.scale.inverse, right.scale.inverse, {}, {},
                      target.scalar_type(), /*use_fast_accum=*/false);
@@ -178,7 +178,9 @@ class Float8Products : public LinearProducts {
     if (goes_straight_into(gradient, weight.gradient_written(), left, right)) {
       scaled_product_into(gradient, left, right);
     } else {
-      const at::ScalarType type = options_.round_weight_gradient ? dy.type : at::kFloat;
+      // A GPU rounds its fp32 sums to the dtype of the gradient, a CPU rounds an fp32 product.
+      const bool rounds = options_.round_weight_gradient || rounds_to(gradient);
+      const at::ScalarType type = rounds ? dy.type : at::kFloat;
       const at::Tensor product = multiply(left, right, type, /*fast=*/false);
       weight.gradient_written() ? gradient.add_(product) : gradient.copy_(product);
     }
@@ -194,11 +196,16 @@ class Float8Products : public LinearProducts {
   /// GPU float8 products need both operands contiguous along the contracted dimension; emulation accepts any strides.
   bool wants_copies(const at::Tensor& like) const { return like.is_cuda() && !options_.emulate; }
 
+  static bool rounds_to(const at::Tensor& gradient) {
+    return gradient.is_cuda() && gradient.scalar_type() == at::kBFloat16;
+  }
+
   /// The first gradient of a step can be written to its destination directly: saves 12 bytes per weight.
   bool goes_straight_into(const at::Tensor& gradient, bool written, const Float8Side& left,
                           const Float8Side& right) const {
-    return !written && !options_.emulate && !options_.round_weight_gradient && gradient.scalar_type() == at::kFloat &&
-           gradient.is_contiguous() && by_tensor(left) && by_tensor(right) && multiplied_in_float8(left, right);
+    const bool is_wide = !options_.round_weight_gradient && gradient.scalar_type() == at::kFloat;
+    return !written && !options_.emulate && (is_wide || rounds_to(gradient)) && gradient.is_contiguous() &&
+           by_tensor(left) && by_tensor(right) && multiplied_in_float8(left, right);
   }
 
   Float8Format format_of(const Operand& operand) const {

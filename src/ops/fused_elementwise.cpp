@@ -83,10 +83,12 @@ std::optional<at::Tensor> fused_rms_norm_backward(const at::Tensor& dy, const at
   at::Tensor partials, d_weight;
   if (weight.trainable()) {
     d_weight = weight.gradient();
-    if (d_weight.scalar_type() != at::kFloat || !d_weight.is_contiguous()) return std::nullopt;
+    const bool is_narrow = d_weight.scalar_type() == at::kBFloat16;
+    if ((!is_narrow && d_weight.scalar_type() != at::kFloat) || !d_weight.is_contiguous()) return std::nullopt;
     partials = at::empty({rms_norm_partials(a.rows, a.columns), a.columns}, x.options().dtype(at::kFloat));
     a.partials = partials.mutable_data_ptr<float>();
-    a.d_weight = d_weight.mutable_data_ptr<float>();
+    a.d_weight = d_weight.mutable_data_ptr();
+    a.d_weight_type = kernel_type(d_weight);
     a.accumulate = weight.gradient_written();
   }
   if (!supported(a)) {

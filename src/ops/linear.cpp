@@ -53,6 +53,13 @@ void place_rows(at::Tensor& whole, int64_t first, const at::Tensor& rows, int64_
   whole.narrow(0, first, rows.size(0)).copy_(rows);
 }
 
+bool is_narrow(const at::Tensor& gradient) { return gradient.element_size() < 4; }
+
+/// The dtype in which the products of a CPU are summed up for this gradient.
+at::ScalarType sum_type(const at::Tensor& gradient) {
+  return is_narrow(gradient) ? at::kFloat : gradient.scalar_type();
+}
+
 std::vector<at::Tensor> matrices_of(const std::vector<Parameter*>& weights) {
   std::vector<at::Tensor> matrices;
   for (const Parameter* weight : weights) matrices.push_back(weight->weight());
@@ -259,7 +266,7 @@ void DenseProducts::input_gradient(const Operand& dy, const at::Tensor& matrix, 
 Operand DenseProducts::for_weight_gradients(const Operand& x, const Weights& weights) const {
   // GPUs multiply low-precision operands into an fp32 result; the CPU cannot.
   if (round_weight_gradient_ || x.data.is_cuda()) return x;
-  return {.data = x.data.to(weights[0]->gradient().scalar_type())};
+  return {.data = x.data.to(sum_type(weights[0]->gradient()))};
 }
 
 void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const {
@@ -269,7 +276,14 @@ void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, Paramet
 
 void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const {
   const bool same_dtype = dy.data.scalar_type() == gradient.scalar_type();
-  if (!same_dtype && !round_weight_gradient_ && dy.data.is_cuda()) {
+  if (is_narrow(gradient)) {
+    TITAN_CHECK(!accumulate && "a gradient in bf16 is written once in a step", summary_of(gradient));
+    if (round_weight_gradient_ || dy.data.is_cuda()) {
+      transposed_product_into(gradient, dy.data, x.data, /*accumulate=*/false);
+    } else {
+      gradient.copy_(transposed_product(dy.data.to(at::kFloat), x.data.to(at::kFloat)));
+    }
+  } else if (!same_dtype && !round_weight_gradient_ && dy.data.is_cuda()) {
     wide_transposed_product_into(gradient, dy.data, x.data, accumulate);
   } else if (same_dtype || !round_weight_gradient_) {
     transposed_product_into(gradient, dy.data.to(gradient.scalar_type()), x.data.to(gradient.scalar_type()),

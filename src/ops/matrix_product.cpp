@@ -107,12 +107,19 @@ void product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& we
   }
 }
 
+at::Tensor transposed_product(const at::Tensor& dy, const at::Tensor& x) {
+  check_operands(dy, 0, x, 0);
+  const bool by_onednn = prefers_onednn(dy, x) && dy.size(0) >= kRowsWorthACopy;
+  at::Tensor result = by_onednn ? onednn_linear(dy.t(), x.t()) : at::mm(dy.t(), x);
+  check_product_once(result, dy.t(), x);
+  return result;
+}
+
 void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
   check_operands(dy, 0, x, 0);
   check_target(target, dy.size(1), x.size(1), dy.scalar_type());
   if (prefers_onednn(dy, x) && dy.size(0) >= kRowsWorthACopy) {
-    const at::Tensor result = onednn_linear(dy.t(), x.t());
-    check_product_once(result, dy.t(), x);
+    const at::Tensor result = transposed_product(dy, x);
     accumulate ? target.add_(result) : target.copy_(result);
   } else if (accumulate) {
     target.addmm_(dy.t(), x);

@@ -20,6 +20,9 @@ at::Tensor product(const at::Tensor& dy, const at::Tensor& weight);
 /// second matrix is allocated, and a narrow sum is rounded once.
 void product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& weight, bool accumulate);
 
+/// dyᵀ·x, dy [N, rows], x [N, in] → [rows, in]; one dtype for all.
+at::Tensor transposed_product(const at::Tensor& dy, const at::Tensor& x);
+
 /// target [rows, in] = dyᵀ·x, or += with `accumulate`; one dtype for all.
 void transposed_product_into(at::Tensor& target, const at::Tensor& dy, const at::Tensor& x, bool accumulate);
 

@@ -31,15 +31,6 @@ void check_norm_weight(const at::Tensor& x, const at::Tensor& weight) {
               summary_of(weight));
 }
 
-void add_weight_gradient(Parameter& weight, const at::Tensor& sum) {
-  if (weight.gradient_written()) {
-    weight.gradient().add_(sum);
-  } else {
-    weight.gradient().copy_(sum);
-    weight.mark_gradient_written();
-  }
-}
-
 struct NormBackward : BackwardNode {
   NormType type = NormType::rmsnorm;
   UnitContext* context = nullptr;
@@ -64,7 +55,7 @@ struct NormBackward : BackwardNode {
     }
     if (auto dx = fused_rms_norm_backward(dy, d_residual, x, statistic0, *weight, *context)) return *dx;
     RmsNormGradients gradients = rms_norm_backward(dy, d_residual, x, statistic0, weight->weight());
-    if (weight->trainable()) add_weight_gradient(*weight, gradients.weight);
+    if (weight->trainable()) weight->add_to_gradient(gradients.weight);
     return gradients.input;
   }
 
@@ -77,7 +68,7 @@ struct NormBackward : BackwardNode {
                                                        {true, false, false});
     if (affine) {
       at::Tensor product = dy32 * (x32 - statistic0) * statistic1;
-      add_weight_gradient(*weight, product.reshape({-1, x.size(-1)}).sum(0));
+      weight->add_to_gradient(product.reshape({-1, x.size(-1)}).sum(0));
     }
     return dx.to(x.scalar_type());
   }

@@ -29,6 +29,19 @@ at::Tensor& Parameter::gradient() {
   return gradient_;
 }
 
+void Parameter::mark_gradient_written() {
+  const bool is_narrow = gradient_written_ && gradient_.element_size() < 4;
+  TITAN_CHECK(!is_narrow && "a gradient in bf16 is written once in a step", name(), summary_of(gradient_));
+  gradient_written_ = true;
+}
+
+void Parameter::add_to_gradient(const at::Tensor& share) {
+  TITAN_CHECK(share.defined() && share.sizes() == gradient().sizes() && share.device() == gradient().device(), name(),
+              summary_of(share), summary_of(gradient()));
+  gradient_written_ ? gradient().add_(share) : gradient().copy_(share);
+  mark_gradient_written();
+}
+
 void Parameter::set_gradient(at::Tensor unsharded) {
   TITAN_CHECK(!unsharded.defined() || unsharded.sizes() == at::IntArrayRef(unsharded_box_.extent), name(),
               summary_of(unsharded));

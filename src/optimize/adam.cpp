@@ -23,8 +23,8 @@ namespace {
 /// Once for each parameter and step: the loops below read gradient, master and moments by address, with one count.
 void check_gradient(const Parameter& parameter) {
   const at::Tensor &gradient = parameter.gradient_shard, &master = parameter.master;
-  TITAN_CHECK(gradient.defined() && gradient.scalar_type() == at::kFloat && gradient.sizes() == master.sizes() &&
-                  gradient.device() == master.device(),
+  TITAN_CHECK(gradient.defined() && (gradient.scalar_type() == at::kFloat || gradient.scalar_type() == at::kBFloat16) &&
+                  gradient.sizes() == master.sizes() && gradient.device() == master.device(),
               parameter.name(), summary_of(gradient), summary_of(master));
 }
 
@@ -290,9 +290,12 @@ void AdamOptimizer::step_fused_cpu(const Stretch& stretch, double lr, const Step
   const AdamConstants constants = constants_of(*stretch.states.front(), lr);
   const double clip = look_at(control.clip);
   const AdamMemory memory{
-      stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr<float>(),
-      stretch.first.mutable_data_ptr<float>(), stretch.second.mutable_data_ptr<float>(),
-      stretch.copy.defined() ? static_cast<BFloat16Bits*>(stretch.copy.mutable_data_ptr()) : nullptr};
+      stretch.weight.mutable_data_ptr<float>(),
+      stretch.gradient.const_data_ptr(),
+      stretch.first.mutable_data_ptr<float>(),
+      stretch.second.mutable_data_ptr<float>(),
+      stretch.copy.defined() ? static_cast<BFloat16Bits*>(stretch.copy.mutable_data_ptr()) : nullptr,
+      stretch.gradient.scalar_type() == at::kBFloat16};
   // Elements, 16 bytes each: with fewer, starting a thread takes longer than to step them.
   at::parallel_for(0, stretch.weight.numel(), 1 << 15,
                    [&](int64_t begin, int64_t end) { cpu_adam(memory, begin, end - begin, constants, clip); });
@@ -304,7 +307,7 @@ void AdamOptimizer::step_one(const State& state, int64_t step, double lr, const 
   const double rate = lr * state.lr_multiplier;
   const at::Tensor correction1 = bias_correction(state, options_.beta1);
   const at::Tensor correction2 = bias_correction(state, options_.beta2);
-  at::Tensor g = state.parameter->gradient_shard * control.clip;
+  at::Tensor g = state.parameter->gradient_shard.to(at::kFloat) * control.clip;
   at::Tensor p = master.to(at::kFloat);
   if (!decoupled_decay_) g = g + p * state.weight_decay;
   at::Tensor m = state.first.to(at::kFloat) * options_.beta1 + g * (1 - options_.beta1);
@@ -322,7 +325,7 @@ void AdamOptimizer::step_foreach(const std::vector<const State*>& states, int64_
   std::vector<at::Scalar> decays, couplings, rates;
   for (const State* state : states) {
     weights.push_back(state->parameter->master.to(at::kFloat));
-    gradients.push_back(state->parameter->gradient_shard);
+    gradients.push_back(state->parameter->gradient_shard.to(at::kFloat));
     first.push_back(state->first.to(at::kFloat));
     second.push_back(state->second.to(at::kFloat));
     const double rate = lr * state->lr_multiplier;
@@ -354,11 +357,12 @@ void AdamOptimizer::step_foreach(const std::vector<const State*>& states, int64_
 void AdamOptimizer::step_fused_cuda(const Stretch& stretch, double lr, const StepControl& control) const {
   const AdamConstants constants = constants_of(*stretch.states.front(), lr);
   cuda().kernels().adam(
-      {stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr<float>(),
+      {stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr(),
        stretch.first.mutable_data_ptr<float>(), stretch.second.mutable_data_ptr<float>(), stretch.weight.numel(),
        constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(),
        stretch.copy.defined() ? stretch.copy.mutable_data_ptr() : nullptr,
-       stretch.states.front()->corrections.const_data_ptr<float>()},
+       stretch.states.front()->corrections.const_data_ptr<float>(),
+       stretch.gradient.scalar_type() == at::kBFloat16 ? KernelType::bf16 : KernelType::fp32},
       cuda().current_stream(stretch.weight.get_device()));
   // A skipped step writes neither weights nor copies, so both stay consistent.
   for (const State* state : stretch.states) state->parameter->compute_copy_written = stretch.copy.defined();

@@ -50,25 +50,27 @@ void AdamOptimizer::step_bf16(const State& state, int64_t step, double lr, const
   const Rounding rounding{rounding_key(rounding_seed_, step, parameter.name()), place_of(parameter)};
   const bool bf16_weight = master.scalar_type() == at::kBFloat16;
   const bool bf16_moments = state.first.scalar_type() == at::kBFloat16;
+  const bool bf16_gradient = gradient.scalar_type() == at::kBFloat16;
   parameter.compute_copy_written = writes_copy(parameter);  // also for an empty shard, which has no memory
   void* const copy = parameter.compute_copy_written ? parameter.compute_copy.mutable_data_ptr() : nullptr;
   if (master.is_cuda()) {
     const auto type = [](bool bf16) { return bf16 ? KernelType::bf16 : KernelType::fp32; };
     cuda().kernels().bf16_adam(
-        {master.mutable_data_ptr(), gradient.const_data_ptr<float>(), state.first.mutable_data_ptr(),
-         state.second.mutable_data_ptr(), master.numel(), type(bf16_weight), type(bf16_moments), rounding.key,
-         rounding.place, constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(), copy,
-         state.corrections.const_data_ptr<float>()},
+        {master.mutable_data_ptr(), gradient.const_data_ptr(), state.first.mutable_data_ptr(),
+         state.second.mutable_data_ptr(), master.numel(), type(bf16_weight), type(bf16_moments), type(bf16_gradient),
+         rounding.key, rounding.place, constants, control.clip.const_data_ptr<float>(),
+         control.skip.const_data_ptr<float>(), copy, state.corrections.const_data_ptr<float>()},
         cuda().current_stream(master.get_device()));
     return;
   }
   const Bf16AdamMemory memory{master.mutable_data_ptr(),
-                              gradient.const_data_ptr<float>(),
+                              gradient.const_data_ptr(),
                               state.first.mutable_data_ptr(),
                               state.second.mutable_data_ptr(),
                               static_cast<BFloat16Bits*>(copy),
                               bf16_weight,
-                              bf16_moments};
+                              bf16_moments,
+                              bf16_gradient};
   const double clip = look_at(control.clip);
   at::parallel_for(0, master.numel(), kElementsOfAThread, [&](int64_t begin, int64_t end) {
     cpu_bf16_adam(memory, begin, end - begin, rounding, constants, clip);

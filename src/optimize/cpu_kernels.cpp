@@ -1,7 +1,7 @@
 #include "cpu_kernels.h"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
 
 #include "titan/optimize/adam.h"
 
@@ -20,32 +20,37 @@ static_assert(kSquaresBlock == kLanes << kLog2PerLane);
 
 constexpr uint32_t kInfinity = 0x7f800000;  // as bits; NaNs are above
 
-uint32_t amax_bits(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits & 0x7fffffff;
-}
+TITAN_INLINE uint32_t amax_bits(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffff; }
 
 /// squares[i] = values[i]², exact (48 bits), zero-padded to a multiple of kLanes. Returns the bits of the largest
 /// |value|; bits compare in the order of absolute values.
-TITAN_VECTORISED uint32_t square(const float* values, int64_t count, double* squares) {
+template <class Value>
+TITAN_INLINE uint32_t square_any(const Value* values, int64_t count, double* squares) {
   uint32_t lanes[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const double value = values[i + lane];
+      const double value = widen(values[i + lane]);
       squares[i + lane] = value * value;
-      const uint32_t bits = amax_bits(values[i + lane]);
+      const uint32_t bits = amax_bits(widen(values[i + lane]));
       lanes[lane] = bits > lanes[lane] ? bits : lanes[lane];
     }
   }
   uint32_t largest = *std::max_element(lanes, lanes + kLanes);
   for (; i < count; ++i) {
-    squares[i] = static_cast<double>(values[i]) * values[i];
-    largest = std::max(largest, amax_bits(values[i]));
+    const double value = widen(values[i]);
+    squares[i] = value * value;
+    largest = std::max(largest, amax_bits(widen(values[i])));
   }
   for (; i % kLanes != 0; ++i) squares[i] = 0;
   return largest;
+}
+
+TITAN_VECTORISED uint32_t square(const float* values, int64_t count, double* squares) {
+  return square_any(values, count, squares);
+}
+TITAN_VECTORISED uint32_t square(const BFloat16Bits* values, int64_t count, double* squares) {
+  return square_any(values, count, squares);
 }
 
 /// Subtracts from each number its multiple of the grid, accumulated per lane in `sums`. Returns the largest
@@ -70,10 +75,11 @@ TITAN_VECTORISED double peel(double* numbers, int64_t count, const ExactGrid& gr
 }
 
 /// Counts non-finite values in their slots and replaces their squares by zero. Returns the largest remaining square.
-double set_apart(const float* values, int64_t count, double* squares, int64_t* slots) {
+template <class Value>
+double set_apart(const Value* values, int64_t count, double* squares, int64_t* slots) {
   double largest = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t bits = amax_bits(values[i]);
+    const uint32_t bits = amax_bits(widen(values[i]));
     if (bits >= kInfinity) {
       ++slots[bits == kInfinity ? kExactInfinities : kExactNans];
       squares[i] = 0;
@@ -83,19 +89,16 @@ double set_apart(const float* values, int64_t count, double* squares, int64_t* s
   return largest;
 }
 
-}  // namespace
-
 // Two or three grids, 47 bits apart, cover an ordinary block; the loop runs until no remainder is left.
-void cpu_add_squares(const float* values, int64_t count, int64_t* slots) {
+template <class Value>
+void add_squares(const Value* values, int64_t count, int64_t* slots) {
   alignas(64) double squares[kSquaresBlock];
   alignas(64) double sums[kLanes];
   for (int64_t begin = 0; begin < count; begin += kSquaresBlock) {
     const int64_t length = std::min(kSquaresBlock, count - begin);
     const uint32_t bits = square(values + begin, length, squares);
-    float value;
-    std::memcpy(&value, &bits, sizeof(value));
-    double left =
-        bits < kInfinity ? static_cast<double>(value) * value : set_apart(values + begin, length, squares, slots);
+    const double value = std::bit_cast<float>(bits);
+    double left = bits < kInfinity ? value * value : set_apart(values + begin, length, squares, slots);
     while (left > 0) {
       const ExactGrid grid = exact_grid(left, kLog2PerLane);
       left = peel(squares, length, grid, sums);
@@ -106,19 +109,35 @@ void cpu_add_squares(const float* values, int64_t count, int64_t* slots) {
   }
 }
 
-TITAN_VECTORISED void cpu_adam(const AdamMemory& memory, int64_t begin, int64_t count, const AdamConstants& constants,
-                               double clip) {
+template <class Gradient>
+TITAN_INLINE void adam(const AdamMemory& memory, int64_t begin, int64_t count, const AdamConstants& constants,
+                       double clip) {
   float* __restrict weight = memory.weight + begin;
-  const float* __restrict gradient = memory.gradient + begin;
+  const Gradient* __restrict gradient = static_cast<const Gradient*>(memory.gradient) + begin;
   float* __restrict first = memory.first + begin;
   float* __restrict second = memory.second + begin;
   BFloat16Bits* __restrict copy = memory.copy ? memory.copy + begin : nullptr;
-  const auto store = [](KeptNumber, int64_t, float value, float& out) { out = value; };
+  const auto store = [](KeptNumber, int64_t, float value, float& out) TITAN_INLINE_LAMBDA { out = value; };
   if (copy) {
     adam_loop(weight, gradient, first, second, count, constants, clip, store,
-              [=](int64_t i, float value) { narrow(value, copy[i]); });
+              [=](int64_t i, float value) TITAN_INLINE_LAMBDA { narrow(value, copy[i]); });
   } else {
-    adam_loop(weight, gradient, first, second, count, constants, clip, store, [](int64_t, float) {});
+    adam_loop(weight, gradient, first, second, count, constants, clip, store,
+              [](int64_t, float) TITAN_INLINE_LAMBDA {});
+  }
+}
+
+}  // namespace
+
+void cpu_add_squares(const float* values, int64_t count, int64_t* slots) { add_squares(values, count, slots); }
+void cpu_add_squares(const BFloat16Bits* values, int64_t count, int64_t* slots) { add_squares(values, count, slots); }
+
+TITAN_VECTORISED void cpu_adam(const AdamMemory& memory, int64_t begin, int64_t count, const AdamConstants& constants,
+                               double clip) {
+  if (memory.bf16_gradient) {
+    adam<BFloat16Bits>(memory, begin, count, constants, clip);
+  } else {
+    adam<float>(memory, begin, count, constants, clip);
   }
 }
 
@@ -181,10 +200,11 @@ TITAN_INLINE void in_blocks(const RoundingPlace& place, int64_t begin, int64_t c
   }
 }
 
-template <class Weight, class Moment>
+template <class Weight, class Moment, class Gradient>
 TITAN_INLINE void bf16_adam(const Bf16AdamMemory& memory, int64_t begin, int64_t count, const Rounding& rounding,
                             const AdamConstants& constants, double clip) {
   auto* weight = static_cast<Weight*>(memory.weight);
+  const auto* gradient = static_cast<const Gradient*>(memory.gradient);
   auto* first = static_cast<Moment*>(memory.first);
   auto* second = static_cast<Moment*>(memory.second);
   BFloat16Bits* copy = memory.copy;
@@ -194,25 +214,35 @@ TITAN_INLINE void bf16_adam(const Bf16AdamMemory& memory, int64_t begin, int64_t
     const auto store = [&](KeptNumber number, int64_t i, float value, auto& out)
                            TITAN_INLINE_LAMBDA { round_to(value, random_bits.of(number, i), out); };
     if (copy) {
-      adam_loop(weight + at, memory.gradient + at, first + at, second + at, length, constants, clip, store,
+      adam_loop(weight + at, gradient + at, first + at, second + at, length, constants, clip, store,
                 [=](int64_t i, auto value) TITAN_INLINE_LAMBDA { narrow(widen(value), copy[at + i]); });
     } else {
-      adam_loop(weight + at, memory.gradient + at, first + at, second + at, length, constants, clip, store,
+      adam_loop(weight + at, gradient + at, first + at, second + at, length, constants, clip, store,
                 [](int64_t, auto) TITAN_INLINE_LAMBDA {});
     }
   });
+}
+
+template <class Gradient>
+TITAN_INLINE void bf16_adam_of(const Bf16AdamMemory& memory, int64_t begin, int64_t count, const Rounding& rounding,
+                               const AdamConstants& constants, double clip) {
+  if (memory.bf16_weight && memory.bf16_moments) {
+    bf16_adam<BFloat16Bits, BFloat16Bits, Gradient>(memory, begin, count, rounding, constants, clip);
+  } else if (memory.bf16_weight) {
+    bf16_adam<BFloat16Bits, float, Gradient>(memory, begin, count, rounding, constants, clip);
+  } else {
+    bf16_adam<float, BFloat16Bits, Gradient>(memory, begin, count, rounding, constants, clip);
+  }
 }
 
 }  // namespace
 
 TITAN_VECTORISED void cpu_bf16_adam(const Bf16AdamMemory& memory, int64_t begin, int64_t count,
                                     const Rounding& rounding, const AdamConstants& constants, double clip) {
-  if (memory.bf16_weight && memory.bf16_moments) {
-    bf16_adam<BFloat16Bits, BFloat16Bits>(memory, begin, count, rounding, constants, clip);
-  } else if (memory.bf16_weight) {
-    bf16_adam<BFloat16Bits, float>(memory, begin, count, rounding, constants, clip);
+  if (memory.bf16_gradient) {
+    bf16_adam_of<BFloat16Bits>(memory, begin, count, rounding, constants, clip);
   } else {
-    bf16_adam<float, BFloat16Bits>(memory, begin, count, rounding, constants, clip);
+    bf16_adam_of<float>(memory, begin, count, rounding, constants, clip);
   }
 }
 

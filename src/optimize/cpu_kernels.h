@@ -14,14 +14,16 @@ namespace titan {
 /// Adds the squares of `count` values to kExactSlots `slots` (layout: kernels/exact_sum.h). Not normalised: at most
 /// 2^40 values may be added between two calls of exact_carry.
 void cpu_add_squares(const float* values, int64_t count, int64_t* slots);
+void cpu_add_squares(const BFloat16Bits* values, int64_t count, int64_t* slots);
 
 /// Arrays of one step, `count` elements each; `copy`: null, or receives the new weights rounded to bf16.
 struct AdamMemory {
   float* weight;
-  const float* gradient;
+  const void* gradient;
   float* first;
   float* second;
   BFloat16Bits* copy;
+  bool bf16_gradient;
 };
 
 /// One step over `count` elements starting at `begin`; the gradient is multiplied by `clip`.
@@ -30,12 +32,13 @@ void cpu_adam(const AdamMemory& memory, int64_t begin, int64_t count, const Adam
 /// The same for bf16 weights or moments, with stochastic rounding. `copy` is written only if the weight is fp32.
 struct Bf16AdamMemory {
   void* weight;
-  const float* gradient;
+  const void* gradient;
   void* first;
   void* second;
   BFloat16Bits* copy;
   bool bf16_weight;
   bool bf16_moments;
+  bool bf16_gradient;
 };
 
 /// How a tensor's values are rounded in a step: element i in memory uses the random bits of place.index(i).

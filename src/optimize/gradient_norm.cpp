@@ -61,10 +61,13 @@ StepControl control_step(std::span<Parameter* const> parameters, double max_norm
 
 namespace {
 
+bool is_bf16(const at::Tensor& tensor) { return tensor.scalar_type() == at::kBFloat16; }
+
 constexpr int64_t kGrain = 1 << 15;  // elements: each part ends with a carry and a lock
 
+template <class Value>
 void add_on_cpu(const at::Tensor& tensor, int64_t* slots) {
-  const float* values = tensor.const_data_ptr<float>();
+  const auto* values = static_cast<const Value*>(tensor.const_data_ptr());
   std::mutex mutex;
   at::parallel_for(0, tensor.numel(), kGrain, [&](int64_t begin, int64_t end) {
     std::array<int64_t, kExactSlots> part{};
@@ -80,8 +83,9 @@ void add_on_cuda(const std::vector<at::Tensor>& tensors, const at::Tensor& slots
   const c10::DeviceGuard guard(slots.device());
   CUstream_st* const stream = cuda().current_stream(slots.get_device());
   for (const at::Tensor& tensor : tensors) {
-    cuda().kernels().exact_squares({tensor.const_data_ptr<float>(), tensor.numel(), slots.mutable_data_ptr<int64_t>()},
-                                   stream);
+    const KernelType type = is_bf16(tensor) ? KernelType::bf16 : KernelType::fp32;
+    cuda().kernels().exact_squares(
+        {tensor.const_data_ptr(), tensor.numel(), slots.mutable_data_ptr<int64_t>(), /*most_blocks=*/0, type}, stream);
   }
   cuda().kernels().exact_carry(slots.mutable_data_ptr<int64_t>(), stream);
 }
@@ -98,15 +102,18 @@ at::Tensor value_on_cuda(const at::Tensor& slots) {
 
 at::Tensor exact_squares(const std::vector<at::Tensor>& tensors, const at::Device& device) {
   for (const at::Tensor& tensor : tensors) {
-    TITAN_CHECK(
-        tensor.defined() && tensor.scalar_type() == at::kFloat && tensor.is_contiguous() && tensor.device() == device,
-        summary_of(tensor), device.str());
+    TITAN_CHECK(tensor.defined() && (tensor.scalar_type() == at::kFloat || is_bf16(tensor)) && tensor.is_contiguous() &&
+                    tensor.device() == device,
+                summary_of(tensor), device.str());
   }
   at::Tensor slots = at::zeros({kExactSlots}, at::TensorOptions(at::kLong).device(device));
   if (device.is_cuda()) {
     add_on_cuda(tensors, slots);
   } else {
-    for (const at::Tensor& tensor : tensors) add_on_cpu(tensor, slots.mutable_data_ptr<int64_t>());
+    auto* const sum = slots.mutable_data_ptr<int64_t>();
+    for (const at::Tensor& tensor : tensors) {
+      is_bf16(tensor) ? add_on_cpu<BFloat16Bits>(tensor, sum) : add_on_cpu<float>(tensor, sum);
+    }
   }
   return slots;
 }

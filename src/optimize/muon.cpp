@@ -178,11 +178,13 @@ at::Tensor MuonOptimizer::matrix_part(Parameter& parameter, int64_t step, const 
   begin(step);
   Matrix& matrix = matrix_of(parameter);
   const at::Tensor& gradient = parameter.gradient_shard;
-  TITAN_CHECK(gradient.defined() && gradient.scalar_type() == at::kFloat &&
+  const bool is_bf16 = gradient.defined() && gradient.scalar_type() == at::kBFloat16;
+  TITAN_CHECK(gradient.defined() && (is_bf16 || gradient.scalar_type() == at::kFloat) &&
                   gradient.sizes() == matrix.momentum.sizes() && gradient.device() == parameter.master.device(),
               parameter.name(), summary_of(gradient), summary_of(parameter.master));
   const at::Tensor momentum = momentum_on_device(matrix, step);
-  const at::Tensor clipped = gradient * control.clip.to(at::kFloat);
+  const at::Tensor clip = control.clip.to(at::kFloat);
+  const at::Tensor clipped = is_bf16 ? gradient.to(at::kFloat).mul_(clip) : gradient * clip;
   const at::Tensor fresh = momentum.to(at::kFloat).lerp(clipped, 1 - options_.momentum);
   store_rounded({parameter, rounding_seed_, step, KeptNumber::first_moment}, fresh, momentum, control);
   keep_on_host(matrix, momentum);

@@ -125,6 +125,9 @@ WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> pa
     copies_ = offload_->host().allocate(plan_.gathered_shard_bytes(), at::kByte, pinned);
     copies = views_in(copies_, plan_, &ParameterPlan::shard);
   }
+  const bool is_summed = slots_ || replicating_ || tensor_ || tied_;
+  TITAN_CHECK((!is_summed || plan_.gradient == ElementType::float32) && "a gradient in bf16 is of one rank",
+              plan_.name);
   if (slots_ && is_trained()) gradient_shards_ = offload_->host().allocate(trained_shard_numel_, at::kFloat, pinned);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const ParameterPlan& planned = plan_.parameters[i];
@@ -306,10 +309,13 @@ void WeightStore::open_gradient() {
     if (slot.to_host_begin < trained_numel_ * size_of(ElementType::float32)) slot.wait_to_host();
     memory = slot.memory;
   } else {
-    if (!gradient_shards_.defined()) gradient_shards_ = offload_->device().allocate(trained_numel_, at::kFloat);
+    if (!gradient_shards_.defined()) {
+      gradient_shards_ = offload_->device().allocate(trained_numel_, scalar_type(plan_.gradient));
+    }
     memory = gradient_shards_;
   }
-  const std::vector<at::Tensor> gradients = gradient_views(memory, &ParameterPlan::unsharded, at::kFloat);
+  const std::vector<at::Tensor> gradients =
+      gradient_views(memory, &ParameterPlan::unsharded, scalar_type(plan_.gradient));
   for (size_t t = 0; t < trained_.size(); ++t) parameters_[trained_[t]]->set_gradient(gradients[t]);
 }
 
@@ -319,7 +325,7 @@ std::vector<at::Tensor> WeightStore::gradient_views(const at::Tensor& memory, Bo
 }
 
 void WeightStore::set_gradient_shards(const at::Tensor& memory) {
-  const std::vector<at::Tensor> shards = gradient_views(memory, &ParameterPlan::shard, at::kFloat);
+  const std::vector<at::Tensor> shards = gradient_views(memory, &ParameterPlan::shard, scalar_type(plan_.gradient));
   for (size_t t = 0; t < trained_.size(); ++t) parameters_[trained_[t]]->gradient_shard = shards[t];
 }
 

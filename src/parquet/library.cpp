@@ -1,7 +1,8 @@
-// libtitan_parquet.so: rows of Parquet files, read with Arrow (titan/corpus/parquet_file.h). One thread, and no more of
-// a file in memory than a few pages of each column that is read.
+// libtitan_parquet.so: rows of Parquet files, read with Arrow (titan/corpus/parquet_file.h) by one thread. A column of
+// text is read value by value (TextColumn), whole rows in batches of about kBatchBytes.
 #include <arrow/api.h>
 #include <arrow/io/file.h>
+#include <arrow/util/byte_size.h>
 #include <fmt/format.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/arrow/schema.h>
@@ -11,9 +12,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
+#include "text_column.h"
 #include "titan/corpus/parquet_file.h"
 #include "values.h"
 
@@ -22,9 +25,13 @@ namespace {
 
 using parquet::arrow::SchemaField;
 
-/// Of decoded rows that are held at once: few enough for little memory, enough that calls are few beside the bytes.
+/// Of decoded rows that are held at once: few enough for little memory, enough that calls are few beside the bytes. How
+/// large rows are is known when they are decoded: the footer knows compressed sizes, in which a text that many rows
+/// repeat counts once. So batches begin with a row and grow by what the last one had; what follows small rows may be
+/// large, which kMostBatchRows bounds.
 constexpr int64_t kBatchBytes = int64_t{4} << 20;
-constexpr int64_t kMostBatchRows = 1024;
+constexpr int64_t kMostBatchRows = 256;
+constexpr int64_t kBatchGrowth = 4;
 /// Compressed bytes that are read at once, of each column: many for a network file system, where every read waits, and
 /// few beside a batch.
 constexpr int64_t kReadBytes = int64_t{1} << 20;
@@ -45,10 +52,12 @@ constexpr const char* kRemedy = "Get the file again, or remove it.";
   fail(fmt::format("its footer is damaged: {}. {}", what, kRemedy));
 }
 
-/// What is read of a row: a column, and for a field of a struct the way to it.
-struct Selected {
-  const SchemaField* column = nullptr;
-  std::vector<int> path;  // indices of fields below the column
+/// The text that is read of each row: a column, or a field of a struct column.
+struct SelectedText {
+  std::string name;                   // of the column
+  const SchemaField* leaf = nullptr;  // the column, or the field
+  bool is_null = false;               // all its values are
+  bool is_json = false;
 };
 
 void add_leaves(const SchemaField& field, std::vector<int>& leaves) {
@@ -70,7 +79,8 @@ class ArrowFile : public ParquetFile {
       auto opened = parquet::ParquetFileReader::Open(*file, properties);
       check_footer(*opened->metadata(), bytes);
       parquet::ArrowReaderProperties arrow_properties(/*use_threads=*/false);
-      arrow_properties.set_pre_buffer(false);  // would read whole row groups ahead, in threads of its own
+      arrow_properties.set_pre_buffer(false);               // would read whole row groups ahead, in threads of its own
+      arrow_properties.set_arrow_extensions_enabled(true);  // as pyarrow does: columns of JSON are known as such
       auto reader = parquet::arrow::FileReader::Make(arrow::system_memory_pool(), std::move(opened), arrow_properties);
       if (!reader.ok()) fail_footer(words_of(reader.status().message()));
       reader_ = std::move(*reader);
@@ -89,11 +99,9 @@ class ArrowFile : public ParquetFile {
 
   void select(const ParquetRequest& request) override {
     if (!request.text.empty()) {
-      selected_.push_back(find(request.text));
-      const SchemaField* leaf = selected_[0].column;
-      for (const int index : selected_[0].path) leaf = &leaf->children[static_cast<size_t>(index)];
-      add_leaves(*leaf, leaves_);
-      is_text_ = true;
+      text_ = find(request.text);
+      text_name_ = request.text;
+      names_ = text_->name;
       return;
     }
     const auto holds = [](const std::vector<std::string>& names, const std::string& name) {
@@ -102,7 +110,8 @@ class ArrowFile : public ParquetFile {
     for (const SchemaField& field : reader_->manifest().schema_fields) {
       const std::string& name = field.field->name();
       if (request.columns.empty() ? holds(request.left_out, name) : !holds(request.columns, name)) continue;
-      selected_.push_back({&field, {}});
+      names_ += (columns_.empty() ? "" : ", ") + name;
+      columns_.push_back(&field);
       add_leaves(field, leaves_);
     }
   }
@@ -110,8 +119,10 @@ class ArrowFile : public ParquetFile {
   void seek(int64_t group, int64_t row) override {
     group_ = group;
     row_ = in_batch_ = 0;
+    texts_.reset();
     batches_.reset();
     values_.reset();
+    if (text_) return seek_text(row);
     while (row_ < row) {
       if (in_batch_ >= batch_rows() && !read_batch()) return;
       const int64_t skipped = std::min(row - row_, batch_rows() - in_batch_);
@@ -121,11 +132,18 @@ class ArrowFile : public ParquetFile {
   }
 
   bool next(ParquetRow& row) override {
-    if (in_batch_ >= batch_rows() && !read_batch()) return false;
     row.bytes.clear();
+    row.problem.clear();
+    row.is_record = !text_ || text_->is_json;
+    if (text_ ? row_ >= rows_of_group() : in_batch_ >= batch_rows() && !read_batch()) return false;
     try {
-      row.is_null = is_text_ && !read_text(*values_, in_batch_, row.bytes);
-      if (!is_text_) append_json(*values_, in_batch_, row.bytes);
+      text_ ? read_text(row) : append_json(*values_, in_batch_, row.bytes);
+    } catch (const BadValue& bad) {
+      row.bytes.clear();
+      const std::string& column = text_ ? text_name_ : bad.column;
+      row.problem = fmt::format("the column \"{}\" holds JSON, and its value in this row {}", column, bad.problem);
+    } catch (const parquet::ParquetException& problem) {
+      fail_pages(problem.what());
     } catch (const std::runtime_error& problem) {
       fail_rows(problem.what());
     }
@@ -170,59 +188,94 @@ class ArrowFile : public ParquetFile {
   static void add_column(const SchemaField& field, const std::string& prefix, std::vector<ParquetColumn>& found) {
     const arrow::DataType& type = *field.field->type();
     const std::string name = prefix + field.field->name();
-    found.push_back({name, type.ToString(), is_text_type(type), !prefix.empty()});
+    found.push_back({name, type.ToString(), is_text_type(type), type.id() == arrow::Type::NA, !prefix.empty()});
     if (type.id() != arrow::Type::STRUCT) return;
     for (const SchemaField& child : field.children) add_column(child, name + ".", found);
   }
 
   /// The column of that name, or the field of a struct; a column whose own name has dots comes first.
-  Selected find(const std::string& name) const {
-    for (const SchemaField& field : reader_->manifest().schema_fields) {
-      if (field.field->name() == name) return {&field, {}};
-    }
-    for (const SchemaField& field : reader_->manifest().schema_fields) {
-      std::vector<int> path;
-      if (find_below(field, name, path)) return {&field, path};
+  SelectedText find(const std::string& name) const {
+    const std::vector<SchemaField>& fields = reader_->manifest().schema_fields;
+    const auto is_it = [&](const SchemaField& field) { return field.field->name() == name; };
+    const auto own = std::find_if(fields.begin(), fields.end(), is_it);
+    if (own != fields.end()) return text_of(*own, *own);
+    for (const SchemaField& field : fields) {
+      if (const SchemaField* leaf = find_below(field, name)) return text_of(field, *leaf);
     }
     fail(fmt::format("there is no column \"{}\".", name));
   }
 
-  static bool find_below(const SchemaField& field, std::string_view name, std::vector<int>& path) {
-    const std::string& own = field.field->name();
-    if (name == own) return true;
-    if (!name.starts_with(own + ".") || field.field->type()->id() != arrow::Type::STRUCT) return false;
-    for (size_t i = 0; i < field.children.size(); ++i) {
-      path.push_back(static_cast<int>(i));
-      if (find_below(field.children[i], name.substr(own.size() + 1), path)) return true;
-      path.pop_back();
+  SelectedText text_of(const SchemaField& column, const SchemaField& leaf) const {
+    const arrow::DataType& type = *leaf.field->type();
+    const bool is_null = type.id() == arrow::Type::NA;
+    const bool is_stored_as_text =
+        leaf.is_leaf() && reader_->parquet_reader()->metadata()->schema()->Column(leaf.column_index)->physical_type() ==
+                              parquet::Type::BYTE_ARRAY;
+    if (!is_null && !is_stored_as_text) {
+      fail_footer(fmt::format("its column {} is to be text and holds no texts", column.field->name()));
     }
-    return false;
+    return {column.field->name(), &leaf, is_null, is_json_type(type)};
+  }
+
+  static const SchemaField* find_below(const SchemaField& field, std::string_view name) {
+    const std::string& own = field.field->name();
+    if (name == own) return &field;
+    if (!name.starts_with(own + ".") || field.field->type()->id() != arrow::Type::STRUCT) return nullptr;
+    for (const SchemaField& child : field.children) {
+      if (const SchemaField* found = find_below(child, name.substr(own.size() + 1))) return found;
+    }
+    return nullptr;
+  }
+
+  int64_t rows_of_group() const { return rows_[static_cast<size_t>(group_)]; }
+
+  void seek_text(int64_t row) {
+    row_ = row;
+    if (text_->is_null || rows_of_group() == 0) return;
+    bool is_there = false;
+    try {
+      group_reader_ = reader_->parquet_reader()->RowGroup(static_cast<int>(group_));
+      texts_.emplace(group_reader_->Column(text_->leaf->column_index));
+      is_there = row == 0 || texts_->skip(row);
+    } catch (const parquet::ParquetException& problem) {
+      fail_pages(problem.what());
+    }
+    if (!is_there) fail_rows(few_rows());
+  }
+
+  void read_text(ParquetRow& row) {
+    std::optional<std::string_view> text;
+    if (texts_ && !texts_->next(text)) throw std::runtime_error(few_rows());
+    if (!text) {
+      row.problem = fmt::format("the column \"{}\" is null in this row", text_name_);
+    } else if (text_->is_json) {
+      row.bytes = '{';
+      append_json_text(text_name_, row.bytes);
+      row.bytes += ':';
+      append_json_value(*text, row.bytes);
+      row.bytes += '}';
+    } else {
+      row.bytes = *text;
+    }
+  }
+
+  std::string few_rows() const {
+    return fmt::format("they end before the {} rows that the footer says", rows_of_group());
   }
 
   int64_t batch_rows() const { return values_ ? values_->length() : 0; }
-
-  /// Rows that have about kBatchBytes in this row group.
-  int64_t rows_of_batch() const {
-    const auto footer = reader_->parquet_reader()->metadata();
-    const auto part = footer->RowGroup(static_cast<int>(group_));
-    int64_t bytes = 0;  // a footer may say any sizes: cut, so that their sum does not overflow
-    for (const int leaf : leaves_)
-      bytes += std::min(kBatchBytes * kMostBatchRows, part->ColumnChunk(leaf)->total_uncompressed_size());
-    const int64_t each = bytes / std::max<int64_t>(1, rows_[static_cast<size_t>(group_)]) + 1;
-    return std::clamp<int64_t>(kBatchBytes / each, 1, kMostBatchRows);
-  }
 
   /// Reads the next rows of the row group; false at its end.
   bool read_batch() {
     in_batch_ = 0;
     values_.reset();
-    const int64_t rows = rows_[static_cast<size_t>(group_)];
+    const int64_t rows = rows_of_group();
     if (row_ >= rows) return false;
     if (leaves_.empty()) fail("it has no column that could be read.");
     std::shared_ptr<arrow::RecordBatch> batch;
     try {
+      reader_->set_batch_size(rows_of_batch_);  // holds for the next batch of a reader that is open, too
       if (!batches_) {
-        reader_->set_batch_size(rows_of_batch());
         auto opened = reader_->GetRecordBatchReader({static_cast<int>(group_)}, leaves_);
         if (!opened.ok()) fail_pages(opened.status().message());
         batches_ = std::move(*opened);
@@ -233,57 +286,37 @@ class ArrowFile : public ParquetFile {
       fail_pages(problem.what());
     }
     const int64_t found = batch ? batch->num_rows() : 0;
-    if (found == 0) fail_rows(fmt::format("they end before the {} rows that the footer says", rows));
+    if (found == 0) fail_rows(few_rows());
     if (row_ + found > rows) fail_rows(fmt::format("they are more than the {} that the footer says", rows));
     if (const arrow::Status valid = batch->Validate(); !valid.ok()) fail_rows(words_of(valid.message()));
-    values_ = values_of(*batch);
+    auto structs = batch->ToStructArray();
+    if (!structs.ok()) fail_rows(words_of(structs.status().message()));
+    values_ = *structs;
+    const int64_t each = arrow::util::TotalBufferSize(*batch) / found + 1;
+    rows_of_batch_ =
+        std::clamp<int64_t>(kBatchBytes / each, 1, std::min(kMostBatchRows, kBatchGrowth * rows_of_batch_));
     return true;
-  }
-
-  /// What is read of each row: the text, or the row as a struct. Of a struct column only the selected field was read:
-  /// it is the only child.
-  std::shared_ptr<arrow::Array> values_of(const arrow::RecordBatch& batch) const {
-    if (!is_text_) {
-      auto structs = batch.ToStructArray();
-      if (!structs.ok()) fail_rows(words_of(structs.status().message()));
-      return *structs;
-    }
-    std::shared_ptr<arrow::Array> array = batch.column(0);
-    for (size_t level = 0; level < selected_[0].path.size(); ++level) {
-      auto inner = static_cast<const arrow::StructArray&>(*array).GetFlattenedField(0, arrow::system_memory_pool());
-      if (!inner.ok()) fail_rows(words_of(inner.status().message()));
-      array = *inner;
-    }
-    return array;
   }
 
   [[noreturn]] void fail_rows(const std::string& what) const {
     fail(fmt::format("row group {}, column{} {}: its rows from {} on are damaged: {}. {}", group_,
-                     selected_.size() == 1 ? "" : "s", names_of(selected_), row_, what, kRemedy));
-  }
-
-  static std::string names_of(const std::vector<Selected>& selected) {
-    std::string names;
-    for (const Selected& one : selected) names += (names.empty() ? "" : ", ") + one.column->field->name();
-    return names;
+                     columns_.size() > 1 ? "s" : "", names_, row_, what, kRemedy));
   }
 
   /// Throws with the column whose pages are damaged: each is read by itself until one fails in the same way.
   [[noreturn]] void fail_pages(const std::string& message) {
     const std::string what = words_of(message);
-    std::vector<Selected> damaged = selected_;
-    for (const Selected& one : selected_) {
-      if (selected_.size() == 1 || !is_damaged(one)) continue;
-      damaged = {one};
-      break;
-    }
+    const auto found = std::find_if(columns_.begin(), columns_.end(),
+                                    [&](const SchemaField* one) { return columns_.size() > 1 && is_damaged(*one); });
+    const bool is_known = found != columns_.end();
     fail(fmt::format("row group {}, column{} {}: a page at or after row {} cannot be read: {}. {}", group_,
-                     damaged.size() == 1 ? "" : "s", names_of(damaged), row_, what, kRemedy));
+                     is_known || columns_.size() < 2 ? "" : "s", is_known ? (*found)->field->name() : names_, row_,
+                     what, kRemedy));
   }
 
-  bool is_damaged(const Selected& one) {
+  bool is_damaged(const SchemaField& column) {
     std::vector<int> leaves;
-    add_leaves(*one.column, leaves);
+    add_leaves(column, leaves);
     try {
       auto batches = reader_->GetRecordBatchReader({static_cast<int>(group_)}, leaves);
       if (!batches.ok()) return true;
@@ -299,14 +332,22 @@ class ArrowFile : public ParquetFile {
 
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::vector<int64_t> rows_;
-  std::vector<Selected> selected_;
-  std::vector<int> leaves_;  // of all that is selected
-  bool is_text_ = false;
-
+  std::string names_;            // of the columns that are read, for messages
   int64_t group_ = 0, row_ = 0;  // of the next row
-  int64_t in_batch_ = 0;         // the same row, in values_
+
+  // Of a text.
+  std::optional<SelectedText> text_;
+  std::string text_name_;                                  // as it was asked for
+  std::shared_ptr<parquet::RowGroupReader> group_reader_;  // outlives texts_
+  std::optional<TextColumn> texts_;                        // of the row group; none for a column of nulls
+
+  // Of rows as records.
+  std::vector<const SchemaField*> columns_;
+  std::vector<int> leaves_;  // of all columns
+  int64_t rows_of_batch_ = 1;
+  int64_t in_batch_ = 0;  // the next row, in values_
   std::unique_ptr<arrow::RecordBatchReader> batches_;
-  std::shared_ptr<arrow::Array> values_;  // of the batch that was read last
+  std::shared_ptr<arrow::Array> values_;  // the rows of the batch that was read last, as structs
 };
 
 }  // namespace

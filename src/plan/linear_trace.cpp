@@ -119,7 +119,7 @@ class TracedLinear {
   }
 
   void add_weight_gradient(TracedOperation& operation, int64_t outputs, bool in_float8) const {
-    TracedWork weight_gradient = product(outputs, rows_, inputs_, in_float8, 4);
+    TracedWork weight_gradient = product(outputs, rows_, inputs_, in_float8, shape_.gradient_size);
     weight_gradient.is_weight_gradient = true;
     operation.backward.push_back(weight_gradient);
   }

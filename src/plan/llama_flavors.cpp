@@ -183,13 +183,7 @@ LlamaArguments llama_arguments(const ModelRequest& request) {
   a.rope_scaling_name = request.model.rope_scaling == "default" ? request.model.name : request.model.rope_scaling;
   a.rope_scaling = scaling_named(a.rope_scaling_name);
   if (a.rope_scaling) a.rope_scaling = scaling_of(*a.rope_scaling, request);
-  std::optional<NormType> norm = norm_type_from_name(request.model.norm_type);
-  if (!norm) {
-    throw Error(ExitCode::bad_config, fmt::format("model.norm_type = \"{}\" is unknown; there are: rmsnorm, "
-                                                  "fused_rmsnorm, layernorm, np_layernorm",
-                                                  request.model.norm_type));
-  }
-  a.norm = *norm;
+  a.norm = request.model.norm_type;
   const std::string& embeddings = request.model.override_sizes.embeddings;
   a.tied = embeddings == "tied" || (embeddings != "untied" && flavor.tied);
   a.block_causal = flavor.block_causal || request.block_causal;

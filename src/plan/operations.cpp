@@ -2,19 +2,9 @@
 
 #include <algorithm>
 
-#include "titan/base/text.h"
 #include "titan/plan/device_mesh.h"
 
 namespace titan {
-
-std::optional<NormType> norm_type_from_name(std::string_view name) {
-  std::string lower = to_lower(name);
-  if (lower == "rmsnorm") return NormType::rmsnorm;
-  if (lower == "fused_rmsnorm") return NormType::fused_rmsnorm;
-  if (lower == "layernorm") return NormType::layernorm;
-  if (lower == "np_layernorm") return NormType::np_layernorm;
-  return std::nullopt;
-}
 
 bool is_rms_norm(NormType type) { return type == NormType::rmsnorm || type == NormType::fused_rmsnorm; }
 

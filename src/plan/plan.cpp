@@ -156,6 +156,25 @@ void choose_dtypes(Plan& plan, const ModelDescription& model) {
   }
 }
 
+/// A gradient in bf16 is rounded once, so nothing may add to it: no other unit, microbatch or rank.
+void choose_gradients(Plan& plan) {
+  const PlanRequest& request = plan.request;
+  const bool is_alone = request.place.mesh.world() == 1 && !request.groups_of_one && !request.pipeline;
+  if (!is_alone || request.accumulation > 1 || request.training.enable_cpu_offload) return;
+  std::vector<int64_t> users(plan.groups.size());
+  for (const UnitPlan& unit : plan.units) {
+    for (const size_t group : unit.groups) ++users[group];
+  }
+  for (const UnitPlan& unit : plan.units) {
+    // The head adds up the gradients of its chunks, the embedding those of equal tokens.
+    if (unit.role != UnitRole::block) continue;
+    for (const size_t g : unit.groups) {
+      WeightGroupPlan& group = plan.groups[g];
+      if (users[g] == 1 && group.compute == ElementType::bfloat16) group.gradient = request.training.gradient_dtype;
+    }
+  }
+}
+
 void choose_float8(Plan& plan, const ModelDescription& model) {
   const std::optional<LinearFloat8Section>& float8 = plan.request.float8;
   if (!float8) return;
@@ -180,14 +199,19 @@ void choose_float8(Plan& plan, const ModelDescription& model) {
 struct TraceKey {
   UnitRole role;
   RecomputePolicy policy;
-  ElementType compute;
+  ElementType compute, gradient;
   std::vector<std::vector<int64_t>> shapes;
   std::vector<bool> in_float8, trained;
   bool operator==(const TraceKey&) const = default;
 };
 
+/// The dtype of the gradients of a unit's own weights.
+ElementType gradient_of(const Plan& plan, const UnitPlan& unit) {
+  return unit.groups.empty() ? ElementType::float32 : plan.groups[unit.groups[0]].gradient;
+}
+
 TraceKey key_of(const Plan& plan, const UnitPlan& unit) {
-  TraceKey key{unit.role, unit.policy, unit.compute, {}, {}, {}};
+  TraceKey key{unit.role, unit.policy, unit.compute, gradient_of(plan, unit), {}, {}, {}};
   for (const size_t group : unit.groups) {
     for (const ParameterPlan& parameter : plan.groups[group].parameters) {
       key.shapes.push_back(parameter.spec.shape);
@@ -304,6 +328,7 @@ std::shared_ptr<const UnitTrace> trace_unit(const Plan& plan, const PlanRequest&
   TraceShape shape;
   shape.samples = request.samples, shape.length = request.local_length();
   shape.element_size = size_of(unit.compute);
+  shape.gradient_size = size_of(gradient_of(plan, unit));
   shape.on_gpu = request.on_gpu;
   shape.fused_kernels = request.on_gpu && request.fused_kernels;
   shape.tensor_ranks = request.place.mesh.size(MeshAxis::tp);
@@ -430,6 +455,7 @@ Plan make_plan(const ModelDescription& model, const PlanRequest& request) {
   plan.flops_per_token = model.flops_per_token(request.sequence_length);
   add_units(plan, model);
   choose_dtypes(plan, model);
+  choose_gradients(plan);
   choose_float8(plan, model);
   add_activations(plan, model);
   assign_slots(plan);

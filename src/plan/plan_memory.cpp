@@ -50,19 +50,19 @@ bool gradient_passes(const Plan& plan, const WeightGroupPlan& group) {
   return plan.request.optimizer.early_step_in_backward && !group.gathers;
 }
 
-/// Elements of the gradients that stay until the step.
+/// Bytes of the gradients that stay until the step.
 int64_t kept_gradients(const Plan& plan) {
   int64_t kept = 0;
   for (const WeightGroupPlan& group : plan.groups) {
-    if (!gradient_passes(plan, group)) kept += group.trained_shard_numel();
+    if (!gradient_passes(plan, group)) kept += group.gradient_bytes();
   }
   return kept;
 }
-/// Elements of the largest gradient that is there only during its backward.
+/// Bytes of the largest gradient that is there only during its backward.
 int64_t largest_passing_gradient(const Plan& plan) {
   int64_t most = 0;
   for (const WeightGroupPlan& group : plan.groups) {
-    if (gradient_passes(plan, group)) most = std::max(most, group.trained_numel());
+    if (gradient_passes(plan, group)) most = std::max(most, group.gradient_bytes());
   }
   return most;
 }
@@ -223,7 +223,7 @@ void add(std::vector<MemoryPurpose>& table, const char* name, int64_t bytes, boo
   if (bytes > 0) table.push_back({name, bytes, on_host});
 }
 
-/// Memory that is held all the time, and `gradients` (elements).
+/// Memory that is held all the time, and `gradients` (bytes).
 std::vector<MemoryPurpose> persistent_memory(const Plan& plan, const HeldBytes& held, int64_t gradients) {
   const PlanRequest& request = plan.request;
   int64_t owned = 0, moments = 0;
@@ -237,7 +237,7 @@ std::vector<MemoryPurpose> persistent_memory(const Plan& plan, const HeldBytes& 
   add(table, "gathered weights", sum(plan.weight_slots));
   add(table, "gradients before reduction", sum(plan.gradient_slots));
   add(table, "gradients, narrowed", sum(plan.message_slots));
-  add(table, "gradients", gradients * size_of(ElementType::float32), request.training.enable_cpu_offload);
+  add(table, "gradients", gradients, request.training.enable_cpu_offload);
   add(table, "optimizer state", moments, request.training.enable_cpu_offload || request.offloads_optimizer());
   add(table, "padding of uneven shards", held.padding_peak());
   add(table, "peer memory, hidden states", plan.peer_bytes());

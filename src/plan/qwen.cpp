@@ -55,9 +55,9 @@ LlamaArguments qwen_arguments(const ModelRequest& request) {
   static const AttentionBiases biases;
   static const HeadNorms norms;
   LlamaArguments arguments = llama_arguments(request);
-  if (arguments.norm != NormType::rmsnorm && arguments.norm != NormType::fused_rmsnorm) {
+  if (!is_rms_norm(arguments.norm)) {
     throw Error(ExitCode::bad_config, fmt::format("model.norm_type = \"{}\": {} has only rmsnorm",
-                                                  request.model.norm_type, request.model.name));
+                                                  word_of(arguments.norm), request.model.name));
   }
   arguments.variant = request.model.name == "qwen2" ? static_cast<const LlamaVariantDescription*>(&biases) : &norms;
   return arguments;

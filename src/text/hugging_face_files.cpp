@@ -310,6 +310,53 @@ class Assembly {
   Noticed renumbered_, other_ids_, new_ids_;
 };
 
+/// Refuses a tokenizer that is not what transformers reads in its folder.
+void check_is_read(const fs::path& path, const TokenizerSettings& settings) {
+  if (settings.needs_code) {
+    refuse_tokenizer(path,
+                     fmt::format("tokenizer_config.json beside it names Python code of its own (auto_map, class {})",
+                                 settings.class_name));
+  }
+  const std::string& newest = settings.newest_file;
+  const bool is_other = newest != "tokenizer.json" && path.filename() != newest;
+  if (is_other && (path.filename() == "tokenizer.json" || fs::exists(path.parent_path() / newest))) {
+    refuse_tokenizer(
+        path,
+        fmt::format("tokenizer_config.json beside it has fast_tokenizer_files, by which transformers reads {} instead",
+                    newest),
+        "Rename that file to tokenizer.json, and remove fast_tokenizer_files from tokenizer_config.json");
+  }
+}
+
+/// The tokenizer of a large vocabulary with the expression that `regex` says. `form`: what it is made of.
+HuggingFaceParts with_mistral_regex(const fs::path& path, TokenizerSettings::MistralRegex regex, const json& form,
+                                    HuggingFaceParts parts) {
+  using enum TokenizerSettings::MistralRegex;
+  constexpr size_t kLargeVocabulary = 100'000;  // the small ones are SentencePiece's and have no expression
+  const auto pre_tokenizer = form.find("pre_tokenizer");
+  if (regex == as_in_file || pre_tokenizer == form.end() || pre_tokenizer->is_null()) return parts;
+  size_t tokens = parts.model.count();
+  for (const AddedToken& token : parts.added) tokens += parts.model.id_of(token.content) ? 0 : 1;
+  if (tokens <= kLargeVocabulary) return parts;
+  if (regex == reported) {
+    parts.notices.push_back(fmt::format(
+        "tokenizer {}: by the config.json beside it this is a Mistral model's file of before transformers 5, which may "
+        "split text wrongly (transformers warns, too); \"fix_mistral_regex\" in tokenizer_config.json decides: true "
+        "corrects it, false keeps it",
+        path.string()));
+    return parts;
+  }
+  const json corrected = {{"pre_tokenizer", corrected_for_mistral(*pre_tokenizer)}};
+  PreTokenizer replacement(JsonNode(corrected, path).find("pre_tokenizer"));
+  if (replacement.byte_level() != parts.pre_tokenizer.byte_level()) {
+    refuse_tokenizer(path,
+                     "fix_mistral_regex is followed here only for a pre-tokenizer of an expression and ByteLevel");
+  }
+  parts.pre_tokenizer = std::move(replacement);
+  parts.fingerprint = name_key(fmt::format("{} fix_mistral_regex", parts.fingerprint));
+  return parts;
+}
+
 HuggingFaceParts read_vocabulary_and_merges(const fs::path& vocabulary) {
   const fs::path merges = vocabulary.parent_path() / "merges.txt";
   if (!fs::exists(merges)) {
@@ -319,6 +366,7 @@ HuggingFaceParts read_vocabulary_and_merges(const fs::path& vocabulary) {
                             vocabulary.string(), kTokenizeOffline));
   }
   TokenizerSettings settings = read_tokenizer_settings(vocabulary.parent_path(), std::nullopt);
+  check_is_read(vocabulary, settings);
   if (settings.reader == Class::llama || settings.reader == Class::other) {
     refuse_tokenizer(vocabulary, fmt::format("the class {} is not read here from a vocab.json", settings.class_name));
   }
@@ -329,7 +377,9 @@ HuggingFaceParts read_vocabulary_and_merges(const fs::path& vocabulary) {
                HuggingFaceNormalizer(file.find("normalizer")));
   const uint64_t own = name_key(fmt::format("{}\n{}\n{}", name_key(read_file(vocabulary, ExitCode::bad_data)),
                                             name_key(read_file(merges, ExitCode::bad_data)), form.dump()));
-  return Assembly(vocabulary, std::move(settings), std::move(parts)).finish(/*framed=*/false, own);
+  const TokenizerSettings::MistralRegex regex = settings.mistral_regex;
+  return with_mistral_regex(vocabulary, regex, form,
+                            Assembly(vocabulary, std::move(settings), std::move(parts)).finish(/*framed=*/false, own));
 }
 
 /// Special tokens of a SentencePiece model, which transformers adds unless the configs name others.
@@ -356,21 +406,15 @@ void add_pieces(const fs::path& path, const SentencePieceModel& source, Tokenize
   }
 }
 
-void refuse_code(const fs::path& path, const TokenizerSettings& settings) {
-  if (!settings.needs_code) return;
-  refuse_tokenizer(path,
-                   fmt::format("tokenizer_config.json beside it names Python code of its own (auto_map, class {})",
-                               settings.class_name));
-}
-
 }  // namespace
 
 HuggingFaceParts read_hugging_face_tokenizer(const fs::path& path) {
   if (path.filename() == "vocab.json") return read_vocabulary_and_merges(path);
   json contents = read_json_file(path);
   const JsonNode file(contents, path);
-  // "truncation" and "padding" do not count: transformers sets both anew for each call.
+  // "truncation" does not count: transformers sets it anew for each call.
   TokenizerSettings settings = read_tokenizer_settings(path.parent_path(), file);
+  check_is_read(path, settings);
   uint64_t own = name_key(read_file(path, ExitCode::bad_data));
   if (settings.reader == Class::other) {
     settings.notices.push_back(fmt::format(
@@ -389,17 +433,18 @@ HuggingFaceParts read_hugging_face_tokenizer(const fs::path& path) {
   HuggingFaceParts parts = parts_of(file);
   const std::vector<AddedToken> tokens = read_added_tokens(file, parts.model);
   const bool framed = file.find("post_processor").has_value();
+  const TokenizerSettings::MistralRegex regex = settings.mistral_regex;
   Assembly assembly(path, std::move(settings), std::move(parts));
   if (!rebuilt) {
     for (const AddedToken& token : tokens) assembly.put(token);
   }
-  return assembly.finish(framed, own);
+  return with_mistral_regex(path, regex, contents, assembly.finish(framed, own));
 }
 
 std::optional<HuggingFaceParts> read_with_settings(const fs::path& path, const SentencePieceModel& model) {
   TokenizerSettings settings = read_tokenizer_settings(path.parent_path(), std::nullopt);
   if (!settings.any) return std::nullopt;
-  refuse_code(path, settings);
+  check_is_read(path, settings);
   if (settings.reader != Class::llama && settings.reader != Class::backend) {
     refuse_tokenizer(path,
                      fmt::format("the class {} is not read here from a SentencePiece model", settings.class_name));
@@ -420,13 +465,15 @@ std::optional<HuggingFaceParts> read_with_settings(const fs::path& path, const S
   }
   add_pieces(path, model, settings);
   const uint64_t own = name_key(fmt::format("{}\n{}", model.fingerprint, form["pre_tokenizer"].dump()));
-  return Assembly(path, std::move(settings), parts_of(JsonNode(form, path))).finish(/*framed=*/false, own);
+  const TokenizerSettings::MistralRegex regex = settings.mistral_regex;
+  Assembly assembly(path, std::move(settings), parts_of(JsonNode(form, path)));
+  return with_mistral_regex(path, regex, form, assembly.finish(/*framed=*/false, own));
 }
 
 std::optional<HuggingFaceParts> read_with_settings(const fs::path& path, const std::vector<std::string>& tokens) {
   TokenizerSettings settings = read_tokenizer_settings(path.parent_path(), std::nullopt);
   if (!settings.any) return std::nullopt;
-  refuse_code(path, settings);
+  check_is_read(path, settings);
   if (settings.reader != Class::backend && settings.reader != Class::llama) {
     refuse_tokenizer(path, fmt::format("the class {} is not read here from a tiktoken file", settings.class_name));
   }
@@ -452,7 +499,8 @@ std::optional<HuggingFaceParts> read_with_settings(const fs::path& path, const s
   if (!settings.former_extra) {
     for (const AddedToken& token : settings.extra) assembly.add(token);
   }
-  return assembly.finish(/*framed=*/false, tiktoken_fingerprint(tokens));
+  return with_mistral_regex(path, settings.mistral_regex, form,
+                            assembly.finish(/*framed=*/false, tiktoken_fingerprint(tokens)));
 }
 
 }  // namespace titan

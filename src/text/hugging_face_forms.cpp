@@ -53,6 +53,22 @@ json form_of(Class reader, const TokenizerSettings& settings) {
   return form;
 }
 
+json corrected_for_mistral(json pre_tokenizer) {
+  const json split = {
+      {"type", "Split"},
+      {"pattern",
+       {{"Regex", R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+                  R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|)"
+                  R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}}},
+      {"behavior", "Isolated"},
+      {"invert", false}};
+  if (pre_tokenizer.value("type", "") != "Sequence") {
+    return {{"type", "Sequence"}, {"pretokenizers", json::array({split, std::move(pre_tokenizer)})}};
+  }
+  pre_tokenizer["pretokenizers"][0] = split;
+  return pre_tokenizer;
+}
+
 void set_model_flags(Class reader, json& model) {
   const bool characters = reader == Class::llama;
   for (const char* key : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"}) model.erase(key);

@@ -27,6 +27,10 @@ nlohmann::json byte_level_form(PieceSplitter::Rule rule, bool add_prefix_space);
 /// named.
 nlohmann::json form_of(TokenizerSettings::Class reader, const TokenizerSettings& settings);
 
+/// `pre_tokenizer`, which is not null, with the expression that transformers puts in the place of the one of Mistral's
+/// early files.
+nlohmann::json corrected_for_mistral(nlohmann::json pre_tokenizer);
+
 /// Sets the flags of `model` that a class of its own sets.
 void set_model_flags(TokenizerSettings::Class reader, nlohmann::json& model);
 

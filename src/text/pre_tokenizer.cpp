@@ -273,6 +273,7 @@ class MetaspaceCutter : public PreTokenizer::Cutter {
 PreTokenizer::PreTokenizer() = default;
 PreTokenizer::~PreTokenizer() = default;
 PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
+PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
 
 PreTokenizer::PreTokenizer(const std::optional<JsonNode>& node) {
   if (node) add(*node);

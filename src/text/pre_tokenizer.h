@@ -25,6 +25,7 @@ class PreTokenizer {
   static PreTokenizer gpt2();
   ~PreTokenizer();
   PreTokenizer(PreTokenizer&&) noexcept;
+  PreTokenizer& operator=(PreTokenizer&&) noexcept;
 
   /// Whether the model sees bytes (a ByteLevel cutter) rather than characters. Pieces are the text's own bytes in both
   /// cases: the vocabulary is translated once instead of every text.

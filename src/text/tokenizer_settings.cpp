@@ -13,6 +13,10 @@
 
 #include "hugging_face_tokenizer.h"
 #include "titan/base/error.h"
+#include "titan/base/file_kind.h"
+#include "titan/base/json.h"
+#include "titan/base/ordered_json.h"
+#include "tokenizer_class.h"
 
 namespace titan {
 namespace {
@@ -25,45 +29,9 @@ constexpr std::string_view kDamagedSettings = "The file may be damaged: get it a
 constexpr std::array kSpecialKeys = {"bos_token", "eos_token", "unk_token", "sep_token",
                                      "pad_token", "cls_token", "mask_token"};
 
-/// The class of each model (transformers' tokenization_auto.py), as far as models are decoders of text. kGenericClass
-/// counts whatever the files name, since many published ones name another.
-struct ModelClass {
-  std::string_view name;
-  std::string_view models;  // each between spaces
-};
-constexpr std::array kModelClasses = {
-    ModelClass{kGenericClass,
-               " arctic ernie4_5 ernie4_5_moe flex_olmo glm glm4 glm4_moe glm4_moe_lite gpt_bigcode granite granitemoe "
-               "granitemoehybrid granitemoeshared hyperclovax internlm2 internlm3 iquestcoder jamba kimi_linear "
-               "mimo_v2_flash minicpm3 minimax_m2 ministral ministral3 mistral mistral3 mixtral nemotron olmo2 olmo3 "
-               "olmo_hybrid persimmon phi3 phimoe stablelm "},
-    ModelClass{"Qwen2Tokenizer", " qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next "},
-    ModelClass{"GPT2Tokenizer", " codegen dbrx emu3 gpt2 gpt_neo gptj jais2 opt phi starcoder2 "},
-    ModelClass{"GPTNeoXTokenizer", " falcon_mamba gpt_neox mamba mamba2 mpt olmo olmoe rwkv xlstm "},
-    ModelClass{"GemmaTokenizer", " gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text recurrent_gemma zaya "},
-    ModelClass{"Qwen3_5Tokenizer", " qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text "},
-    ModelClass{"CohereTokenizer", " cohere cohere2 "},
-};
-
-/// transformers takes the model's class for these, too: their published files name another.
-constexpr std::array kMisnamed = {"qwen2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"};
-
-std::string_view class_of_model(const std::string& type) {
-  if (type.empty() || type.find(' ') != type.npos) return {};
-  for (const ModelClass& each : kModelClasses) {
-    if (each.models.find(" " + type + " ") != std::string_view::npos) return each.name;
-  }
-  return {};
-}
-
 constexpr auto is_listed = [](const auto& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 };
-
-std::string without_fast(std::string name) {
-  if (name.ends_with("Fast")) name.resize(name.size() - 4);
-  return name;
-}
 
 Class class_named(const std::string& name) {
   if (name == "LlamaTokenizer") return Class::llama;
@@ -75,22 +43,49 @@ Class class_named(const std::string& name) {
   return generic ? Class::backend : Class::other;
 }
 
+/// The newest of `files` that transformers reads: tokenizer.4.0.0.json holds for that version of it and later ones. It
+/// goes through the versions in the order of texts until one is newer than itself.
+std::string newest_tokenizer_file(const JsonNode& files) {
+  constexpr std::string_view kBefore = "tokenizer.", kAfter = ".json";
+  std::map<std::string, std::string> by_version;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const std::string name = files.at(i).text();
+    const size_t begin = name.find(kBefore), end = name.rfind(kAfter);
+    if (begin == name.npos || end == name.npos || end < begin + kBefore.size()) continue;
+    by_version[name.substr(begin + kBefore.size(), end - begin - kBefore.size())] = name;
+  }
+  std::string newest = "tokenizer.json";
+  for (const auto& [version, name] : by_version) {
+    std::pair<int, int> parts;  // major and minor version
+    const char* end = version.data() + version.size();
+    const auto [after, problem] = std::from_chars(version.data(), end, parts.first);
+    if (problem != std::errc())
+      files.fail(fmt::format("names {}, whose version is not a number. {}", name, kDamagedSettings));
+    if (after != end && *after == '.') std::from_chars(after + 1, end, parts.second);
+    if (parts > std::pair(kTransformersMajor, kTransformersMinor)) break;
+    newest = name;
+  }
+  return newest;
+}
+
 /// The files of one folder, and what they become in the settings.
 class SettingsReader {
  public:
   SettingsReader(const fs::path& folder, const std::optional<JsonNode>& file) : file_(file) {
-    load(folder / "tokenizer_config.json", config_);
-    load(folder / "special_tokens_map.json", map_);
+    load(folder / "tokenizer_config.json", config_, &config_order_);
+    load(folder / "special_tokens_map.json", map_, &map_order_);
     load(folder / "added_tokens.json", list_);
     settings_.any = config_ || map_ || list_;
-    read_model(folder / "config.json");
+    model_file_ = folder / "config.json";
+    model_ = read_model_config(model_file_);
   }
 
   TokenizerSettings read() {
     choose_class();
     settings_.add_prefix_space = settings_.reader == Class::llama;  // also without a tokenizer_config.json
     if (config_) read_config();
-    const bool lists = config_ && config_->find("added_tokens_decoder");
+    settings_.mistral_regex = mistral_regex();
+    const bool lists = config_ && config_->value().contains("added_tokens_decoder");
     lists ? read_decoder() : read_former_files();
     add_defaults();
     std::unordered_map<std::string_view, const AddedToken*> added;
@@ -102,39 +97,56 @@ class SettingsReader {
   }
 
  private:
-  void load(const fs::path& path, std::optional<JsonNode>& node) {
+  /// `order`: the same with the keys in the file's order, in which new tokens get their ids.
+  void load(const fs::path& path, std::optional<JsonNode>& node, nlohmann::ordered_json* order = nullptr) {
     if (!fs::exists(path)) return;  // not is_regular_file: read_json_file says what is wrong with a pipe or a folder
     documents_.push_back(std::make_unique<nlohmann::json>(read_json_file(path)));
     node.emplace(*documents_.back(), path);
     if (!documents_.back()->is_object()) node->fail(fmt::format("is not an object. {}", kDamagedSettings));
-  }
-
-  /// Another part reads the model's config.json and says what is wrong with it.
-  void read_model(const fs::path& path) {
-    if (!fs::is_regular_file(path)) return;
-    try {
-      const nlohmann::json json = read_json_file(path);
-      if (!json.is_object()) return;
-      if (auto type = json.find("model_type"); type != json.end() && type->is_string()) model_type_ = *type;
-      if (auto name = json.find("tokenizer_class"); name != json.end() && name->is_string()) model_class_ = *name;
-    } catch (const Error&) {
-    }
+    if (!order) return;
+    std::string text = read_text_file(path, ExitCode::bad_data);
+    replace_odd_numbers(text);
+    *order = parse_ordered_json(text);
   }
 
   void choose_class() {
-    std::string name;
-    if (std::optional<JsonNode> field = config_ ? config_->find("tokenizer_class") : std::nullopt) name = field->text();
-    if (name.empty()) name = model_class_;
-    name = without_fast(name);
-    const std::string_view of_model = class_of_model(model_type_);
-    const bool model_decides = of_model == kGenericClass || name.empty() || is_listed(kMisnamed, model_type_);
-    if (!of_model.empty() && model_decides) name = of_model;
-    settings_.class_name = name;
-    settings_.reader = class_named(name);
-    // Many byte-level tokenizers name the class of the first Llama's by mistake.
-    if (settings_.reader == Class::llama && file_ && file_->value().dump().find("\"ByteLevel\"") != std::string::npos) {
-      settings_.reader = Class::backend;
+    std::string named;
+    bool has_code = false;
+    if (config_) {
+      if (std::optional<JsonNode> field = config_->find("tokenizer_class")) named = field->text();
+      const std::optional<JsonNode> code = config_->find("auto_map");
+      has_code = code && (!code->value().is_object() || code->find("AutoTokenizer"));
     }
+    const auto is_byte_level = [this] {
+      return file_ && file_->value().dump().find("\"ByteLevel\"") != std::string::npos;
+    };
+    const ChosenClass chosen = choose_tokenizer_class(model_, named, has_code, is_byte_level);
+    settings_.class_name = chosen.name;
+    settings_.needs_code = chosen.needs_code;
+    settings_.reader = class_named(chosen.name);
+    if (has_code && !chosen.needs_code) {
+      settings_.notices.push_back(
+          fmt::format("{}: the Python code that it names (auto_map) is not used, but the class {}; transformers does "
+                      "the same without trust_remote_code",
+                      config_->file().string(), chosen.name.empty() ? kGenericClass : chosen.name));
+    }
+    if (!model_.type.empty() && !is_known_model(model_.type) && settings_.reader != Class::other) {
+      settings_.notices.push_back(fmt::format(
+          "{}: the model_type {} is not known here, nor to transformers {}.{}, so the tokenizer's class could not be "
+          "determined from it; {}",
+          model_file_.string(), model_.type, kTransformersMajor, kTransformersMinor,
+          chosen.name.empty() ? "its file is read as it is" : fmt::format("the class {} is used", chosen.name)));
+    }
+  }
+
+  /// Files that transformers wrote before version 5 have a wrong expression for Mistral's models.
+  TokenizerSettings::MistralRegex mistral_regex() const {
+    using enum TokenizerSettings::MistralRegex;
+    const bool is_mistral =
+        is_listed(std::array{"", "mistral", "mistral3", "voxtral", "ministral", "pixtral"}, model_.type);
+    if (!model_.is_there || !is_mistral || model_.is_of_version_5()) return as_in_file;
+    if (!config_ || !config_->find("fix_mistral_regex")) return reported;
+    return config_->flag("fix_mistral_regex", false) ? replaced : as_in_file;
   }
 
   void read_config() {
@@ -145,24 +157,41 @@ class SettingsReader {
     if (!file_) {  // a tokenizer.json has a post-processor, which decides instead
       settings_.add_bos = config.flag("add_bos_token", false);
       settings_.add_eos = config.flag("add_eos_token", false);
-      if (std::optional<JsonNode> code = config.find("auto_map")) {
-        settings_.needs_code = !code->value().is_object() || code->find("AutoTokenizer").has_value();
-      }
     }
-    for (const auto& [key, value] : config.value().items()) {
-      const bool known = is_listed(kSpecialKeys, key);
-      if (value.is_null() && known) settings_.none.push_back(key);
-      if (!key.ends_with("_token") || !(value.is_string() || value.is_object())) continue;
-      set(key, special_token(*config.find(key))).is_object = value.is_object();
+    if (std::optional<JsonNode> files = config.find("fast_tokenizer_files")) {
+      settings_.newest_file = newest_tokenizer_file(*files);
+    }
+    bool lists_own = false;
+    for (const auto& [key, ordered] : config_order_.items()) {
+      const nlohmann::json& value = config.value().at(key);
+      if (is_listed(kSpecialKeys, key)) {
+        read_special(config, key);
+      } else if (key.ends_with("_token") && (value.is_string() || value.is_object())) {
+        set(key, special_token(config.at(key)), /*is_own=*/value.is_string()).is_object = value.is_object();
+        lists_own = lists_own || value.is_string();
+      }
     }
     std::optional<JsonNode> list = config.find("extra_special_tokens");
     const bool has_former = config.value().contains("additional_special_tokens");
     if (has_former && (!list || list->value().empty())) list = config.find("additional_special_tokens");
+    lists_own = lists_own || (list && list->value().is_object() && !list->value().empty());
+    const std::optional<JsonNode> own = config.find("model_specific_special_tokens");
+    if (own && !lists_own) read_own(*own, config_order_);  // another list of such tokens replaces this one
     if (list) {
-      read_extra(*list);
+      read_extra(*list, config_order_);
     } else {  // null is an empty list, not a missing one
       settings_.names_extra = has_former || config.value().contains("extra_special_tokens");
     }
+  }
+
+  /// A token of kSpecialKeys, or null for none.
+  void read_special(const JsonNode& file, const std::string& key) {
+    const JsonNode node(file.value().at(key), file.file(), key);
+    if (node.value().is_null()) return unset(key);
+    if (!node.value().is_string() && !node.value().is_object()) {
+      node.fail("is neither a string, nor an object with flags, nor null. Correct it.");
+    }
+    set(key, special_token(node)).is_object = node.value().is_object();
   }
 
   /// A string, or an object with flags.
@@ -176,14 +205,26 @@ class SettingsReader {
   }
 
   /// A stranger's file may name any number of tokens, so they are looked up by key and not one after another.
-  Named& set(const std::string& key, AddedToken token) {
+  /// `is_own`: the token is one of the model's list of its own tokens, which counts more than a field of its name.
+  Named& set(const std::string& key, AddedToken token, bool is_own = false) {
     std::erase(settings_.none, key);
     const auto [place, is_new] = named_by_key_.try_emplace(key, settings_.named.size());
-    if (is_new) settings_.named.push_back({key, {}});
+    if (is_new) settings_.named.push_back({key, {}, /*by_default=*/false, /*is_object=*/false, is_own});
     Named& named = settings_.named[place->second];
+    const bool counts = is_own || !named.is_own;
+    named.is_own = named.is_own && is_own;
+    if (!counts) return named;
     named.token = std::move(token);
     named.is_object = false;
     return named;
+  }
+
+  void unset(const std::string& key) {
+    settings_.none.push_back(key);
+    if (!named_by_key_.contains(key)) return;
+    std::erase_if(settings_.named, [&](const Named& named) { return named.key == key; });
+    named_by_key_.clear();
+    for (size_t i = 0; i < settings_.named.size(); ++i) named_by_key_[settings_.named[i].key] = i;
   }
 
   /// Null if no file has named a token `key`.
@@ -192,12 +233,17 @@ class SettingsReader {
     return found == named_by_key_.end() ? nullptr : &settings_.named[found->second];
   }
 
-  void read_extra(const JsonNode& list) {
-    settings_.names_extra = list.value().is_array();
-    if (list.value().is_object()) {
-      for (const auto& [key, value] : list.value().items()) set(key, special_token(*list.find(key)));
-      return;
+  /// The model's own tokens, by names such as image_token. `order`: of the file that has them.
+  void read_own(const JsonNode& list, const nlohmann::ordered_json& order) {
+    if (!list.value().is_object()) list.fail(fmt::format("is not an object. {}", kDamagedSettings));
+    for (const auto& [key, ordered] : order.at(list.place()).items()) {
+      set(key, special_token(list.at(key)), /*is_own=*/true);
     }
+  }
+
+  void read_extra(const JsonNode& list, const nlohmann::ordered_json& order) {
+    settings_.names_extra = list.value().is_array();
+    if (list.value().is_object()) return read_own(list, order);
     for (size_t i = 0; i < list.size(); ++i) {
       AddedToken token = special_token(list.at(i));
       if (seen_extra_.insert(token).second) settings_.extra.push_back(std::move(token));
@@ -207,7 +253,7 @@ class SettingsReader {
   /// The newer form: added_tokens_decoder alone counts.
   void read_decoder() {
     settings_.lists_added = true;
-    const JsonNode decoder = *config_->find("added_tokens_decoder");
+    const JsonNode decoder(config_->value().at("added_tokens_decoder"), config_->file(), "added_tokens_decoder");
     if (!decoder.value().is_object()) decoder.fail(fmt::format("is not an object. {}", kDamagedSettings));
     std::map<int32_t, AddedToken> tokens;
     for (const auto& [key, value] : decoder.value().items()) {
@@ -285,7 +331,8 @@ class SettingsReader {
   }
 
   void read_map() {
-    for (const auto& [key, value] : map_->value().items()) {
+    for (const auto& [key, ordered] : map_order_.items()) {
+      const nlohmann::json& value = map_->value().at(key);
       const bool former = key == "additional_special_tokens" && !settings_.names_extra;
       if (value.is_null() && key == "extra_special_tokens") {
         settings_.extra.clear();  // also those of the config
@@ -294,21 +341,35 @@ class SettingsReader {
         settings_.former_extra = false;
       }
       if (!value.is_null() && (former || key == "extra_special_tokens")) {
-        read_extra(*map_->find(key));
+        read_extra(*map_->find(key), map_order_);
         settings_.former_extra = former;
       }
-      if (!key.ends_with("_token") || !(value.is_string() || value.is_object())) continue;
-      AddedToken token = special_token(*map_->find(key));
-      token.make_special();
-      const Named* before = named(key);
-      if (before && before->token.content != token.content) {
-        settings_.notices.push_back(
-            fmt::format("{}: its {} \"{}\" is used, not \"{}\" of tokenizer_config.json beside it; transformers reads "
-                        "it so, too",
-                        map_->file().string(), key, token.content, before->token.content));
+      if (is_listed(kSpecialKeys, key) || (key.ends_with("_token") && (value.is_string() || value.is_object()))) {
+        read_of_map(key);
       }
-      set(key, std::move(token));
     }
+  }
+
+  void read_of_map(const std::string& key) {
+    const Named* before = named(key);
+    const std::string of_config = before ? before->token.content : "";
+    const bool config_counts = before && before->is_own;
+    if (is_listed(kSpecialKeys, key)) {
+      read_special(*map_, key);
+    } else {
+      set(key, special_token(map_->at(key)));
+    }
+    std::string of_map = "null";
+    if (named(key)) {
+      Named& now = settings_.named[named_by_key_[key]];
+      now.token.make_special();
+      now.is_object = false;
+      of_map = fmt::format("\"{}\"", config_counts ? special_token(map_->at(key)).content : now.token.content);
+    }
+    if (!before || of_map == fmt::format("\"{}\"", of_config)) return;
+    settings_.notices.push_back(fmt::format(
+        "{}: its {} {} is {}used, {} \"{}\" of tokenizer_config.json beside it; transformers reads it so, too",
+        map_->file().string(), key, of_map, config_counts ? "not " : "", config_counts ? "but" : "not", of_config));
   }
 
   /// The special tokens that the class has unless a file says otherwise.
@@ -324,17 +385,31 @@ class SettingsReader {
       defaults = {{"unk_token", end}, {"bos_token", end}, {"eos_token", end}, {"pad_token", "<|padding|>"}};
     }
     for (const auto& [key, content] : defaults) settings_.add_default(key, content);
+    if (const std::string padding = padding_token(); !padding.empty()) settings_.add_default("pad_token", padding);
     const auto place = [](const Named& named) {
-      return std::find(kSpecialKeys.begin(), kSpecialKeys.end(), named.key) - kSpecialKeys.begin();
+      return std::pair(std::find(kSpecialKeys.begin(), kSpecialKeys.end(), named.key), named.is_own);
     };
     std::stable_sort(settings_.named.begin(), settings_.named.end(),
                      [&](const Named& a, const Named& b) { return place(a) < place(b); });
   }
 
+  /// The token with which the file that is read pads a text, where no file names another; empty: none.
+  std::string padding_token() const {
+    const Class reader = settings_.reader;
+    if (reader == Class::qwen2 || reader == Class::gpt2 || reader == Class::gpt_neox) return {};  // they have their own
+    const bool is_rebuilt = file_ && reader == Class::llama;  // only the padding of tokenizer.json is kept then
+    std::optional<JsonNode> padding;
+    if (config_ && !is_rebuilt) padding = config_->find("tokenizer_padding");
+    if (file_ && (!padding || padding->value().empty())) padding = file_->find("padding");
+    return padding && !padding->value().empty() ? padding->text("pad_token") : "";
+  }
+
   std::vector<std::unique_ptr<nlohmann::json>> documents_;
   std::optional<JsonNode> config_, map_, list_;
+  nlohmann::ordered_json config_order_, map_order_;
   const std::optional<JsonNode>& file_;
-  std::string model_type_, model_class_;
+  ModelConfig model_;
+  fs::path model_file_;
   std::unordered_map<std::string, size_t> named_by_key_;  // indices of settings_.named
   std::set<AddedToken> seen_extra_;                       // what settings_.extra has
   TokenizerSettings settings_;

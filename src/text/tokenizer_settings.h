@@ -12,16 +12,18 @@
 
 #include "added_tokens.h"
 #include "json_node.h"
+#include "model_classes.h"
 
 namespace titan {
-
-/// transformers' class without rules of its own.
-inline constexpr std::string_view kGenericClass = "TokenizersBackend";
 
 struct TokenizerSettings {
   /// Which class of transformers reads the tokenizer. `backend` follows the tokenizer's own file; the others replace
   /// what surrounds its vocabulary by rules of their own.
   enum class Class { backend, llama, qwen2, gpt2, gpt_neox, other };
+
+  /// What holds for the expression that splits a large vocabulary's text: early tokenizer.json files of Mistral's
+  /// models have another one than the models were trained with.
+  enum class MistralRegex { as_in_file, reported, replaced };
 
   /// A special token with a name: "bos_token".
   struct Named {
@@ -29,12 +31,15 @@ struct TokenizerSettings {
     AddedToken token;
     bool by_default = false;  ///< the class's, not a file's
     bool is_object = false;   ///< tokenizer_config.json has it with flags
+    bool is_own = false;      ///< the model's own, of a list of such tokens
   };
 
   Class reader = Class::backend;
-  std::string class_name;   ///< for messages; empty: no file names one
-  bool any = false;         ///< whether there is such a file
-  bool needs_code = false;  ///< the tokenizer is Python code beside the files
+  std::string class_name;                      ///< for messages; empty: no file names one
+  bool any = false;                            ///< whether there is such a file
+  bool needs_code = false;                     ///< the tokenizer is Python code beside the files
+  std::string newest_file = "tokenizer.json";  ///< by fast_tokenizer_files: the one that is read as tokenizer.json
+  MistralRegex mistral_regex = MistralRegex::as_in_file;
 
   std::vector<std::pair<int32_t, AddedToken>> added;  ///< by the id that the files give
   bool lists_added = false;                           ///< `added` is added_tokens_decoder's

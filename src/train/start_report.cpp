@@ -93,9 +93,14 @@ void report_start(const Run& run, const StepBatch& first) {
   const Plan& plan = run.model.plan();
   const PlanRequest& request = plan.request;
   const bool narrows = !plan.message_slots.empty();
+  const auto narrow = std::find_if(plan.groups.begin(), plan.groups.end(),
+                                   [](const WeightGroupPlan& group) { return group.gradient != ElementType::float32; });
+  const std::string gradients = narrow != plan.groups.end() ? fmt::format(" (of blocks {})", name(narrow->gradient))
+                                : narrows
+                                    ? fmt::format(" (reduced in {})", name(request.training.mixed_precision_reduce))
+                                    : "";
   run.log.info("dtypes: parameters {}, compute {}, gradients float32{}, optimizer states {}",
-               name(request.training.dtype), name(request.training.mixed_precision_param),
-               narrows ? fmt::format(" (reduced in {})", name(request.training.mixed_precision_reduce)) : "",
+               name(request.training.dtype), name(request.training.mixed_precision_param), gradients,
                name(request.optimizer.state_dtype));
   if (!request.training.keep_fp32.empty() && request.training.mixed_precision_param != ElementType::float32) {
     run.log.info("units in float32 throughout: {}", join(wide_units(plan), ", "));

@@ -26,8 +26,9 @@ def of_training(lines: list[dict]) -> list[dict]:
 
 
 class Products(BehaviourTest):
-    def lines(self, precision: str) -> list[dict]:
-        done = subprocess.run(words(self.program, "cpu", precision, SIZES), capture_output=True, text=True, check=False)
+    def lines(self, precision: str, *more: str) -> list[dict]:
+        command = [*words(self.program, "cpu", precision, SIZES), *more]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -59,6 +60,13 @@ class Products(BehaviourTest):
                 self.assertEqual(line["in_training"], line["fast_accumulation"] == (line["pass"] == "forward"))
 
 
+    def test_weight_gradients_of_blocks_are_measured_in_bf16_if_training_keeps_them_so(self):
+        for precision in ("bf16", "float8"):
+            for line in of_training(self.lines(precision, "--gradients", "bf16")):
+                wide = line["pass"] == "weight_gradient" and line["product"] == "output"
+                self.assertEqual(line["result"], "fp32" if wide else "bf16", line)
+
+
 class OnAGpu(MockGpu):
     MODEL = {"dim": 2048, "hidden": 8192, "heads": 32, "kv_heads": 8, "layers": 2, "vocabulary": 4096, "tokens": 4096, "length": 4096}
     TRAINED = [
@@ -67,15 +75,18 @@ class OnAGpu(MockGpu):
         "--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16", "--compile.cuda_graphs=false", FUSED, ALONE, BF16,
     ]  # fmt: skip
 
-    def rates(self, precision: str):
-        run = self.on_mock(words(self.program, "cuda", precision, self.MODEL), self.folder)
+    def rates(self, precision: str, gradients: str = "fp32"):
+        run = self.on_mock([*words(self.program, "cuda", precision, self.MODEL), "--gradients", gradients], self.folder)
         return run, [json.loads(line) for line in run.output.splitlines()]
 
     def test_the_products_of_a_step_are_those_that_are_measured_as_training_makes_them(self):
         """By the types and sizes of operands and results, as cuBLAS is told them: of the transposed matrices."""
-        for precision, converted in (("bf16", []), ("float8", [FLOAT8])):
-            with self.subTest(precision):
-                run, lines = self.rates(precision)
+        narrow = "--training.gradient_dtype=bfloat16"
+        for precision, gradients, converted in (
+            ("bf16", "fp32", []), ("float8", "fp32", [FLOAT8]), ("bf16", "bf16", [narrow]), ("float8", "bf16", [FLOAT8, narrow])
+        ):  # fmt: skip
+            with self.subTest(precision, gradients=gradients):
+                run, lines = self.rates(precision, gradients)
                 step = self.a_step_more(
                     lambda steps: self.on_gpu(*self.TRAINED, *converted, f"--training.steps={steps}"), "products", 2
                 )

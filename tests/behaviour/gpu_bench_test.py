@@ -70,12 +70,12 @@ class Rows(BehaviourTest):
         run = made.kernel_rates()
         self.assertEqual(run.verdict, "ok", run.printed)
         kernels = {kernel["name"]: kernel for kernel in run.numbers["kernels"]}
-        self.assertEqual(len(kernels), 13)
+        self.assertEqual(len(kernels), 15)
         # Three arrays of 128 × 768 numbers in bf16.
         self.assertEqual(kernels["SwiGLU, forward"]["bytes"], 3 * 128 * 768 * 2)
         self.assertTrue(all(kernel["seconds"] > 0 for kernel in kernels.values()))
         lines = bench.kernel_lines(made.session)
-        self.assertEqual([line.split(" | ")[0][2:] for line in lines[-13:]], list(kernels))
+        self.assertEqual([line.split(" | ")[0][2:] for line in lines[-15:]], list(kernels))
 
     def test_kernels_are_tested_and_a_test_that_nothing_takes_part_in_is_none(self):
         checks = check.Checks(self.session("cuda"))

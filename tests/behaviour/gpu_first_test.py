@@ -206,7 +206,7 @@ class EveryRow(Machine):
     def test_the_second_command_runs_a_variant(self):
         rows = {
             "wrong-numbers": ["step 1 on cuda", "step 1 on cpu", "tensors that differ", "fused, fused model alone"],
-            "slow-products": ["8b, a minute", "8b, gradients rounded"],
+            "slow-products": ["8b, a minute", "8b, gradients in fp32"],
             "slow-attention": ["8b, attention by cudnn", "8b, attention by flash", "8b, attention by efficient"],
             "all-well": ["8b_recomputed-bf16-plain", "3b-bf16-plain", "8b, 2 chunks of the loss", "8b, 4 chunks of the loss", "tp2-fused"],
         }

@@ -26,6 +26,15 @@ class Memory(MockGpu):
         self.assertAlmostEqual(float(actual) / float(planned), 1, delta=0.03)
         self.assertLess(run.ledgers[0]["peaks"]["device bytes"], 0.9 * (143166 << 20))
 
+    def test_gradients_of_blocks_in_bf16_take_half_the_bytes(self):
+        held = {}
+        for dtype in ("float32", "bfloat16"):
+            run = self.llama_8b(FUSED, f"--training.gradient_dtype={dtype}", steps=4)
+            planned, actual = re.findall(r"together +([\d.]+) GiB +([\d.]+) GiB", run.output)[0]
+            self.assertAlmostEqual(float(actual) / float(planned), 1, delta=0.03)
+            held[dtype] = float(re.search(r"  gradients +([\d.]+) GiB +\1 GiB", run.output)[1])
+        self.assertAlmostEqual(held["float32"] - held["bfloat16"], 2 * 32 * 218_112_000 / 2**30, delta=0.02)
+
     def test_memory_that_runs_out_ends_with_a_report(self):
         run = self.llama_8b(FUSED, steps=2, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=90000)
         self.assertRegex(run.errors, r"out of memory .* it would fit with: ")

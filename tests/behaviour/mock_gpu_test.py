@@ -13,6 +13,7 @@ from program import BAD_CONFIG, VALIDATION
 
 DOCUMENTS = "--model.flavor=debugmodel_flex_attn"
 OFFLOAD = "--training.enable_cpu_offload"
+GRADIENTS = "--training.gradient_dtype=bfloat16"
 TIED = ["--model.name=llama3_2", "--model.flavor=1B", "--model.override.dim=256", "--model.override.n_layers=4",
         "--model.override.n_heads=8", "--model.override.n_kv_heads=4"]  # fmt: skip
 
@@ -30,6 +31,11 @@ class EveryPath(MockGpu):
             "rowwise": [FUSED, FLOAT8, "--quantize.linear.float8.recipe_name=rowwise"],
             "rowwise, weights' gradients in bf16": [FLOAT8, "--quantize.linear.float8.recipe_name=rowwise_with_gw_hp"],
             "bf16 states": [FUSED, "--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16"],
+            "bf16 gradients": [FUSED, BF16, GRADIENTS],
+            "bf16 gradients and states, float8": [FUSED, BF16, GRADIENTS, FLOAT8, "--training.dtype=bfloat16",
+                                                  "--optimizer.state_dtype=bfloat16"],
+            "bf16 gradients, plain, foreach": [BF16, GRADIENTS, "--optimizer.implementation=foreach"],
+            "bf16 gradients, Muon, dump": [FUSED, BF16, GRADIENTS, "--optimizer.name=Muon", "--debug.dump_steps=2"],
             "foreach": ["--optimizer.implementation=foreach"],
             "for-loop": ["--optimizer.implementation=for-loop"],
             "several microbatches": [FUSED, "--training.global_batch_size=32"],
@@ -148,6 +154,11 @@ class ExpectedLaunches(MockGpu):
 
     def test_bf16(self):
         self.check(LAUNCHES, PRODUCTS, [FUSED])
+
+    def test_gradients_in_bf16(self):
+        """Products, norms and the optimizer write and read them as they are: nothing casts."""
+        self.check(LAUNCHES, PRODUCTS, [FUSED, GRADIENTS])
+        self.check(FLOAT8_LAUNCHES, FLOAT8_PRODUCTS, [FUSED, FLOAT8, GRADIENTS])
 
     def test_float8(self):
         self.check(FLOAT8_LAUNCHES, FLOAT8_PRODUCTS, [FUSED, FLOAT8])

@@ -202,8 +202,13 @@ class StepProducts {
 
   Operands& operands_of(const StepProduct& product) {
     auto& operands = operands_[product.matrix.name];
-    if (!operands) operands = std::make_unique<Operands>(product, settings_.device, settings_.gradient_type);
+    if (!operands) operands = std::make_unique<Operands>(product, settings_.device, gradient_type_of(product));
     return *operands;
+  }
+
+  /// The head adds up the gradients of its chunks, always in fp32.
+  at::ScalarType gradient_type_of(const StepProduct& product) const {
+    return product.matrix.name == head_[0].matrix.name ? at::kFloat : settings_.gradient_type;
   }
 
   /// Products of equal shapes are measured once.
@@ -216,7 +221,7 @@ class StepProducts {
 
   void show(const StepProduct& product, bool fast, bool in_training, double seconds) const {
     const auto [m, k, n] = product.shape();
-    const bool wide = product.pass == Pass::weight_gradient && settings_.gradient_type == at::kFloat;
+    const bool wide = product.pass == Pass::weight_gradient && gradient_type_of(product) == at::kFloat;
     Json line{{"product", product.matrix.name}, {"pass", kPassNames[static_cast<size_t>(product.pass)]}};
     line.update({{"m", m}, {"k", k}, {"n", n}, {"count", product.count}});
     line.update({{"precision", product.in_float8 ? "float8" : "bf16"}, {"result", wide ? "fp32" : "bf16"}});

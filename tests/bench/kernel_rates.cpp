@@ -229,13 +229,12 @@ void casts(Rates& rates, const Shapes& s) {
 void optimizers(Rates& rates, const Shapes& s) {
   const int64_t count = s.dim * s.hidden;  // one of the large weights
   const AdamConstants constants{0.9f, 0.95f, 1e-8f, 1e-3f, 1.0f, 0.999f, 0.0f};
-  const auto gradient = [&] { return static_cast<const float*>(rates.numbers(KernelType::fp32, count)); };
   const auto zeros = [&](int64_t bytes) {
     return rates.values(std::vector<unsigned char>(static_cast<size_t>(bytes)));
   };
   rates.measure("AdamW, fp32", &Kernels::adam, [&] {
     return AdamStep{static_cast<float*>(rates.numbers(KernelType::fp32, count)),
-                    gradient(),
+                    rates.numbers(KernelType::fp32, count),
                     reinterpret_cast<float*>(zeros(count * 4)),
                     reinterpret_cast<float*>(zeros(count * 4)),
                     count,
@@ -243,10 +242,11 @@ void optimizers(Rates& rates, const Shapes& s) {
                     rates.values(std::vector<float>{1}),
                     rates.values(std::vector<float>{0})};
   });
-  rates.measure("AdamW with stochastic rounding, bf16", &Kernels::bf16_adam, [&] {
+  const auto bf16_step = [&](KernelType gradient) {
     Bf16AdamStep b;
     b.weight = rates.numbers(KernelType::bf16, count);
-    b.gradient = gradient();
+    b.gradient = rates.numbers(gradient, count);
+    b.gradient_type = gradient;
     b.first = zeros(count * 2);
     b.second = zeros(count * 2);
     b.count = count;
@@ -256,10 +256,16 @@ void optimizers(Rates& rates, const Shapes& s) {
     b.clip = rates.values(std::vector<float>{1});
     b.skip = rates.values(std::vector<float>{0});
     return b;
-  });
-  rates.measure("gradient norm", &Kernels::exact_squares, [&] {
-    return ExactSquares{gradient(), count, rates.values(std::vector<int64_t>(kExactSlots, 0))};
-  });
+  };
+  const auto squares = [&](KernelType type) {
+    return ExactSquares{rates.numbers(type, count), count, rates.values(std::vector<int64_t>(kExactSlots, 0)), 0, type};
+  };
+  rates.measure("AdamW with stochastic rounding, bf16", &Kernels::bf16_adam,
+                [&] { return bf16_step(KernelType::fp32); });
+  rates.measure("AdamW with stochastic rounding, gradient in bf16", &Kernels::bf16_adam,
+                [&] { return bf16_step(KernelType::bf16); });
+  rates.measure("gradient norm", &Kernels::exact_squares, [&] { return squares(KernelType::fp32); });
+  rates.measure("gradient norm, gradient in bf16", &Kernels::exact_squares, [&] { return squares(KernelType::bf16); });
 }
 
 int run(const std::vector<std::string>& words) {

@@ -58,8 +58,8 @@ const std::string kWeights = "tok_embeddings.weight", kMoments = "optimizer.stat
 TEST(Crafted, WhatTheEntriesAreCheckedForIsWhatLoadingRefuses) {
   using Change = std::function<void(StoredTensor&, CheckpointIndex&)>;
   const std::string left_out = "chunks of tok_embeddings.weight leave a part of it out",
-                    other = "a chunk of tok_embeddings.weight is not what the index says",
-                    overlap = "chunks of tok_embeddings.weight overlap", no_blob = "a zip archive is expected here";
+                    other = "a chunk of tok_embeddings.weight is ", overlap = "chunks of tok_embeddings.weight overlap",
+                    no_blob = "a zip archive is expected here";
   const auto of_type = [](at::ScalarType type) {
     return [type](StoredTensor& stored, CheckpointIndex&) { stored.tensor.type = type; };
   };
@@ -94,6 +94,8 @@ TEST(Crafted, WhatTheEntriesAreCheckedForIsWhatLoadingRefuses) {
     OpenCheckpoint checkpoint(*storage, std::filesystem::path("root") / step_folder(1), /*all_sizes=*/true);
     const std::string said = refusal([&] { checkpoint.check_entries(); });
     EXPECT_TRUE(said.starts_with(says)) << what << ": " << said;
+    EXPECT_EQ(said.find(" in the index") != said.npos, says == other) << said;
+    EXPECT_EQ(said.find("distcp, and float16 [") != said.npos, what == "float16") << said;
     const LogicalTensor tensor = checkpoint.index().tensors.at(kWeights).tensor;
     const Box whole = whole_box(tensor.shape);
     // The large size has no memory: it is refused before anything is read into one element that stands for all.

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "src/corpus/text_files.h"
 #include "support/files.h"
 #include "support/packed.h"
 
@@ -108,9 +109,62 @@ TEST_F(HubFolder, TheFilesThatItsReadmeNamesAreRead) {
       "path:\n    - de/a.jsonl\n    - en/b.jsonl\n");
   EXPECT_EQ(files(), (std::vector<std::string>{"de/a.jsonl", "en/b.jsonl"}));
   readme("- config_name: en\n  data_files: en/*\n- config_name: de\n  data_files: de/*\n");
-  EXPECT_PRED_FORMAT2(contains, refusal(), "README.md names the configurations en, de and none as the default");
+  EXPECT_PRED_FORMAT2(contains, refusal(), "README.md names the configurations en, de, of which none is the default");
   readme("- config_name: en\n  data_files: {train: a.jsonl}\n");
   EXPECT_PRED_FORMAT2(contains, refusal(), "which is not followed here; name the files with a glob");
+}
+
+TEST_F(HubFolder, AReadmeWithAByteOrderMarkIsReadAsOneWithout) {
+  write("en/a.jsonl");
+  write("de/a.jsonl");
+  folder_.write("set/README.md", "\xEF\xBB\xBF---\nconfigs:\n- config_name: de\n  data_files: de/*\n---\n");
+  EXPECT_EQ(files(), std::vector<std::string>{"de/a.jsonl"});
+}
+
+TEST_F(HubFolder, APartOfADataSetIsRefusedWithTheFolderThatCanBeNamed) {
+  write("sample/10BT/a.jsonl");
+  folder_.write("set/README.md",
+                "---\nconfigs:\n- config_name: default\n  data_files: data/*/*\n- config_name: sample-10BT\n"
+                "  data_files: sample/10BT/*\n- config_name: sample-100BT\n  data_files: sample/100BT/*\n---\n");
+  EXPECT_PRED_FORMAT2(contains, refusal(),
+                      "datasets finds no file for the configuration default of README.md, the split train (its other "
+                      "configurations are sample-10BT, sample-100BT); there are files in " +
+                          set() +
+                          "/sample/10BT: give such a folder itself as the corpus, or name the files with a glob");
+  EXPECT_EQ(find_text_files(set() + "/sample/10BT").files.size(), 1u);
+}
+
+TEST_F(HubFolder, OfTheHubsCacheTheRevisionOfMainIsRead) {
+  const std::string cache = "set/datasets--a--b/";
+  for (const char* revision : {"aaaa", "bbbb"}) {
+    folder_.write(cache + "blobs/" + revision, std::string("{\"text\": \"") + revision + "\"}\n");
+    for (const char* name : {"en/a.jsonl", "de/a.jsonl"}) {
+      const std::filesystem::path link = folder_ / (cache + "snapshots/" + revision + "/" + name);
+      std::filesystem::create_directories(link.parent_path());
+      std::filesystem::create_symlink(std::string("../../../blobs/") + revision, link);
+    }
+    folder_.write(cache + "snapshots/" + revision + "/README.md",
+                  "---\nconfigs:\n- config_name: de\n  data_files: de/*\n---\n");
+  }
+  const std::filesystem::path folder = folder_ / "set/datasets--a--b";
+  const auto of = [](const std::filesystem::path& path) { return find_text_files(path.string()); };
+  const auto refusal_of = [&](const std::filesystem::path& path) {
+    return message_of(ExitCode::bad_data, [&] { of(path); });
+  };
+  EXPECT_PRED_FORMAT2(contains, refusal_of(folder), "the revisions aaaa, bbbb, and none is named by refs/main");
+  folder_.write(cache + "refs/main", "bbbb\n");
+  for (const std::filesystem::path& path : {folder, folder / "", folder / "snapshots"}) {
+    const TextFiles found = of(path);
+    EXPECT_EQ(found.files, std::vector<std::filesystem::path>{folder / "snapshots/bbbb/de/a.jsonl"});
+    EXPECT_PRED_FORMAT2(contains, found.notices.back(), "its revision bbbb is read");
+  }
+  EXPECT_EQ(of(folder / "snapshots/aaaa").files.size(), 1u);
+  EXPECT_PRED_FORMAT2(contains, refusal(), "datasets--a--b is a folder of the hub's cache, which holds revisions");
+  folder_.write(cache + "refs/main", "cccc");
+  EXPECT_PRED_FORMAT2(contains, refusal_of(folder), "the revisions aaaa, bbbb, and refs/main names cccc");
+  std::filesystem::remove(folder / "refs/main");
+  std::filesystem::remove_all(folder / "snapshots/aaaa");
+  EXPECT_EQ(of(folder).files, std::vector<std::filesystem::path>{folder / "snapshots/bbbb/de/a.jsonl"});
 }
 
 TEST_F(HubFolder, PatternsMeanWhatDatasetsMeansByThemInItsOrder) {
@@ -152,7 +206,8 @@ TEST_F(HubFolder, WhatItsReadmeLeavesOpenOrAsksForInVainIsRefused) {
       {name + "data_files: [a.jsonl, \"a*\"]\n", "two patterns find a.jsonl, which datasets reads twice"},
       {name + "data_files: \"*\"\n", "c.txt: it is among files of another kind; name the files with a glob"},
       {name + "data_files: \"*.jsonl\"\n  field: rows\n", "field: \"rows\""},
-      {name + "default: true\n- config_name: default\n", "the configurations x, default and several as the default"},
+      {name + "default: true\n- config_name: default\n",
+       "the configurations x, default, of which several are the default"},
       {name + "data_files:\n  - split: train\n    path: a.jsonl\n  - split: train\n    path: b.jsonl\n",
        "split: train (twice)"},
       {name + "data_files: a.jsonl\n  data_files: b.jsonl\n", "README.md:5: its configs say \"data_files: b.jsonl\""},
@@ -167,7 +222,7 @@ TEST_F(HubFolder, WhatItsReadmeLeavesOpenOrAsksForInVainIsRefused) {
   std::string many;
   for (int i = 0; i < 300; ++i) many += "- config_name: c" + std::to_string(i) + "\n";
   folder_.write("set/README.md", "---\nconfigs:\n" + many + "---\n");
-  EXPECT_PRED_FORMAT2(contains, refusal(), "c18, c19, … (300 in all) and none as the default");
+  EXPECT_PRED_FORMAT2(contains, refusal(), "c18, c19, … (300 in all), of which none is the default");
   folder_.write("set/README.md", "---\nlicense: mit\n---\n");
   EXPECT_EQ(files().size(), 2u) << "records are read, since more files hold them than text";
   std::filesystem::create_directory_symlink("/", folder_ / "set/.hidden");

@@ -178,6 +178,28 @@ TEST(Simulation, CountsWhatGradientsInFp32AddToProducts) {
               2 * 0.5 * 4 * (8030261248.0 - weights) / memory, 1e-3);
 }
 
+/// AdamW and the norm read 2 bytes of a block's gradient instead of 4, and products write 2.
+TEST(Simulation, CountsWhatGradientsInBf16Spare) {
+  Hardware hardware = find_hardware("h200");
+  hardware.product_rate = 1e30;  // what is left of a product is its memory
+  const auto seconds_of = [&](const char* gradients) {
+    return simulate_step(plans_of(1, {"--training.local_batch_size=1", "--training.dtype=bfloat16",
+                                      "--optimizer.state_dtype=bfloat16", gradients}),
+                         hardware)
+        .ranks[0]
+        .seconds;
+  };
+  std::map<std::string, double> wide = seconds_of("--training.gradient_dtype=float32");
+  std::map<std::string, double> narrow = seconds_of("--training.gradient_dtype=bfloat16");
+  const double all = 8030261248.0, blocks = all - 2 * 128256.0 * 4096 - 4096;
+  const double norms = 64 * 4096.0;  // whose gradients no product writes
+  const double spared = 2 * blocks / hardware.memory_rate;
+  EXPECT_NEAR((wide["gradient norm"] - narrow["gradient norm"]) / spared, 1, 1e-6);
+  EXPECT_NEAR((wide["optimizer"] - narrow["optimizer"]) / spared, 1, 1e-6);
+  EXPECT_NEAR((wide["products"] - narrow["products"]) / spared, (blocks - norms) / blocks, 1e-6);
+  EXPECT_NEAR(wide["gradient norm"] / narrow["gradient norm"], 4 * all / (4 * all - 2 * blocks), 1e-6);
+}
+
 TEST(Simulation, ShardedWeightsAreWaitedForWhereLinksAreSlow) {
   const std::vector<Plan> plans = plans_of(8, {"--training.local_batch_size=1"});
   Hardware hardware = find_hardware("h100-sxm");

@@ -16,17 +16,18 @@ struct Case {
   bool skip = false;
   std::optional<size_t> copy_offset{};  // of a copy in bf16; none: there is none
   bool corrects = false;                // the bias corrections are on the device
+  KernelType gradient_type = KernelType::fp32;
 };
 
 /// Step 3 of AdamW, or of Adam, from arbitrary moments.
 std::string run_step(KernelMachine& machine, const Case& c) {
-  const auto& [count, offset, decoupled, clip, skip, copy_offset, corrects] = c;
+  const auto& [count, offset, decoupled, clip, skip, copy_offset, corrects, gradient_type] = c;
   const KernelType fp32 = KernelType::fp32;
-  const auto w = numbers(count, 1, fp32), g = numbers(count, 2, fp32), m = numbers(count, 3, fp32, 0.1);
+  const auto w = numbers(count, 1, fp32), g = numbers(count, 2, gradient_type), m = numbers(count, 3, fp32, 0.1);
   auto v = numbers(count, 4, fp32, 0.1);
   for (double& value : v) value = std::fabs(value);
-  Numbers weight(machine, fp32, w, offset), gradient(machine, fp32, g, offset), first(machine, fp32, m, offset),
-      second(machine, fp32, v, offset);
+  Numbers weight(machine, fp32, w, offset), gradient(machine, gradient_type, g, offset),
+      first(machine, fp32, m, offset), second(machine, fp32, v, offset);
   Numbers clip_in(machine, fp32, std::vector<double>{clip}),
       skip_in(machine, fp32, std::vector<double>{skip ? 1.0 : 0.0});
   const std::vector<double> before = numbers(count, 5, KernelType::bf16);
@@ -35,7 +36,8 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   Numbers corrections(machine, fp32, std::vector<double>{1 / correction1, 1 / std::sqrt(correction2)});
   AdamStep a;
   a.weight = static_cast<float*>(weight.data());
-  a.gradient = static_cast<const float*>(gradient.data());
+  a.gradient = gradient.data();
+  a.gradient_type = gradient_type;
   a.first = static_cast<float*>(first.data());
   a.second = static_cast<float*>(second.data());
   a.count = static_cast<int64_t>(count);
@@ -78,6 +80,8 @@ std::vector<KernelCase> cases() {
   };
   for (size_t count : {1, 3, 4, 255, 1024, 1031}) {
     for (size_t offset : {0, 1}) {
+      add("adamw_bf16_gradient_" + std::to_string(count) + (offset ? "_unaligned" : ""),
+          {.count = count, .offset = offset, .copy_offset = 0, .gradient_type = KernelType::bf16});
       const std::string shape = std::to_string(count) + (offset ? "_unaligned" : "");
       add("adamw_" + shape, {.count = count, .offset = offset});
       for (size_t copy_offset : {0, 1, 4}) {
@@ -88,6 +92,8 @@ std::vector<KernelCase> cases() {
   }
   add("adamw_corrected_257", {.count = 257, .corrects = true});
   add("adam_257", {.count = 257, .decoupled = false, .clip = 1});
+  add("adam_bf16_gradient_257",
+      {.count = 257, .decoupled = false, .clip = 1, .corrects = true, .gradient_type = KernelType::bf16});
   add("adamw_skipped_257", {.count = 257, .clip = 1, .skip = true});
   add("adamw_skipped_257_copy", {.count = 257, .clip = 1, .skip = true, .copy_offset = 0});
   return result;

@@ -28,6 +28,7 @@ struct Case {
   std::optional<size_t> copy_offset{};  // of a copy in bf16; none: there is none
   bool corrects = false;                // factors of step size and root scale are on the device
   bool tiny = false;                    // weights and gradients of 0, so that subnormal quotients are what is kept
+  KernelType gradient_type = KernelType::fp32;
 };
 
 /// Some of `values` become what no fast way around holds for; `every` differs for numbers that are to meet
@@ -41,15 +42,16 @@ void make_strange(std::vector<double>& values, size_t every) {
 }
 
 std::string run_step(KernelMachine& machine, const Case& c) {
-  auto w = numbers(c.count, 1, c.weight_type), g = numbers(c.count, 2, KernelType::fp32);
+  auto w = numbers(c.count, 1, c.weight_type), g = numbers(c.count, 2, c.gradient_type);
   auto m = numbers(c.count, 3, c.moment_type, 0.1), v = numbers(c.count, 4, c.moment_type, 0.1);
   if (c.strange) make_strange(w, 7), make_strange(g, 3), make_strange(m, 2), make_strange(v, 5);
   if (c.tiny) {
     w = g = std::vector<double>(c.count, 0);
     m = numbers(c.count, 3, c.moment_type, 0x1p-119);
   }
+  for (double& value : g) value = rounded_to(c.gradient_type, value);
   for (double& value : v) value = std::fabs(value);
-  Numbers weight(machine, c.weight_type, w, c.offset), gradient(machine, KernelType::fp32, g, c.offset);
+  Numbers weight(machine, c.weight_type, w, c.offset), gradient(machine, c.gradient_type, g, c.offset);
   Numbers first(machine, c.moment_type, m, c.offset), second(machine, c.moment_type, v, c.offset);
   const std::vector<double> before = numbers(c.count, 6, KernelType::bf16);
   Numbers copy(machine, KernelType::bf16, before, c.copy_offset.value_or(0));
@@ -57,12 +59,13 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   Numbers skip(machine, KernelType::fp32, std::vector<double>{c.skip ? 1.0 : 0.0});
   Bf16AdamStep a;
   a.weight = weight.data();
-  a.gradient = static_cast<const float*>(gradient.data());
+  a.gradient = gradient.data();
   a.first = first.data();
   a.second = second.data();
   a.count = static_cast<int64_t>(c.count);
   a.weight_type = c.weight_type;
   a.moment_type = c.moment_type;
+  a.gradient_type = c.gradient_type;
   a.key = kKey;
   a.place = c.place;
   a.constants = kConstants;
@@ -152,11 +155,30 @@ std::vector<KernelCase> cases() {
       add("_odd_runs", 0, {10, 5, 9});
       add("_odd_stride", 0, {10, 12, 21});
     }
+    for (size_t count : {1, 255, 1031}) {
+      for (size_t offset : {0, 1, 2}) {
+        for (const RoundingPlace place : {RoundingPlace{0, static_cast<int64_t>(count), 1}, RoundingPlace{10, 5, 9}}) {
+          const Case c{.count = count,
+                       .offset = offset,
+                       .weight_type = weight,
+                       .moment_type = moments,
+                       .place = place,
+                       .gradient_type = bf16};
+          result.push_back({"bf16_adam_" + types + "bf16_gradient_" + std::to_string(count) + "_behind_" +
+                                std::to_string(offset) + (place.first ? "_odd_runs" : ""),
+                            [c](KernelMachine& machine) { return run_step(machine, c); }});
+        }
+      }
+    }
     Case unusual{.count = 2048, .weight_type = weight, .moment_type = moments, .place = {0, 2048, 1}};
     unusual.strange = true;
     if (weight == fp32) unusual.copy_offset = 0;
     result.push_back(
         {"bf16_adam_" + types + "strange", [=](KernelMachine& machine) { return run_step(machine, unusual); }});
+    unusual.gradient_type = bf16;
+    result.push_back({"bf16_adam_" + types + "bf16_gradient_strange",
+                      [=](KernelMachine& machine) { return run_step(machine, unusual); }});
+    unusual.gradient_type = fp32;
     unusual.strange = false;
     unusual.tiny = true;
     result.push_back(

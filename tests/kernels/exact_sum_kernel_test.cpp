@@ -12,12 +12,20 @@ namespace {
 
 using Slots = std::array<int64_t, kExactSlots>;
 
+/// How a launch gets its values.
+struct Given {
+  size_t skipped = 0;  // values before the first that is summed
+  int64_t most_blocks = ExactSquares{}.most_blocks;
+  KernelType type = KernelType::fp32;
+};
+
 /// The normalised sum; what its kernel moved goes to `findings`.
-Slots squares_of(KernelMachine& machine, const std::vector<float>& values, Findings& findings, size_t skipped = 0,
-                 int64_t most_blocks = ExactSquares{}.most_blocks) {
-  MachineArray<float> in(machine, values);
+Slots squares_of(KernelMachine& machine, const std::vector<float>& values, Findings& findings, const Given& given) {
+  Numbers in(machine, given.type, std::vector<double>(values.begin(), values.end()));
   MachineArray<int64_t> slots(machine, std::vector<int64_t>(kExactSlots, 0));
-  const ExactSquares a{in.data() + skipped, static_cast<int64_t>(values.size() - skipped), slots.data(), most_blocks};
+  const ExactSquares a{
+      static_cast<const unsigned char*>(in.data()) + given.skipped * static_cast<size_t>(bytes_of(given.type)),
+      static_cast<int64_t>(values.size() - given.skipped), slots.data(), given.most_blocks, given.type};
   machine.launch(&Kernels::exact_squares, a);
   findings.compare_traffic(machine, traffic(a));
   machine.run([&] { machine.kernels().exact_carry(slots.data(), nullptr); });
@@ -26,12 +34,13 @@ Slots squares_of(KernelMachine& machine, const std::vector<float>& values, Findi
   return result;
 }
 
-std::string run_sum(KernelMachine& machine, const std::vector<float>& values, size_t skipped = 0,
-                    int64_t most_blocks = ExactSquares{}.most_blocks) {
+std::string run_sum(KernelMachine& machine, const std::vector<float>& values, const Given& given = {}) {
   Findings findings;
-  const Slots slots = squares_of(machine, values, findings, skipped, most_blocks);
+  const Slots slots = squares_of(machine, values, findings, given);
   BigSum expected;
-  for (float number : std::span(values).subspan(skipped)) expected.add_square(number);
+  for (float number : std::span(values).subspan(given.skipped)) {
+    expected.add_square(static_cast<float>(rounded_to(given.type, number)));
+  }
   for (size_t i = 0; i < kExactLimbs; ++i) {
     if (slots[i] != expected.word(i)) findings.say("limb " + std::to_string(i) + " is another");
   }
@@ -42,12 +51,12 @@ std::string run_sum(KernelMachine& machine, const std::vector<float>& values, si
   return findings.text();
 }
 
-std::string run_not_finite(KernelMachine& machine) {
-  std::vector<float> values = wide_numbers(1000, 6);
+std::string run_not_finite(KernelMachine& machine, KernelType type) {
+  std::vector<float> values = wide_numbers(1000, 6, -149, 126);
   Findings findings;
-  const Slots finite = squares_of(machine, values, findings);
+  const Slots finite = squares_of(machine, values, findings, {.type = type});
   values.insert(values.begin() + 500, {INFINITY, NAN, -INFINITY, -NAN, INFINITY});
-  const Slots slots = squares_of(machine, values, findings);
+  const Slots slots = squares_of(machine, values, findings, {.type = type});
   if (slots[kExactInfinities] != 3 || slots[kExactNans] != 2) findings.say("what is not finite is not counted");
   if (!std::equal(finite.begin(), finite.begin() + kExactLimbs, slots.begin())) findings.say("the sum is another");
   return findings.text();
@@ -78,21 +87,32 @@ constexpr struct {
     {"zeros_first", [](size_t i, double x) { return i < 3 * kBlockTile ? 0.f : static_cast<float>(x); }},
     {"just_below_two", [](size_t, double) { return 0x1.fffffep0f; }},
     {"largest", [](size_t i, double) { return i % 2 == 0 ? 0x1.fffffep127f : -0x1.fffffep127f; }},
+    {"largest_of_bf16", [](size_t i, double) { return i % 2 == 0 ? 0x1.fep127f : -0x1.fep127f; }},
     {"smallest", [](size_t, double) { return 0x1p-149f; }},
 };
 
 std::vector<KernelCase> cases() {
-  std::vector<KernelCase> result{{"exact_squares_not_finite", run_not_finite}};
-  for (const auto& one : kSeries) {
-    result.push_back({std::string("exact_squares_") + one.name, [one](KernelMachine& machine) {
-                        return run_sum(machine, series(70 * kBlockTile + 321, one.number), 0, /*most_blocks=*/1);
+  std::vector<KernelCase> result;
+  for (const KernelType type : {KernelType::fp32, KernelType::bf16}) {
+    const std::string prefix = type == KernelType::bf16 ? "exact_squares_bf16_" : "exact_squares_";
+    result.push_back({prefix + "not_finite", [type](KernelMachine& machine) { return run_not_finite(machine, type); }});
+    for (const auto& one : kSeries) {
+      if (type == KernelType::bf16 && one.name == std::string("largest")) continue;  // rounds to infinity
+      result.push_back({prefix + one.name, [one, type](KernelMachine& machine) {
+                          return run_sum(machine, series(70 * kBlockTile + 321, one.number),
+                                         {.most_blocks = 1, .type = type});
+                        }});
+    }
+    result.push_back({prefix + "unaligned", [type](KernelMachine& machine) {
+                        return run_sum(machine, series(20011, kSeries[0].number), {.skipped = 3, .type = type});
                       }});
+    for (size_t count : {1, 31, 32, 33, 255, 256, 257, 2047, 4099, 70001})
+      result.push_back({prefix + std::to_string(count), [count, type](KernelMachine& machine) {
+                          // bf16 rounds the largest numbers of fp32 to infinity
+                          const int highest = type == KernelType::bf16 ? 126 : 127;
+                          return run_sum(machine, wide_numbers(count, count, -149, highest), {.type = type});
+                        }});
   }
-  result.push_back({"exact_squares_unaligned",
-                    [](KernelMachine& machine) { return run_sum(machine, series(20011, kSeries[0].number), 3); }});
-  for (size_t count : {1, 31, 32, 33, 255, 256, 257, 2047, 4099, 70001})
-    result.push_back({"exact_squares_" + std::to_string(count),
-                      [count](KernelMachine& machine) { return run_sum(machine, wide_numbers(count, count)); }});
   return result;
 }
 

@@ -13,11 +13,13 @@ struct Shape {
   bool adds;  // delta forward, d_residual and accumulation backward
   bool round_once;
   size_t offset;  // of all arrays behind a 16-byte boundary
+  KernelType d_weight_type = KernelType::fp32;
 };
 
 std::string name_of(const char* what, const Shape& s) {
   return std::string(what) + "_" + name(s.type) + "_" + std::to_string(s.rows) + "x" + std::to_string(s.columns) +
-         (s.adds ? "_adds" : "") + (s.round_once ? "_once" : "") + (s.offset ? "_unaligned" : "");
+         (s.adds ? "_adds" : "") + (s.round_once ? "_once" : "") + (s.offset ? "_unaligned" : "") +
+         (s.d_weight_type == KernelType::bf16 ? "_bf16_gradient" : "");
 }
 
 std::vector<Shape> shapes() {
@@ -34,6 +36,9 @@ std::vector<Shape> shapes() {
     result.push_back({type, 4, 72, true, false, 2});
   }
   result.push_back({KernelType::bf16, 2, 16384, true, false, 0});
+  for (const Shape& s :
+       {Shape{KernelType::bf16, 514, 1032, false, false, 0}, Shape{KernelType::bf16, 5, 31, false, false, 1}})
+    result.push_back({s.type, s.rows, s.columns, s.adds, s.round_once, s.offset, KernelType::bf16});
   return result;
 }
 
@@ -108,7 +113,7 @@ std::string run_backward(KernelMachine& machine, const Shape& s) {
   const auto count = static_cast<size_t>(s.rows * s.columns);
   const auto columns = static_cast<size_t>(s.columns);
   const auto x = numbers(count, 1, s.type), dy = numbers(count, 4, s.type), past = numbers(count, 5, s.type);
-  const auto weight = numbers(columns, 3, s.type), before = numbers(columns, 6, KernelType::fp32);
+  const auto weight = numbers(columns, 3, s.type), before = numbers(columns, 6, s.d_weight_type);
   const Shape plain{s.type, s.rows, s.columns, false, false, 0};
   const Reference r = forward(plain, x, {}, weight);
   std::vector<double> dx, d_weight(columns, 0.0);
@@ -129,7 +134,7 @@ std::string run_backward(KernelMachine& machine, const Shape& s) {
   Numbers x_in(machine, s.type, x, s.offset), dy_in(machine, s.type, dy, s.offset),
       past_in(machine, s.type, past, s.offset);
   Numbers weight_in(machine, s.type, weight, s.offset), dx_out(machine, s.type, count, s.offset);
-  Numbers scale_in(machine, KernelType::fp32, r.scale), d_weight_out(machine, KernelType::fp32, before);
+  Numbers scale_in(machine, KernelType::fp32, r.scale), d_weight_out(machine, s.d_weight_type, before);
   MachineArray<float> partials(machine, static_cast<size_t>(rms_norm_partials(s.rows, s.columns)) * columns);
   MachineArray<uint32_t> largest(machine, std::vector<uint32_t>{0});
   RmsNormBackward a{s.type,
@@ -142,9 +147,10 @@ std::string run_backward(KernelMachine& machine, const Shape& s) {
                     static_cast<const float*>(scale_in.data()),
                     dx_out.data(),
                     partials.data(),
-                    static_cast<float*>(d_weight_out.data()),
+                    d_weight_out.data(),
                     s.adds,
-                    largest.data()};
+                    largest.data(),
+                    s.d_weight_type};
   Findings findings;
   if (!supported(a)) findings.say("is not supported");
   machine.launch(&Kernels::rms_norm_backward, a);
@@ -152,7 +158,12 @@ std::string run_backward(KernelMachine& machine, const Shape& s) {
   double widest = 1;
   for (double value : r.scale) widest = std::max(widest, value);
   findings.compare("dx", dx_out, dx, bound_of(s.type), widest);
-  findings.compare("d_weight", d_weight_out, d_weight, 1e-6, std::sqrt(static_cast<double>(s.rows)) * 10);
+  const double rows = std::sqrt(static_cast<double>(s.rows));
+  if (s.d_weight_type == KernelType::bf16) {
+    findings.compare("d_weight", d_weight_out, d_weight, 0x1.1p-9, rows * 0.1);  // half a unit in the last place
+  } else {
+    findings.compare("d_weight", d_weight_out, d_weight, 1e-6, rows * 10);
+  }
   compare_largest(findings, largest[0], dx_out);
   // Without a weight gradient nothing else changes.
   Numbers again(machine, s.type, count, s.offset);

@@ -13,7 +13,7 @@ bool optimizer_counts() {
 }
 
 std::function<void()> work_of(const std::string& name, void** arguments) {
-  if (!optimizer_counts() || name.find("adam_kernel(titan::AdamStep") == std::string::npos) return nullptr;
+  if (!optimizer_counts() || name.find("(titan::AdamStep") == std::string::npos) return nullptr;
   titan::AdamStep step;
   std::memcpy(&step, arguments[0], sizeof step);
   return [step] {

@@ -241,9 +241,6 @@ TEST(Llama, SizesThatDoNotFitTogetherAreRefused) {
   expect_says(refusal(with({.dim = 100, .n_heads = 3})), "dim = 100 is not a multiple of n_heads = 3");
   expect_says(refusal(with({.n_heads = 16, .n_kv_heads = 3})), "n_kv_heads = 3");
   expect_says(refusal(with({.dim = 48, .n_heads = 16})), "odd");
-  ModelRequest request = request_for("llama3", "debugmodel");
-  request.model.norm_type = "batchnorm";
-  expect_says(refusal(request), "np_layernorm");
 }
 
 TEST(Llama, SizesOfTheConfigReplaceTheFlavors) {

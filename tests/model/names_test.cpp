@@ -35,12 +35,12 @@ std::vector<std::string> expected_names(int64_t layers, bool tied, bool norms) {
 
 TEST(ParameterNames, AreTorchtitansInItsOrderInTheTreeAndInTheHandles) {
   for (const std::string name : {"llama2", "llama3", "llama3_1", "llama3_2"}) {
-    for (const char* norm : {"rmsnorm", "np_layernorm"}) {
+    for (NormType norm : {NormType::rmsnorm, NormType::np_layernorm}) {
       ModelRequest request = small_request(name);
       request.model.norm_type = norm;
       request.model.override_sizes.n_layers = 11;  // layers.10 comes after layers.9, not after layers.1
       const auto model = find_model_family(name)->build(request, {});
-      const auto expected = expected_names(11, name == "llama3_2", std::string(norm) == "rmsnorm");
+      const auto expected = expected_names(11, name == "llama3_2", norm == NormType::rmsnorm);
       EXPECT_EQ(tree_names(*model), expected);
       std::vector<std::string> handles;
       for (const auto& parameter : model->parameter_handles()) handles.push_back(parameter->name());

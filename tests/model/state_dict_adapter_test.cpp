@@ -71,7 +71,7 @@ TEST(HuggingFaceNames, ATiedModelHasNoHeadOfItsOwnButMayBringACopy) {
 
 TEST(HuggingFaceNames, AModelThatTransformersCannotComputeIsRefused) {
   ModelRequest request = adapter_request("llama3", "8B");
-  request.model.norm_type = "layernorm";
+  request.model.norm_type = NormType::layernorm;
   EXPECT_THROW(adapter().hugging_face(request), Error);
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "support/operation.h"
+#include "titan/base/error.h"
 
 namespace titan {
 namespace {
@@ -29,6 +30,19 @@ TEST_P(BiasTypes, TheBiasIsAddedAndItsGradientIsTheSumOverTokens) {
   EXPECT_TRUE(near(bias->gradient(), 2 * wanted[1], 1e-5)) << "of a second microbatch is added";
 }
 INSTANTIATE_TEST_SUITE_P(Bias, BiasTypes, ::testing::Values(at::kFloat, at::kBFloat16));
+
+TEST(Bias, AGradientInBf16IsTheSumInFp32RoundedOnceAndTakesNoSecond) {
+  PlainContext plain;
+  const auto wide = live_parameter("b", normal({6}, 1, at::kBFloat16));
+  const auto narrow = live_parameter("b", normal({6}, 1, at::kBFloat16));
+  narrow_gradient(*narrow);
+  for (Parameter* bias : {wide.get(), narrow.get()}) {
+    at::Tensor x = leaf(normal({2, 5, 3, 2}, 2, at::kBFloat16));
+    backward({add_bias(x, *bias, 0, plain.context)}, {normal({2, 5, 3, 2}, 3, at::kBFloat16)}, {x});
+  }
+  EXPECT_TRUE(same_bits(narrow->gradient(), wide->gradient().to(at::kBFloat16)));
+  EXPECT_THROW(narrow->add_to_gradient(at::ones({6})), InvariantError);
+}
 
 TEST(Bias, AResultThatIsKeptForTheReplayIsNotOverwritten) {
   RecomputePolicy policy = RecomputePolicy::full();

@@ -328,6 +328,22 @@ TEST(Float8Products, RoundedWeightGradientsAreProductsOfTheComputeDtype) {
   EXPECT_TRUE(same_bits(once, once.to(at::kBFloat16).to(at::kFloat)));
 }
 
+TEST(Float8Products, GradientsInBf16AreThoseInFp32RoundedOnce) {
+  for (const Float8Recipe recipe : {tensorwise, rowwise, rowwise_with_gw_hp}) {
+    for (const bool round : {false, true}) {
+      const Float8Options options{.recipe = recipe, .emulate = true, .round_weight_gradient = round};
+      Float8Case wide({32, 16}, 64, 48, at::kBFloat16, options, {true, false});
+      Float8Case narrow({32, 16}, 64, 48, at::kBFloat16, options, {true, false});
+      for (Parameter* weight : narrow.weights) narrow_gradient(*weight);
+      wide.run();
+      narrow.run();
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_TRUE(same_bits(narrow.weights[i]->gradient(), wide.weights[i]->gradient().to(at::kBFloat16)));
+      }
+    }
+  }
+}
+
 TEST(Float8Products, WhatIsNotFiniteReachesTheResult) {
   for (const Float8Recipe recipe : {tensorwise, rowwise}) {
     for (const double odd : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {

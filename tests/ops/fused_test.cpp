@@ -40,8 +40,9 @@ struct NormOutcome {
 };
 
 NormOutcome run_norm(UnitContext& context, NormType type, std::vector<int64_t> shape, at::ScalarType dtype,
-                     bool with_delta, bool accumulate) {
+                     bool with_delta, bool accumulate, bool narrow = false) {
   auto weight = live_parameter("norm", normal({shape.back()}, 2, dtype).add_(1.0));
+  if (narrow) narrow_gradient(*weight);
   if (accumulate) {
     weight->gradient().copy_(normal({shape.back()}, 8));
     weight->mark_gradient_written();
@@ -76,6 +77,17 @@ TEST_P(Types, NormsAndTheirGradientsAreThoseOfPlainOperations) {
         EXPECT_TRUE(fused.said.empty());
       }
     }
+  }
+}
+
+TEST(FusedNorms, WriteAWeightsGradientInBf16RoundedOnceFromTheirSums) {
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2, 7, 24}, {300, 37}, {3, 256}}) {
+    FusedContext fused;
+    const auto run = [&](bool narrow) {
+      return run_norm(fused.context, NormType::rmsnorm, shape, at::kBFloat16, true, false, narrow).weight_gradient;
+    };
+    EXPECT_TRUE(same_bits(run(true), run(false).to(at::kBFloat16)));
+    EXPECT_TRUE(fused.said.empty());
   }
 }
 

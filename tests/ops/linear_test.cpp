@@ -123,6 +123,31 @@ TEST(Linear, RoundedWeightGradientsAreTheBf16ProductAndStayWithinItsBound) {
   EXPECT_TRUE(same_bits(rounded.weights[0]->gradient(), once + once)) << "and added in fp32";
 }
 
+// Of few tokens and of many, whose products go to another library on a CPU.
+TEST(Linear, AGradientInBf16IsTheOneInFp32RoundedOnce) {
+  for (const bool round : {false, true}) {
+    for (const int64_t tokens : {5, 301}) {
+      LinearsCase wide({13, 32}, {tokens, 24}, at::kBFloat16, 0, round),
+          narrow({13, 32}, {tokens, 24}, at::kBFloat16, 0, round);
+      for (Parameter* weight : narrow.weights) narrow_gradient(*weight);
+      EXPECT_TRUE(same_bits(narrow.run(), wide.run()));
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_TRUE(same_bits(narrow.weights[i]->gradient(), wide.weights[i]->gradient().to(at::kBFloat16)));
+      }
+    }
+  }
+}
+
+TEST(Linear, ASecondProductIntoAGradientInBf16IsABug) {
+  const auto weight = live_parameter("w", normal({4, 3}, 1, at::kBFloat16));
+  narrow_gradient(*weight);
+  const DenseProducts products;
+  const Operand dy{.data = normal({5, 4}, 2, at::kBFloat16), .is_gradient = true},
+      x{.data = normal({5, 3}, 3, at::kBFloat16)};
+  products.weight_gradient(dy, products.for_weight_gradients(x, {weight.get()}), *weight);
+  EXPECT_THROW(products.weight_gradient(dy, products.for_weight_gradients(x, {weight.get()}), *weight), InvariantError);
+}
+
 TEST(Linear, AFrozenWeightGetsNoGradientButItsInputDoes) {
   auto frozen = live_parameter("frozen", normal({4, 3}, 5), /*trainable=*/false);
   PlainContext plain;
@@ -175,10 +200,10 @@ TEST(Linear, QueuedWeightGradientsWaitForTheirRunAndGiveTheSameBits) {
 
 /// Three weights adjacent in memory, as the weight store holds them, and their gradients.
 struct AdjacentCase : LinearsCase {
-  AdjacentCase(at::ScalarType type, bool trains_first = true)
+  explicit AdjacentCase(at::ScalarType type, bool trains_first = true, at::ScalarType gradient_type = at::kFloat)
       : LinearsCase({8, 4, 4}, {2, 5, 12}, type, /*head_dim=*/4) {
     const at::Tensor all = normal({16, 12}, 10, type);
-    gradients = at::full({16, 12}, NAN);
+    gradients = at::full({16, 12}, NAN, at::TensorOptions(gradient_type));
     owned[0] = live_parameter("w0", all.narrow(0, 0, 8), trains_first);
     weights[0] = owned[0].get();
     linears = std::make_unique<ParallelLinear>(weights, 0, std::make_shared<DenseProducts>());
@@ -241,6 +266,13 @@ TEST(AdjacentWeights, GradientsOfWhichSomeAreWrittenAreAddedOneByOne) {
   test.run_once(true);
   EXPECT_TRUE(near(test.weights[0]->gradient(), test.weight_gradient(0), tolerance(at::kFloat)));
   EXPECT_TRUE(near(test.weights[1]->gradient(), 1 + test.weight_gradient(1), tolerance(at::kFloat)));
+}
+
+TEST(AdjacentWeights, OneProductWritesTheirGradientsInBf16) {
+  AdjacentCase wide(at::kBFloat16), narrow(at::kBFloat16, true, at::kBFloat16);
+  wide.run_once(true);
+  narrow.run_once(true);
+  EXPECT_TRUE(same_bits(narrow.gradients, wide.gradients.to(at::kBFloat16)));
 }
 
 TEST(AdjacentWeights, AQueuedWeightGradientIsOneProductThatWaits) {

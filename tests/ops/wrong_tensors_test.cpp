@@ -125,7 +125,7 @@ std::vector<WrongCall> calls_of_attention() {
   };
 }
 
-std::vector<WrongCall> calls_of_elements() {
+std::vector<WrongCall> calls_of_biases_and_columns() {
   return {
       {"add_bias",
        "heads of another width",
@@ -159,6 +159,11 @@ std::vector<WrongCall> calls_of_elements() {
        },
        {"1 2"}},
       {"joined_rows", "nothing", [](F&) { joined_rows({}); }, {"0"}},
+  };
+}
+
+std::vector<WrongCall> calls_of_norms() {
+  return {
       {"Norm::forward",
        "a delta of another shape",
        [](F& f) {
@@ -195,6 +200,11 @@ std::vector<WrongCall> calls_of_elements() {
          rms_norm_backward(fp32({3, 6}), fp32({6}), fp32({3, 6}), fp32({3, 1}), fp32({6}));
        },
        {"[6] on"}},
+  };
+}
+
+std::vector<WrongCall> calls_of_elements() {
+  return {
       {"rotate",
        "keys of other tokens",
        [](F& f) {
@@ -226,6 +236,12 @@ std::vector<WrongCall> calls_of_elements() {
        },
        {"[3, 6]", "[3, 5]"}},
       {"offer", "an amax of two numbers", [](F& f) { f.context.scales.offer(fp32({3}), fp32({2})); }, {"[2]", "[3]"}},
+      {"add_to_gradient",
+       "a share of another shape",
+       [](F& f) {
+         f.wide->add_to_gradient(fp32({6, 4}));
+       },
+       {"wide", "Float [6, 4]", "Float [4, 6]"}},
       {"set_gradient",
        "another shape than the weight's",
        [](F& f) {
@@ -289,6 +305,11 @@ std::vector<WrongCall> calls_of_the_vocabulary() {
          parallel_row_losses(fp32({3, 8}), int64({3}), {}, false, f.shared());
        },
        {"[3, 8]", "9"}},
+  };
+}
+
+std::vector<WrongCall> calls_of_sequence_parallel() {
+  return {
       {"gather_rows",
        "three dimensions",
        [](F& f) {
@@ -312,12 +333,6 @@ std::vector<WrongCall> calls_of_the_vocabulary() {
 
 std::vector<WrongCall> calls_of_products() {
   const auto linear = [](const at::Tensor& x) { return [=](F& f) { f.linear().forward(x, f.context); }; };
-  const auto float8_times = [](const at::Tensor& rows, const at::Tensor& scale) {
-    return [=](F&) {
-      const Float8Side right{float8({4, 6}), float8_scale_of(fp32({}))};
-      float8_product({rows, float8_scale_of(scale)}, right, at::kFloat, /*fast=*/false, /*emulate=*/true);
-    };
-  };
   return {
       {"ParallelLinear::forward", "another width", linear(fp32({3, 8})), {"wide", "[3, 8]", "[4, 6]"}},
       {"ParallelLinear::forward", "as many numbers in other rows", linear(fp32({6, 4})), {"[6, 4]", "[4, 6]"}},
@@ -381,6 +396,17 @@ std::vector<WrongCall> calls_of_products() {
          DenseProducts().weight_gradient({.data = fp32({3, 4})}, {.data = fp32({3, 6})}, fp32({6, 4}), false);
        },
        {"[6, 4]", "4 6"}},
+  };
+}
+
+std::vector<WrongCall> calls_of_float8() {
+  const auto float8_times = [](const at::Tensor& rows, const at::Tensor& scale) {
+    return [=](F&) {
+      const Float8Side right{float8({4, 6}), float8_scale_of(fp32({}))};
+      float8_product({rows, float8_scale_of(scale)}, right, at::kFloat, /*fast=*/false, /*emulate=*/true);
+    };
+  };
+  return {
       {"float8_scale", "whole numbers", [](F&) { float8_scale(int64({2}), Float8Format::e4m3); }, {"Long [2]"}},
       {"amax", "rows of a vector", [](F&) { make_aten_float8_casts().amax(fp32({3}), Float8Extent::row); }, {"[3]"}},
       {"cast",
@@ -400,9 +426,13 @@ class WrongTensors : public ::testing::TestWithParam<WrongCall> {};
 TEST_P(WrongTensors, AreABugThatIsNamedWithTheValues) { test::expect_refused(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Attention, WrongTensors, ::testing::ValuesIn(calls_of_attention()));
+INSTANTIATE_TEST_SUITE_P(BiasesAndColumns, WrongTensors, ::testing::ValuesIn(calls_of_biases_and_columns()));
+INSTANTIATE_TEST_SUITE_P(Norms, WrongTensors, ::testing::ValuesIn(calls_of_norms()));
 INSTANTIATE_TEST_SUITE_P(Elements, WrongTensors, ::testing::ValuesIn(calls_of_elements()));
 INSTANTIATE_TEST_SUITE_P(Vocabulary, WrongTensors, ::testing::ValuesIn(calls_of_the_vocabulary()));
+INSTANTIATE_TEST_SUITE_P(SequenceParallel, WrongTensors, ::testing::ValuesIn(calls_of_sequence_parallel()));
 INSTANTIATE_TEST_SUITE_P(Products, WrongTensors, ::testing::ValuesIn(calls_of_products()));
+INSTANTIATE_TEST_SUITE_P(Float8, WrongTensors, ::testing::ValuesIn(calls_of_float8()));
 
 TEST(RightTensors, PassTheSameChecks) {
   Fixture f;

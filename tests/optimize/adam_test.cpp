@@ -21,11 +21,12 @@ namespace {
 /// Parameters with masters and gradient shards, in one block of memory (as the weight store lays them) or each on its
 /// own.
 struct Shards {
-  Shards(const std::vector<std::vector<int64_t>>& shapes, bool one_block, at::ScalarType master = at::kFloat) {
+  Shards(const std::vector<std::vector<int64_t>>& shapes, bool one_block, at::ScalarType master = at::kFloat,
+         at::ScalarType gradient = at::kFloat) {
     int64_t total = 0;
     for (const auto& shape : shapes) total += c10::multiply_integers(shape);
     masters = normal({total}, 1, master);
-    gradients = at::zeros({total}, at::kFloat);
+    gradients = at::zeros({total}, gradient);
     int64_t offset = 0;
     for (size_t i = 0; i < shapes.size(); ++i) {
       ParameterSpec spec{"p" + std::to_string(i), shapes[i], {}};
@@ -120,6 +121,25 @@ TEST_P(Adam, SeveralStepsFollowTheFloat64FormulaWithMultipliersAndClipping) {
     EXPECT_TRUE(near(shards.all[i]->master, expected[i].p, 1e-6)) << shards.all[i]->name();
     EXPECT_TRUE(near(optimizer.first_moment(i), expected[i].m, 1e-6)) << shards.all[i]->name();
     EXPECT_TRUE(near(optimizer.second_moment(i), expected[i].v, 1e-6)) << shards.all[i]->name();
+  }
+}
+
+TEST_P(Adam, AGradientInBf16GivesTheBitsThatTheSameOneInFp32Gives) {
+  Shards wide(kShapes, one_block()), narrow(kShapes, one_block(), at::kFloat, at::kBFloat16);
+  AdamOptimizer of_wide(wide.all, one_group(kShapes.size()), options());
+  AdamOptimizer of_narrow(narrow.all, one_group(kShapes.size()), options());
+  for (int64_t t = 1; t <= 3; ++t) {
+    narrow.draw_gradients(t);
+    for (size_t i = 0; i < kShapes.size(); ++i) wide.all[i]->gradient_shard.copy_(narrow.all[i]->gradient_shard);
+    const StepControl now = control(narrow, /*max_norm=*/1.0);
+    EXPECT_TRUE(same_bits(now.norm, control(wide, 1.0).norm));
+    of_wide.step(t, 0.01, now);
+    of_narrow.step(t, 0.01, now);
+    for (size_t i = 0; i < kShapes.size(); ++i) {
+      EXPECT_TRUE(same_bits(narrow.all[i]->master, wide.all[i]->master)) << i;
+      EXPECT_TRUE(same_bits(of_narrow.first_moment(i), of_wide.first_moment(i))) << i;
+      EXPECT_TRUE(same_bits(of_narrow.second_moment(i), of_wide.second_moment(i))) << i;
+    }
   }
 }
 

@@ -129,6 +129,9 @@ struct Rank {
       const at::Tensor gradient = normal(all[i]->spec().shape, 1000 * static_cast<uint64_t>(t) + i, at::kFloat, 0.1);
       all[i]->gradient_shard = part_of(gradient, all[i]->shard_box()).contiguous();
     }
+    step_with_gradients(t, lr);
+  }
+  void step_with_gradients(int64_t t, double lr = 0.01) {
     const at::TensorOptions scalar(at::kDouble);
     optimizer->step(t, lr, {at::ones({}, scalar), at::full({}, 0.75, scalar), at::zeros({}, at::kFloat)});
   }
@@ -221,6 +224,23 @@ TEST_P(Bf16States, LieWithinAUnitOfTheLastPlaceOfAStepInFp32) {
             << "step " << t << ", parameter " << i << ", number " << k;
       }
     }
+  }
+}
+
+TEST_P(Bf16States, FromAGradientInBf16AreThoseFromTheSameOneInFp32) {
+  Rank wide(kBf16Shapes, layouts_of({}), {}, dtypes(), options());
+  Rank narrow(kBf16Shapes, layouts_of({}), {}, dtypes(), options());
+  for (int64_t t = 1; t <= 3; ++t) {
+    for (size_t i = 0; i < kBf16Shapes.size(); ++i) {
+      narrow.all[i]->gradient_shard = normal(kBf16Shapes[i], 1000 * static_cast<uint64_t>(t) + i, at::kBFloat16, 0.1);
+      wide.all[i]->gradient_shard = narrow.all[i]->gradient_shard.to(at::kFloat);
+    }
+    wide.step_with_gradients(t);
+    narrow.step_with_gradients(t);
+  }
+  for (size_t i = 0; i < kBf16Shapes.size(); ++i) {
+    const std::array<at::Tensor, 3> found = narrow.kept(i), expected = wide.kept(i);
+    for (size_t k = 0; k < 3; ++k) EXPECT_TRUE(same_bits(found[k], expected[k])) << i << ", number " << k;
   }
 }
 

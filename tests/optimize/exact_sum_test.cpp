@@ -135,6 +135,14 @@ TEST(ExactSquares, AreInfiniteOrNanExactlyWhenAValueWas) {
   }
 }
 
+TEST(ExactSquares, OfBf16NumbersAreThoseOfTheSameNumbersInFp32) {
+  at::Tensor numbers = normal({70001}, 5, at::kBFloat16);
+  numbers[3] = 0x1p-133, numbers[4] = 0x1.fep126, numbers[5] = 0.0;
+  EXPECT_TRUE(same_bits(squares(numbers), squares(numbers.to(at::kFloat))));
+  numbers[6] = -INFINITY, numbers[7] = NAN;
+  EXPECT_TRUE(same_bits(squares(numbers), squares(numbers.to(at::kFloat))));
+}
+
 TEST(ExactSquares, OtherTypesAndStridesAreABug) {
   EXPECT_THROW(squares(at::ones({4}, at::kDouble)), InvariantError);
   EXPECT_THROW(squares(at::ones({4, 4}).t().narrow(0, 0, 2)), InvariantError);

@@ -104,12 +104,12 @@ TEST(LargestSingularValue, IsThatOfTheDecomposition) {
 
 /// Two matrices, an embedding that AdamW steps, and a norm.
 struct Model {
-  explicit Model(at::ScalarType master = at::kFloat) {
+  explicit Model(at::ScalarType master = at::kFloat, at::ScalarType gradient = at::kFloat) {
     const std::vector<std::vector<int64_t>> shapes{{20, 12}, {12, 8}, {8, 24}, {8}};
     for (size_t i = 0; i < shapes.size(); ++i) {
       owned.push_back(std::make_unique<Parameter>(ParameterSpec{"p" + std::to_string(i), shapes[i], {}}));
       owned.back()->master = normal(shapes[i], 10 + i, master, 0.1);
-      owned.back()->gradient_shard = at::zeros(shapes[i]);
+      owned.back()->gradient_shard = at::zeros(shapes[i], gradient);
       all.push_back(owned.back().get());
     }
   }
@@ -184,6 +184,22 @@ TEST_P(Muon, SeveralStepsFollowTheFloat64FormulaWithMultipliersAndClipping) {
 INSTANTIATE_TEST_SUITE_P(Options, Muon,
                          ::testing::Combine(::testing::Values(MuonRate::original, MuonRate::match_rms_adamw),
                                             ::testing::Bool()));
+
+TEST(Muon, AGradientInBf16GivesTheBitsThatTheSameOneInFp32Gives) {
+  Model wide, narrow(at::kFloat, at::kBFloat16);
+  MuonOptimizer of_wide(wide.all, kGroups, kByMuon, muon_options());
+  MuonOptimizer of_narrow(narrow.all, kGroups, kByMuon, muon_options());
+  for (int64_t t = 1; t <= 3; ++t) {
+    narrow.draw_gradients(t);
+    for (size_t i = 0; i < wide.all.size(); ++i) wide.all[i]->gradient_shard.copy_(narrow.all[i]->gradient_shard);
+    of_wide.step(t, 1e-3, wide.control(/*max_norm=*/1.0));
+    of_narrow.step(t, 1e-3, narrow.control(/*max_norm=*/1.0));
+  }
+  for (size_t i = 0; i < wide.all.size(); ++i) {
+    EXPECT_TRUE(same_bits(narrow.all[i]->master, wide.all[i]->master)) << i;
+    EXPECT_TRUE(same_bits(of_narrow.moments(i)[0], of_wide.moments(i)[0])) << i;
+  }
+}
 
 TEST(Muon, StepsTheRestAsAdamWDoesBitForBit) {
   Model model, same;

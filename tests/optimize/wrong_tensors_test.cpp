@@ -33,7 +33,7 @@ using F = WrongFixture;
 std::vector<WrongCall> calls_of_the_norm() {
   const auto squares = [] { return int64({kExactSlots}); };
   return {
-      {"exact_squares", "bf16", [](F&) { exact_squares({bf16({3})}, at::kCPU); }, {"BFloat16 [3] on cpu"}},
+      {"exact_squares", "fp64", [](F&) { exact_squares({fp64({3})}, at::kCPU); }, {"Double [3] on cpu"}},
       {"exact_squares", "another device", [](F&) { exact_squares({elsewhere({3})}, at::kCPU); }, {"meta", "cpu"}},
       {"exact_squares",
        "a transposed gradient",
@@ -63,12 +63,12 @@ std::vector<WrongCall> calls_of_the_optimizer() {
        },
        {"layers.0.w", "[3, 2]", "[2, 3]"}},
       {"step",
-       "a gradient in bf16",
+       "a gradient in fp64",
        [](F& f) {
-         f.parameter.gradient_shard = bf16({2, 3});
+         f.parameter.gradient_shard = fp64({2, 3});
          f.step();
        },
-       {"layers.0.w", "BFloat16"}},
+       {"layers.0.w", "Double"}},
       {"step",
        "a flag in fp64",
        [](F& f) {
@@ -122,12 +122,12 @@ std::vector<WrongCall> calls_of_muon() {
   };
   return {
       {"matrix_part",
-       "a gradient in bf16",
+       "a gradient in fp64",
        muon([](MuonOptimizer& optimizer, F& f) {
-         f.parameter.gradient_shard = bf16({2, 3});
+         f.parameter.gradient_shard = fp64({2, 3});
          optimizer.matrix_part(f.parameter, 1, f.control);
        }),
-       {"layers.0.w", "BFloat16 [2, 3]", "Float [2, 3]"}},
+       {"layers.0.w", "Double [2, 3]", "Float [2, 3]"}},
       {"matrix_updates",
        "a part of the matrix",
        muon([](MuonOptimizer& optimizer, F& f) {

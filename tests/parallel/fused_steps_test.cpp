@@ -29,7 +29,7 @@ ExecutorOptions fused_options(bool model = true, bool loss = true) {
 /// A rounding difference is amplified by three blocks.
 double bound(ElementType compute) { return compute == ElementType::bfloat16 ? 3e-2 : 1e-5; }
 
-class FusedSteps : public ::testing::TestWithParam<std::tuple<ElementType, std::string>> {};
+class FusedSteps : public ::testing::TestWithParam<std::tuple<ElementType, NormType>> {};
 
 TEST_P(FusedSteps, HaveTheLossAndTheGradientsOfPlainOnes) {
   const auto& [compute, norm] = GetParam();
@@ -47,7 +47,8 @@ TEST_P(FusedSteps, HaveTheLossAndTheGradientsOfPlainOnes) {
 
 INSTANTIATE_TEST_SUITE_P(Executor, FusedSteps,
                          ::testing::Combine(::testing::Values(ElementType::float32, ElementType::bfloat16),
-                                            ::testing::Values("rmsnorm", "fused_rmsnorm", "layernorm")));
+                                            ::testing::Values(NormType::rmsnorm, NormType::fused_rmsnorm,
+                                                              NormType::layernorm)));
 
 TEST(FusedSteps, AreTheSameBitsWhateverIsRecomputed) {
   SmallModel plain(small_request(), plan_in(ElementType::bfloat16), fused_options());

@@ -40,9 +40,9 @@ INSTANTIATE_TEST_SUITE_P(Executor, Recompute,
                                             ::testing::Values(ElementType::float32, ElementType::bfloat16)));
 
 TEST(Recompute, HoldsForEveryNormTypeAndForDocumentMasks) {
-  for (const char* norm : {"rmsnorm", "fused_rmsnorm", "layernorm", "np_layernorm"}) {
+  for (const auto& [norm, word] : kChoiceWords<NormType>) {
     for (const NamedSelection& named : all_selections()) {
-      SCOPED_TRACE(std::string(norm) + ", " + named.name);
+      SCOPED_TRACE(std::string(word) + ", " + named.name);
       ModelRequest request = small_request();
       request.model.norm_type = norm;
       request.model.flavor = "debugmodel_varlen_attn";
@@ -77,9 +77,9 @@ TEST(Recompute, GivesTheSameBitsOnTwoThreads) {
 struct Variant {
   std::string name;
   int64_t kv_heads;
-  std::string norm = "rmsnorm";
+  NormType norm = NormType::rmsnorm;
 };
-void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name << ", " << variant.norm; }
+void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name << ", " << word_of(variant.norm); }
 
 class AgainstPlainTorch : public ::testing::TestWithParam<Variant> {
  protected:
@@ -127,8 +127,9 @@ TEST_P(AgainstPlainTorch, LogitsAgree) {
 INSTANTIATE_TEST_SUITE_P(Executor, AgainstPlainTorch,
                          ::testing::Values(Variant{"llama2", 4}, Variant{"llama3", 2}, Variant{"llama3_1", 1},
                                            Variant{"llama3_2", 2}, Variant{"llama3_2", 4},
-                                           Variant{"llama3", 2, "fused_rmsnorm"}, Variant{"llama3", 2, "layernorm"},
-                                           Variant{"llama3", 2, "np_layernorm"}));
+                                           Variant{"llama3", 2, NormType::fused_rmsnorm},
+                                           Variant{"llama3", 2, NormType::layernorm},
+                                           Variant{"llama3", 2, NormType::np_layernorm}));
 
 TEST(Executor, Bf16ComputeStaysNearTheFp32GradientsAndKeepsThemInFp32) {
   SmallModel wide(small_request());

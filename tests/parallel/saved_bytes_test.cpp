@@ -13,7 +13,7 @@
 namespace titan {
 namespace {
 
-class SavedBytes : public ::testing::TestWithParam<std::tuple<ElementType, int64_t, std::string, std::string>> {};
+class SavedBytes : public ::testing::TestWithParam<std::tuple<ElementType, int64_t, NormType, std::string>> {};
 
 TEST_P(SavedBytes, OfEveryUnitAreExactlyWhatThePlanSaid) {
   const auto& [compute, kv_heads, norm, family] = GetParam();
@@ -34,11 +34,12 @@ TEST_P(SavedBytes, OfEveryUnitAreExactlyWhatThePlanSaid) {
 
 INSTANTIATE_TEST_SUITE_P(Executor, SavedBytes,
                          ::testing::Combine(::testing::Values(ElementType::float32, ElementType::bfloat16),
-                                            ::testing::Values(2, 4), ::testing::Values("rmsnorm", "layernorm"),
+                                            ::testing::Values(2, 4),
+                                            ::testing::Values(NormType::rmsnorm, NormType::layernorm),
                                             ::testing::Values("llama3")));
 INSTANTIATE_TEST_SUITE_P(Relatives, SavedBytes,
                          ::testing::Combine(::testing::Values(ElementType::float32, ElementType::bfloat16),
-                                            ::testing::Values(2), ::testing::Values("rmsnorm"),
+                                            ::testing::Values(2), ::testing::Values(NormType::rmsnorm),
                                             ::testing::Values("qwen2", "qwen3")));
 
 /// Of float8 layers that have sides for it.

@@ -198,6 +198,24 @@ TEST(WeightStoreResident, TransientGradientsLiveFromTheirFirstUseToTheEndOfTheSt
   EXPECT_TRUE(small.model->parameter("layers.0.attention.wq.weight").gradient_shard.defined());
 }
 
+TEST(WeightStoreResident, SteppingInBackwardFreesGradientsInBf16) {
+  PlanRequest transient = plan_in(ElementType::bfloat16);
+  transient.training.gradient_dtype = ElementType::bfloat16;
+  transient.optimizer.early_step_in_backward = true;
+  SmallModel small(small_request(), transient);
+  const WeightGroupPlan& block = small.plan.groups[2];
+  StepWork none;
+  for (int step = 0; step < 2; ++step) {
+    execute(*small.executor, {.kind = ActionKind::open_gradient, .group = 2}, none);
+    EXPECT_EQ(small.executor->gradient_bytes(), 2 * block.numel);
+    EXPECT_EQ(small.model->parameter(block.parameters[0].spec.name).gradient().scalar_type(), at::kBFloat16);
+    execute(*small.executor, {.kind = ActionKind::close_gradient, .group = 2}, none);
+    EXPECT_EQ(small.model->parameter(block.parameters[0].spec.name).gradient_shard.scalar_type(), at::kBFloat16);
+    execute(*small.executor, {.kind = ActionKind::zero_gradient, .group = 2}, none);
+    EXPECT_EQ(small.executor->gradient_bytes(), 0);
+  }
+}
+
 TEST(WeightStoreResident, AGroupThatNoMicrobatchTouchedReducesToZero) {
   ParameterSpec spec{"unused", {3, 2}, {}};
   Parameter parameter(spec);

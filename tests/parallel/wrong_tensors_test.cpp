@@ -116,7 +116,7 @@ std::vector<WrongCall> calls_of_the_executor() {
   };
 }
 
-std::vector<WrongCall> calls_of_copies() {
+std::vector<WrongCall> calls_of_whole_states() {
   return {
       {"states_of",
        "a transposed matrix",
@@ -149,6 +149,11 @@ std::vector<WrongCall> calls_of_copies() {
        "no shard in a single process",
        [](F& f) { gather_logical(f.norm(), {}, nullptr, at::kCPU); },
        {"norm.weight", "undefined"}},
+  };
+}
+
+std::vector<WrongCall> calls_of_offloading() {
+  return {
       {"copy_async",
        "a target that it would be broadcast to",
        [](F&) {
@@ -178,6 +183,11 @@ std::vector<WrongCall> calls_of_copies() {
          activations.wait_fetch(offloaded, {});
        },
        {"0 1"}},
+  };
+}
+
+std::vector<WrongCall> calls_of_the_matrix_exchange() {
+  return {
       {"start_collect",
        "a part too few",
        [](F&) {
@@ -211,7 +221,9 @@ class WrongTensorsOfParallel : public ::testing::TestWithParam<WrongCall> {};
 TEST_P(WrongTensorsOfParallel, AreABugThatIsNamedWithTheValues) { test::expect_refused(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Executor, WrongTensorsOfParallel, ::testing::ValuesIn(calls_of_the_executor()));
-INSTANTIATE_TEST_SUITE_P(Copies, WrongTensorsOfParallel, ::testing::ValuesIn(calls_of_copies()));
+INSTANTIATE_TEST_SUITE_P(WholeStates, WrongTensorsOfParallel, ::testing::ValuesIn(calls_of_whole_states()));
+INSTANTIATE_TEST_SUITE_P(Offloading, WrongTensorsOfParallel, ::testing::ValuesIn(calls_of_offloading()));
+INSTANTIATE_TEST_SUITE_P(MatrixExchange, WrongTensorsOfParallel, ::testing::ValuesIn(calls_of_the_matrix_exchange()));
 
 }  // namespace
 }  // namespace titan

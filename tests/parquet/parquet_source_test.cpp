@@ -146,6 +146,27 @@ TEST_F(ParquetFiles, AFieldOfAStructIsAColumnByItsPath) {
   EXPECT_PRED_FORMAT2(contains, refusal("a.parquet", "body"), "its columns are doc, doc.body. Name one");
 }
 
+TEST_F(ParquetFiles, IdsAreReadFromAColumnAndNotFromAFieldOfOne) {
+  const auto inner = *arrow::StructArray::Make({test::number_array(2), test::text_array({"x", "y"})},
+                                               {arrow::field("ids", arrow::int64()), arrow::field("t", arrow::utf8())});
+  const auto schema = arrow::schema({arrow::field("doc", inner->type())});
+  test::write_table(folder_ / "a.parquet", arrow::Table::Make(schema, {inner}), 2);
+  DatasetOptions options = text(path("a.parquet"));
+  options.text_field = "doc.ids";
+  options.holds_ids = true;
+  EXPECT_PRED_FORMAT2(contains, message_of(ExitCode::bad_data, [&] { texts_of(*open_dataset(options)); }),
+                      "it has no column \"doc.ids\", only a field of a column, where ids are not read; its columns are "
+                      "doc. Name one with --ids");
+}
+
+TEST_F(ParquetFiles, AFieldWithoutANameIsRefused) {
+  write_texts(folder_ / "a.parquet", numbered(2), 2);
+  DatasetOptions options = text(path("a.parquet"));
+  options.text_field = "";
+  EXPECT_PRED_FORMAT2(contains, message_of(ExitCode::bad_config, [&] { open_dataset(options); }),
+                      "the name of the field that holds the text is empty");
+}
+
 TEST_F(ParquetFiles, ThatAreDamagedOrOfAnotherKindAreRefusedInOneSentence) {
   const std::string whole = write_texts(folder_ / "whole.parquet", numbered(500), 100);
   std::ifstream in(whole, std::ios::binary);
@@ -185,7 +206,8 @@ TEST_F(ParquetFiles, OfADatasetOfTheHubAreThoseThatDatasetsReads) {
   folder_.write("set/README.md",
                 "---\nconfigs:\n- config_name: one\n  data_files: data/train-*\n"
                 "- config_name: two\n  data_files: data/test-*\n---\n");
-  EXPECT_PRED_FORMAT2(contains, refusal("set"), "README.md names the configurations one, two and none as the default");
+  EXPECT_PRED_FORMAT2(contains, refusal("set"),
+                      "README.md names the configurations one, two, of which none is the default");
 }
 
 }  // namespace

@@ -31,11 +31,14 @@ inline std::shared_ptr<arrow::Array> number_array(size_t count) {
 }
 
 inline void write_table(const std::filesystem::path& path, const std::shared_ptr<arrow::Table>& table,
-                        int64_t rows_in_group) {
+                        int64_t rows_in_group, bool knows_types = true) {
   std::filesystem::create_directories(path.parent_path());
   const auto properties = parquet::WriterProperties::Builder().compression(parquet::Compression::ZSTD)->build();
+  parquet::ArrowWriterProperties::Builder types;
+  if (knows_types) types.store_schema();
   const auto file = *arrow::io::FileOutputStream::Open(path.string());
-  expect_ok(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), file, rows_in_group, properties));
+  expect_ok(
+      parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), file, rows_in_group, properties, types.build()));
   expect_ok(file->Close());
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "support/planned_traffic.h"
 #include "support/selections.h"
@@ -135,7 +136,7 @@ TEST(Plan, ATiedHeadBorrowsTheEmbeddingsGroupWhichIsCompleteAfterTheEmbedding) {
 
 TEST(Plan, ATiedModelWithoutNormWeightsHasAHeadWithoutAGroupOfItsOwn) {
   ModelRequest request = small_request("llama3_2");
-  request.model.norm_type = "np_layernorm";
+  request.model.norm_type = NormType::np_layernorm;
   const Plan plan = plan_of(request);
   EXPECT_EQ(plan.groups.size(), 4u);
   EXPECT_EQ(plan.units.back().groups, std::vector<size_t>{0});
@@ -267,6 +268,58 @@ TEST(Plan, SteppingInBackwardHoldsTheLargestGroupsGradientOnly) {
   int64_t largest = 0;
   for (const WeightGroupPlan& group : plan.groups) largest = std::max(largest, group.numel);
   EXPECT_EQ(memory_of(plan).at("gradients"), 4 * largest);
+}
+
+/// A plan in bf16 with gradients in bf16, as far as `change` leaves that possible.
+Plan with_narrow_gradients(const std::function<void(PlanRequest&)>& change = {}, const std::string& family = "llama3") {
+  PlanRequest request = plan_in(ElementType::bfloat16);
+  request.training.gradient_dtype = ElementType::bfloat16;
+  if (change) change(request);
+  return plan_of(small_request(family), request);
+}
+
+std::vector<std::string> narrow_gradients(const Plan& plan) {
+  std::vector<std::string> names;
+  for (const WeightGroupPlan& group : plan.groups) {
+    if (group.gradient == ElementType::bfloat16) names.push_back(group.name);
+  }
+  return names;
+}
+
+TEST(Plan, GradientsInBf16AreThoseOfBlocksThatComputeInBf16) {
+  const std::vector<std::string> blocks{"layers.0", "layers.1", "layers.2"};
+  EXPECT_EQ(narrow_gradients(with_narrow_gradients()), blocks);
+  EXPECT_EQ(narrow_gradients(with_narrow_gradients({}, "llama3_2")), blocks) << "the embedding is the head's, too";
+  EXPECT_EQ(
+      narrow_gradients(with_narrow_gradients([](PlanRequest& request) { request.training.keep_fp32 = {"layers.1"}; })),
+      (std::vector<std::string>{"layers.0", "layers.2"}));
+}
+
+TEST(Plan, GradientsToWhichSomethingIsAddedStayInFp32) {
+  const auto stay = [](const std::function<void(PlanRequest&)>& change) {
+    return narrow_gradients(with_narrow_gradients(change)).empty();
+  };
+  EXPECT_TRUE(stay([](PlanRequest& request) { request.training.mixed_precision_param = ElementType::float32; }));
+  EXPECT_TRUE(stay([](PlanRequest& request) { request.accumulation = 2; }));
+  EXPECT_TRUE(stay([](PlanRequest& request) { request.training.enable_cpu_offload = true; }));
+  EXPECT_TRUE(stay([](PlanRequest& request) { request.groups_of_one = true; }));
+  for (const ParallelDegrees& degrees : {ParallelDegrees{.dp_replicate = 2}, {.dp_shard = 2}, {.tp = 2}}) {
+    EXPECT_TRUE(stay([&](PlanRequest& request) { request.place = {DeviceMesh(degrees, 2), 0}; }));
+  }
+}
+
+TEST(Plan, GradientsInBf16TakeHalfTheBytes) {
+  int64_t all = 0, of_blocks = 0, largest = 0;
+  const Plan plan = with_narrow_gradients();
+  for (const WeightGroupPlan& group : plan.groups) {
+    const bool is_block = group.name.starts_with("layers.");
+    all += group.numel;
+    of_blocks += is_block ? group.numel : 0;
+    largest = std::max(largest, (is_block ? 2 : 4) * group.numel);
+  }
+  EXPECT_EQ(memory_of(plan).at("gradients"), 4 * all - 2 * of_blocks);
+  const auto early = [](PlanRequest& request) { request.optimizer.early_step_in_backward = true; };
+  EXPECT_EQ(memory_of(with_narrow_gradients(early)).at("gradients"), largest);
 }
 
 /// Gathers of a step.

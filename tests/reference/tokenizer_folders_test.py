@@ -35,8 +35,9 @@ CLASSES = {
     "symbols": ["PreTrainedTokenizerFast", None],
     "tiktoken": ["PreTrainedTokenizerFast", "LlamaTokenizer"],
 }
-TYPES = {"bytes": ["llama", "qwen3", "gpt_neox", "gpt2"], "llama": ["llama", "mistral"], "files": ["qwen2"],
-         "pieces": ["llama", "mistral"], "symbols": ["llama", "mistral"], "tiktoken": ["llama"]}  # fmt: skip
+TYPES = {"bytes": ["llama", "qwen3", "gpt_neox", "gpt2", "llava", "qwen2_vl"], "llama": ["llama", "mistral", "llava"],
+         "files": ["qwen2"], "pieces": ["llama", "mistral", "pixtral"], "symbols": ["llama", "mistral"],
+         "tiktoken": ["llama"]}  # fmt: skip
 
 
 def bases(folder: pathlib.Path) -> dict[str, int]:
@@ -92,11 +93,24 @@ def configure(folder: pathlib.Path, kind: str, size: int, rnd: random.Random) ->
     if rnd.random() < 0.25:
         config[rnd.choice(["additional_special_tokens", "extra_special_tokens"])] = rnd.sample(NAMES, 2)
     if rnd.random() < 0.3:
-        named = {key: rnd.choice(listed) for key in ("bos_token", "eos_token") if rnd.random() < 0.6}
+        named = {key: rnd.choice([*listed, None]) for key in ("bos_token", "eos_token", "z_token") if rnd.random() < 0.6}
         (folder / "special_tokens_map.json").write_text(json.dumps(named))
     for key in ("add_bos_token", "add_eos_token", "split_special_tokens", "legacy", "add_prefix_space"):
         if rnd.random() < 0.25:
             config[key] = rnd.random() < 0.5
+    for key in rnd.sample(["z_token", "image_token", "a_token"], 2 if rnd.random() < 0.25 else 0):
+        config[key] = rnd.choice(NAMES)
+    if rnd.random() < 0.2:
+        keys = rnd.sample(["video_token", "image_token", "b_token"], 2)
+        config["model_specific_special_tokens"] = {key: rnd.choice(NAMES) for key in keys}
+    if rnd.random() < 0.2:
+        padding = {"direction": "right", "pad_id": 0, "pad_type_id": 0, "length": None, "pad_to_multiple_of": None}
+        config["tokenizer_padding"] = padding | {"pad_token": rnd.choice(NAMES)}
+    if rnd.random() < 0.2 and (folder / "tokenizer.json").exists():
+        file = json.loads((folder / "tokenizer.json").read_text())
+        file["padding"] = {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+                           "pad_type_id": 0, "pad_token": rnd.choice(NAMES)}  # fmt: skip
+        (folder / "tokenizer.json").write_text(json.dumps(file))
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     if rnd.random() < 0.4:
         (folder / "config.json").write_text(json.dumps({"model_type": rnd.choice(TYPES[kind])}))

@@ -52,6 +52,10 @@ installed_program_trains() {
   cd empty
   unset TITAN_LIBTORCH LD_LIBRARY_PATH
   local words=("$package/configs/debug_model.toml" --training.steps=3 --metrics.log_freq=1 --job.dump_folder=outputs)
+  expect 64 ../environment/bin/titan_train none.toml
+  expect_text "name a TOML file, such as /"
+  expect_text "/titan_train/configs/debug_model.toml"
+  # Three steps, compared with the build: that a build gives README's losses is not this check's subject.
   expect 0 ../environment/bin/titan_train "${words[@]}"
   expect 0 "$checkout/build/release/titan_train" "${words[@]}" --job.dump_folder=others
   expect_equal "$(grep -o '"loss":[^,]*' others/metrics.jsonl)" "$(grep -o '"loss":[^,]*' outputs/metrics.jsonl)"

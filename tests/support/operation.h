@@ -25,6 +25,11 @@ inline std::unique_ptr<Parameter> live_parameter(const std::string& name, const 
   return parameter;
 }
 
+/// Gives the weight storage for a gradient in bf16, filled with NaN, which is written once.
+inline void narrow_gradient(Parameter& parameter) {
+  parameter.set_gradient(at::full(parameter.unsharded_box().extent, NAN, at::TensorOptions(at::kBFloat16)));
+}
+
 /// A context that checkpoints nothing and runs weight gradients at once.
 struct PlainContext {
   ImmediateSink sink;

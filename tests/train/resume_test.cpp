@@ -32,7 +32,14 @@ INSTANTIATE_TEST_SUITE_P(
                       std::vector<std::string>{"--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16"},
                       std::vector<std::string>{"--optimizer.state_dtype=bfloat16", "--optimizer.offload",
                                                "--activation_checkpoint.mode=full", "--activation_checkpoint.offload"},
-                      std::vector<std::string>{"--optimizer.early_step_in_backward", "--training.max_norm=0"}));
+                      std::vector<std::string>{"--optimizer.early_step_in_backward", "--training.max_norm=0"},
+                      std::vector<std::string>{"--training.mixed_precision_param=bfloat16",
+                                               "--training.gradient_dtype=bfloat16"},
+                      std::vector<std::string>{"--training.mixed_precision_param=bfloat16", "--training.dtype=bfloat16",
+                                               "--optimizer.state_dtype=bfloat16", "--training.gradient_dtype=bfloat16",
+                                               "--optimizer.early_step_in_backward", "--training.max_norm=0"},
+                      std::vector<std::string>{"--training.mixed_precision_param=bfloat16", "--optimizer.name=Muon",
+                                               "--training.gradient_dtype=bfloat16"}));
 
 class ResumeTogether : public ::testing::TestWithParam<std::pair<int64_t, std::vector<std::string>>> {};
 

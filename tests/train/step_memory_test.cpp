@@ -69,15 +69,15 @@ std::vector<std::string> of_60m(std::vector<std::string> more) {
 
 INSTANTIATE_TEST_SUITE_P(
     Settings, StepMemory,
-    ::testing::Values(Setting{"debug_model"}, Setting{"all_recomputed", {"--activation_checkpoint.mode=full"}},
-                      Setting{"every_second_product", {"--activation_checkpoint.mode=selective"}},
-                      Setting{"bf16", {"--training.mixed_precision_param=bfloat16"}},
-                      Setting{"accumulated", {"--training.global_batch_size=16", "--model.norm_type=layernorm"}},
-                      Setting{"long", {"--training.seq_len=1024", "--training.local_batch_size=2"}},
-                      Setting{"of_60m", of_60m({})},
-                      Setting{"of_60m_recomputed",
-                              of_60m({"--activation_checkpoint.mode=full", "--training.loss_chunks=1"})},
-                      Setting{"of_60m_bf16", of_60m({"--training.mixed_precision_param=bfloat16"})}),
+    ::testing::Values(
+        Setting{"debug_model"}, Setting{"all_recomputed", {"--activation_checkpoint.mode=full"}},
+        Setting{"every_second_product", {"--activation_checkpoint.mode=selective"}},
+        Setting{"bf16", {"--training.mixed_precision_param=bfloat16"}},
+        Setting{"bf16_gradients", {"--training.mixed_precision_param=bfloat16", "--training.gradient_dtype=bfloat16"}},
+        Setting{"accumulated", {"--training.global_batch_size=16", "--model.norm_type=layernorm"}},
+        Setting{"long", {"--training.seq_len=1024", "--training.local_batch_size=2"}}, Setting{"of_60m", of_60m({})},
+        Setting{"of_60m_recomputed", of_60m({"--activation_checkpoint.mode=full", "--training.loss_chunks=1"})},
+        Setting{"of_60m_bf16", of_60m({"--training.mixed_precision_param=bfloat16"})}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

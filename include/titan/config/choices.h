@@ -11,6 +11,14 @@ namespace titan {
 
 enum class ElementType { float32, bfloat16 };
 
+/// What normalises hidden states. The weights of rmsnorm and fused_rmsnorm are interchangeable.
+enum class NormType {
+  rmsnorm,        // rounds before the weight and after it
+  fused_rmsnorm,  // rounds once, after the weight
+  layernorm,
+  np_layernorm,  // without weights
+};
+
 /// How long weights stay unsharded: until other units need their memory slot, or until the optimizer changes them.
 enum class ReshardPolicy {
   standard,  // blocks alternate between two slots (with a pipeline they stay); embedding and head stay
@@ -64,6 +72,12 @@ inline constexpr std::array<std::pair<Choice, std::string_view>, 0> kChoiceWords
 template <>
 inline constexpr auto kChoiceWords<ElementType> = std::to_array<std::pair<ElementType, std::string_view>>(
     {{ElementType::float32, "float32"}, {ElementType::bfloat16, "bfloat16"}});
+template <>
+inline constexpr auto kChoiceWords<NormType> =
+    std::to_array<std::pair<NormType, std::string_view>>({{NormType::rmsnorm, "rmsnorm"},
+                                                          {NormType::fused_rmsnorm, "fused_rmsnorm"},
+                                                          {NormType::layernorm, "layernorm"},
+                                                          {NormType::np_layernorm, "np_layernorm"}});
 template <>
 inline constexpr auto kChoiceWords<OptimizerKind> = std::to_array<std::pair<OptimizerKind, std::string_view>>(
     {{OptimizerKind::adam, "Adam"}, {OptimizerKind::adamw, "AdamW"}, {OptimizerKind::muon, "Muon"}});

@@ -78,10 +78,10 @@ struct ModelOverrideSection {
 };
 
 struct ModelSection {
-  std::string from_hf;    ///< folder whose config.json sets the rest of this section; empty: none
-  std::string name;       ///< llama2, llama3, llama3_1, llama3_2, llama, mistral, qwen2, qwen3
-  std::string flavor;     ///< checked by the model part against the model's table
-  std::string norm_type;  ///< rmsnorm, fused_rmsnorm, layernorm, np_layernorm
+  std::string from_hf;  ///< folder whose config.json sets the rest of this section; empty: none
+  std::string name;     ///< llama2, llama3, llama3_1, llama3_2, llama, mistral, qwen2, qwen3
+  std::string flavor;   ///< checked by the model part against the model's table
+  NormType norm_type{};
   std::string rope_scaling;
   int64_t max_seq_len{};  ///< 0: the published context
   ModelOverrideSection override_sizes;
@@ -157,6 +157,7 @@ struct TrainingSection {
   double spike_threshold{};              ///< standard deviations
   int64_t loss_chunks{};
   ElementType weight_gradient_dtype{};
+  ElementType gradient_dtype{};                   ///< of the gradients of blocks, until the optimizer has read them
   bool allow_bf16_reduced_precision_reduction{};  ///< bf16 partial sums in split-K products on a GPU
   std::vector<std::string> keep_fp32;             ///< units whose parameters stay fp32 under mixed precision
 };

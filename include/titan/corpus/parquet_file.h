@@ -15,14 +15,15 @@ namespace titan {
 /// A column, or a field of a struct column by its path with dots.
 struct ParquetColumn {
   std::string name;
-  std::string type;  ///< in Arrow's words: "string", "list<element: int32>"
-  bool is_text = false;
+  std::string type;       ///< in Arrow's words: "string", "list<element: int32>"
+  bool is_text = false;   ///< also values in JSON, which may be texts
+  bool is_null = false;   ///< of the type null: all its values are missing
   bool is_inner = false;  ///< a field of a struct column
 };
 
 /// What is read of each row.
 struct ParquetRequest {
-  /// The column whose text is read; empty: the row is read as a JSON object.
+  /// The column whose text is read, one of text or of nulls; empty: the row is read as a JSON object.
   std::string text = {};
   /// Of an object: the columns in it; empty: all but `left_out`.
   std::vector<std::string> columns = {};
@@ -30,8 +31,9 @@ struct ParquetRequest {
 };
 
 struct ParquetRow {
-  std::string bytes;  ///< a text as it is stored, which may be malformed UTF-8, or a JSON object
-  bool is_null = false;
+  std::string bytes;       ///< a text as it is stored, which may be malformed UTF-8, or a JSON object
+  bool is_record = false;  ///< a JSON object; of a column of JSON, its only member is the column's value
+  std::string problem;     ///< of a bad record, as the end of a sentence; then there are no bytes
 };
 
 /// An open file. Its functions throw std::runtime_error, whose text says what is wrong with the file, without its name.
@@ -43,11 +45,12 @@ class ParquetFile {
   /// Number of rows of each row group.
   virtual const std::vector<int64_t>& rows() const = 0;
   virtual std::vector<ParquetColumn> columns() const = 0;
-  /// Call once, before the first row. Every name must be that of a column.
+  /// Call once, before the first `seek`. Every name must be that of a column.
   virtual void select(const ParquetRequest& request) = 0;
-  /// The next row read is row `row` of row group `group`.
+  /// The next row read is row `row` of row group `group`. Call before the first `next`.
   virtual void seek(int64_t group, int64_t row) = 0;
-  /// Reads the next row of the row group; false at its end. Holds a few pages of each column, not the row group.
+  /// Reads the next row of the row group; false at its end. Of a text holds a page of the column, of rows about 4 MB
+  /// and a page of each column; not the row group.
   virtual bool next(ParquetRow& row) = 0;
 };
 

@@ -19,6 +19,7 @@
 #include "titan/config/load.h"
 #include "titan/config/problem.h"
 #include "titan/plan/description.h"
+#include "titan/plan/device_mesh.h"
 
 namespace titan {
 
@@ -39,6 +40,10 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
 /// nearest numbers that fit), and a seed checkpoint of several ranks. Notes on options without effect on that many
 /// ranks. A dry run uses its own number of ranks.
 std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world);
+
+/// What keeps gradients from being in bf16, if training.gradient_dtype asks for that: whatever adds to a gradient of a
+/// block. Part of world_problems; what looks for other settings of a job asks alone.
+std::vector<Problem> check_gradient_dtype(const JobConfig& config, const Origins& origins, const DeviceMesh& mesh);
 
 /// Options with which a restart would lose all steps or repeat them for ever: no checkpoints, or a start that always
 /// goes back to an earlier step.

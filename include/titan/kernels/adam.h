@@ -1,5 +1,5 @@
-// One Adam or AdamW step over a flat fp32 block on a GPU: a single pass over weight, gradient and both moments. Raw
-// pointers, sizes and a stream; no tensors.
+// One Adam or AdamW step over a flat fp32 block on a GPU: a single pass over weight, gradient (which may be bf16) and
+// both moments. Raw pointers, sizes and a stream; no tensors.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct AdamConstants {
 /// gradient is multiplied by *clip, and nothing is written if *skip is not 0.
 struct AdamStep {
   float* weight = nullptr;
-  const float* gradient = nullptr;
+  const void* gradient = nullptr;  // of gradient_type
   float* first = nullptr;
   float* second = nullptr;
   int64_t count = 0;
@@ -33,11 +33,12 @@ struct AdamStep {
   // Optional device floats that multiply step_size and root_scale: the bias corrections, if only the device knows how
   // many steps were applied.
   const float* corrections = nullptr;
+  KernelType gradient_type = KernelType::fp32;
 };
 
 /// Reads four arrays, writes three and the copy; plus the scalars.
 constexpr KernelTraffic traffic(const AdamStep& a) {
-  return {a.count * 16 + (a.corrections ? 16 : 8), a.count * (12 + (a.copy ? 2 : 0)), 0};
+  return {a.count * (12 + bytes_of(a.gradient_type)) + (a.corrections ? 16 : 8), a.count * (12 + (a.copy ? 2 : 0)), 0};
 }
 
 }  // namespace titan

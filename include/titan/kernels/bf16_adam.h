@@ -12,12 +12,13 @@ namespace titan {
 /// AdamStep with other dtypes. Element i uses the random bits of place.index(i). Only fp32 weights have a copy.
 struct Bf16AdamStep {
   void* weight = nullptr;
-  const float* gradient = nullptr;
+  const void* gradient = nullptr;
   void* first = nullptr;
   void* second = nullptr;
   int64_t count = 0;
   KernelType weight_type = KernelType::bf16;
   KernelType moment_type = KernelType::bf16;
+  KernelType gradient_type = KernelType::fp32;
   RoundingKey key{};
   RoundingPlace place{};
   AdamConstants constants{};
@@ -32,7 +33,8 @@ struct Bf16AdamStep {
 constexpr KernelTraffic traffic(const Bf16AdamStep& a) {
   const int64_t kept = bytes_of(a.weight_type) + 2 * bytes_of(a.moment_type);
   const bool copies = a.copy && a.weight_type == KernelType::fp32;
-  return {a.count * (kept + 4) + (a.corrections ? 16 : 8), a.count * (kept + (copies ? 2 : 0)), 0};
+  return {a.count * (kept + bytes_of(a.gradient_type)) + (a.corrections ? 16 : 8), a.count * (kept + (copies ? 2 : 0)),
+          0};
 }
 
 /// fp32 `values` → bf16 `target`, with the random bits of this kept number in a step. Nothing is written if *skip is

@@ -1,6 +1,7 @@
-// The exact sum of squares of fp32 numbers: a fixed-point integer with a bit for every power of two that the sum can
-// contain, stored as int64 limbs. Integer addition is associative, so the result is independent of threads, sharding
-// and ranks. Layout and arithmetic for host and device; no tensors, no formatting library (nvcc compiles this).
+// The exact sum of squares of fp32 or bf16 numbers: a fixed-point integer with a bit for every power of two that the
+// sum can contain, stored as int64 limbs. Integer addition is associative, so the result is independent of threads,
+// sharding and ranks. Layout and arithmetic for host and device; no tensors, no formatting library (nvcc compiles
+// this).
 #pragma once
 
 #include <cmath>
@@ -106,13 +107,14 @@ TITAN_HOST_DEVICE inline double exact_value(const int64_t* slots) {
 /// Adds the squares of `count` contiguous numbers to kExactSlots slots, initially zero. The limbs are sums of one
 /// normalised limb per block, so a carry must follow.
 struct ExactSquares {
-  const float* values = nullptr;
+  const void* values = nullptr;  // of `type`
   int64_t count = 0;
   int64_t* slots = nullptr;
   int64_t most_blocks = 0;  // 0: as many as run at once; the number does not change the bits
+  KernelType type = KernelType::fp32;
 };
 
 /// Reads every number once; the slots receive atomic integer additions, whose order does not matter.
-constexpr KernelTraffic traffic(const ExactSquares& a) { return {a.count * 4, 0, 0}; }
+constexpr KernelTraffic traffic(const ExactSquares& a) { return {a.count * bytes_of(a.type), 0, 0}; }
 
 }  // namespace titan

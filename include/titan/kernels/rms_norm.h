@@ -38,9 +38,10 @@ struct RmsNormBackward {
   const float* scale = nullptr;
   void* dx = nullptr;
   float* partials = nullptr;       // [rms_norm_partials(rows, columns), columns], scratch; null: no weight gradient
-  float* d_weight = nullptr;       // [columns]
+  void* d_weight = nullptr;        // [columns] of d_weight_type, each rounded once from the sum in fp32
   bool accumulate = false;         // d_weight += instead of =
   uint32_t* largest_dx = nullptr;  // amax slot of dx; or null
+  KernelType d_weight_type = KernelType::fp32;
 };
 
 constexpr int64_t rms_norm_partials(int64_t rows, int64_t columns) {
@@ -74,7 +75,7 @@ constexpr KernelTraffic traffic(const RmsNormBackward& a) {
   const int64_t row = a.columns * bytes_of(a.type);
   const int64_t blocks = rms_norm_partials(a.rows, a.columns);
   const int64_t partials = a.partials ? blocks * a.columns * 4 : 0;
-  const int64_t d_weight = a.partials ? a.columns * 4 : 0;
+  const int64_t d_weight = a.partials ? a.columns * bytes_of(a.d_weight_type) : 0;
   return {a.rows * (row * (a.d_residual ? 3 : 2) + 4) + row + partials + (a.accumulate ? d_weight : 0),
           a.rows * row + partials + d_weight, (blocks - 1) * row};
 }

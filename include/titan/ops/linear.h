@@ -70,14 +70,15 @@ class LinearProducts {
   virtual bool keeps_float8(const Weights& weights) const = 0;
   /// The input in the form that `weight_gradient` reads, made once for all of `weights`.
   virtual Operand for_weight_gradients(const Operand& x, const Weights& weights) const = 0;
-  /// Weight gradient [rows, in] = or += dyᵀ · x, fp32; marks it as written.
+  /// Weight gradient [rows, in] = or += dyᵀ · x, fp32, or = in bf16, rounded once; marks it as written.
   virtual void weight_gradient(const Operand& dy, const Operand& x, Parameter& weight) const = 0;
   /// Not null if adjacent weights may be multiplied as one matrix: no weight has a scale of its own.
   virtual const DenseProducts* dense() const { return nullptr; }
 };
 
 /// ATen products in the operands' dtype. Weight gradients are fp32 products of upcast operands, or with
-/// `round_weight_gradient` products in the operands' dtype that are accumulated in fp32.
+/// `round_weight_gradient` products in the operands' dtype that are accumulated in fp32. Into a bf16 gradient a GPU
+/// writes its product in bf16, which is summed up in fp32; a CPU rounds the fp32 product.
 class DenseProducts : public LinearProducts {
  public:
   explicit DenseProducts(bool round_weight_gradient = false) : round_weight_gradient_(round_weight_gradient) {}

@@ -45,10 +45,14 @@ class Parameter {
   /// The unsharded weight [extents of unsharded_box] in the compute dtype, or in float8 if it was all-gathered in that.
   /// Throws if the weight is not unsharded.
   const at::Tensor& weight() const;
-  /// Storage of the unsharded gradient [extents of unsharded_box]; its content is valid only if `gradient_written()`.
+  /// Storage of the unsharded gradient [extents of unsharded_box]: fp32, or bf16 if it is written once in a step. Its
+  /// content is valid only if `gradient_written()`.
   at::Tensor& gradient();
   bool gradient_written() const { return gradient_written_; }
-  void mark_gradient_written() { gradient_written_ = true; }
+  /// Called after each write. A second one into a bf16 gradient is an internal error: its sum would be rounded twice.
+  void mark_gradient_written();
+  /// Stores `share` [extents of unsharded_box] as the gradient, rounded to its dtype, or adds it to what is written.
+  void add_to_gradient(const at::Tensor& share);
 
   // The weight store, the optimizer and the checkpoint use these.
 
@@ -64,11 +68,12 @@ class Parameter {
   Float8Scale float8_scale;
   /// The shard [extents of shard_box] in float8 if that is what is all-gathered; `compute_copy` is then the master.
   at::Tensor float8_copy;
-  /// The shard [extents of shard_box] of the reduced gradient, fp32; undefined until the step's last reduction.
+  /// The shard [extents of shard_box] of the reduced gradient, in the dtype of the plan (WeightGroupPlan::gradient:
+  /// fp32 or bf16); undefined until the step's last reduction.
   at::Tensor gradient_shard;
 
   void set_weight(at::Tensor unsharded) { weight_ = std::move(unsharded); }  // [extents of unsharded_box]
-  void set_gradient(at::Tensor unsharded);                                   // [extents of unsharded_box], fp32
+  void set_gradient(at::Tensor unsharded);                                   // [extents of unsharded_box], fp32 or bf16
 
  private:
   ParameterSpec spec_;

@@ -100,13 +100,13 @@ class AdamOptimizer : public Optimizer {
   mutable std::vector<AsyncCopy> returns_;  // the latest copies of moments to the host
 };
 
-// The loop of an Adam step over plain memory, for any dtypes of weight and moments. cpu_kernels.cpp instantiates it for
-// three instruction sets.
+// The loop of an Adam step over plain memory, for any dtypes of weight, gradient and moments. cpu_kernels.cpp
+// instantiates it for three instruction sets.
 
 /// `store(which, i, value, out)` stores a new value of element i; `keep(i, weight)` is called with every new weight
 /// before it is stored.
-template <class Weight, class Moment, class Store, class Keep>
-TITAN_INLINE void adam_loop(Weight* __restrict weight, const float* __restrict gradient, Moment* __restrict first,
+template <class Weight, class Gradient, class Moment, class Store, class Keep>
+TITAN_INLINE void adam_loop(Weight* __restrict weight, const Gradient* __restrict gradient, Moment* __restrict first,
                             Moment* __restrict second, int64_t count, const AdamConstants& constants, double clip,
                             const Store& store, const Keep& keep) {
   const AdamConstants s = constants;
@@ -115,7 +115,8 @@ TITAN_INLINE void adam_loop(Weight* __restrict weight, const float* __restrict g
   for (int64_t i = 0; i < count; ++i) {
     const float before = widen(weight[i]);
     // Adam's two terms may nearly cancel, and the update normalises the remainder to a full step: add them in fp64.
-    const float g = coupled == 0 ? gradient[i] * factor : static_cast<float>(gradient[i] * clip + coupled * before);
+    const float unclipped = widen(gradient[i]);
+    const float g = coupled == 0 ? unclipped * factor : static_cast<float>(unclipped * clip + coupled * before);
     const float m = s.beta1 * widen(first[i]) + (1 - s.beta1) * g;
     const float v = s.beta2 * widen(second[i]) + (1 - s.beta2) * g * g;
     const float w = before * s.decay - s.step_size * m / (__builtin_sqrtf(v) * s.root_scale + s.epsilon);

@@ -32,8 +32,9 @@ StepControl control_step(std::span<Parameter* const> parameters, double max_norm
 // The exact sum of squares as a tensor: int64 [kExactSlots] on the device of the values. An all-reduce (SUM) gives the
 // sum over all ranks, with the same bits for any sharding and order. Layout and arithmetic: kernels/exact_sum.h.
 
-/// Σ x² over contiguous fp32 `tensors` (any shapes) on `device`; 0 for no tensors. The limbs are normalised: up to 2^31
-/// such sums, of at most 2^40 values in total, may be added before exact_value_of. Does not synchronise the host.
+/// Σ x² over contiguous fp32 or bf16 `tensors` (any shapes) on `device`; 0 for no tensors. The limbs are normalised: up
+/// to 2^31 such sums, of at most 2^40 values in total, may be added before exact_value_of. Does not synchronise the
+/// host.
 at::Tensor exact_squares(const std::vector<at::Tensor>& tensors, const at::Device& device);
 
 /// The fp64 number nearest to such a sum, `slots` [kExactSlots]: a scalar on its device. Not finite exactly if some

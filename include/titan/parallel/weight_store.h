@@ -140,7 +140,7 @@ class WeightStore {
   // These are where the shards are: on the host with CPU offload, else on the device.
   at::Tensor masters_;          // [elements], training.dtype
   at::Tensor copies_;           // [bytes] of the shards as gathered; undefined if those are the masters
-  at::Tensor gradient_shards_;  // [trained elements], fp32; resident: undefined until OPEN_GRADIENT
+  at::Tensor gradient_shards_;  // [trained elements], plan_.gradient; resident: undefined until OPEN_GRADIENT
 
   at::Tensor message_;   // [trained elements], resident: gradients in the reduction's dtype, until they are reduced
   Float8Scales scales_;  // on the compute device

@@ -4,19 +4,14 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "titan/config/choices.h"
 #include "titan/plan/unit_trace.h"
 
 namespace titan {
-
-enum class NormType { rmsnorm, fused_rmsnorm, layernorm, np_layernorm };
-/// Case-insensitive; nullopt for an unknown name.
-std::optional<NormType> norm_type_from_name(std::string_view name);
 
 bool is_rms_norm(NormType type);
 /// Rows whose weight gradients one task of the CPU kernel sums. Not a share of the rows: the order of the sum, and so

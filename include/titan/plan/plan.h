@@ -151,16 +151,16 @@ struct WeightGroupPlan {
   int64_t numel = 0;        // unsharded elements on this rank
   int64_t shard_numel = 0;  // elements this rank owns
   ElementType compute = ElementType::float32;
-  ElementType reduce =
-      ElementType::float32;     // dtype in which its gradient is reduced; it is accumulated and kept in fp32
-  size_t reduce_after = 0;      // its gradient is complete after the backward of this unit
-  size_t weight_slot = 0;       // of Plan::weight_slots, when weights are gathered
-  size_t gradient_slot = 0;     // of Plan::gradient_slots, when weights are gathered
-  bool gathers_float8 = false;  // its float8 weights are gathered in float8
-  bool keeps_scales = false;    // holds one scale per whole float8 weight, recomputed when weights change
-  bool is_tied = false;         // tied embeddings of two pipeline ranks, whose gradients are summed
-  bool is_copy = false;         // the other rank owns it
-  size_t message_slot = 0;      // of Plan::message_slots, if its gradient is narrowed
+  ElementType reduce = ElementType::float32;    // dtype in which its gradient is reduced
+  ElementType gradient = ElementType::float32;  // in which it is accumulated and kept; bf16 only if it is written once
+  size_t reduce_after = 0;                      // its gradient is complete after the backward of this unit
+  size_t weight_slot = 0;                       // of Plan::weight_slots, when weights are gathered
+  size_t gradient_slot = 0;                     // of Plan::gradient_slots, when weights are gathered
+  bool gathers_float8 = false;                  // its float8 weights are gathered in float8
+  bool keeps_scales = false;  // holds one scale per whole float8 weight, recomputed when weights change
+  bool is_tied = false;       // tied embeddings of two pipeline ranks, whose gradients are summed
+  bool is_copy = false;       // the other rank owns it
+  size_t message_slot = 0;    // of Plan::message_slots, if its gradient is narrowed
   std::vector<WholeMatrix> matrices;
   std::string matrix_communicator;  // the ranks that hold parts of these matrices
   /// Of replicas that each compute the updates of its matrices, this one's are in the statistics.
@@ -183,6 +183,8 @@ struct WeightGroupPlan {
   /// optimizer steps.
   int64_t trained_numel() const;
   int64_t trained_shard_numel() const;
+  /// Bytes of the gradient of this rank's shard.
+  int64_t gradient_bytes() const { return trained_shard_numel() * size_of(gradient); }
   /// The elements among trained_shard_numel() whose gradients are partial sums, because every tensor-parallel rank
   /// holds the weight whole.
   int64_t partial_numel() const;

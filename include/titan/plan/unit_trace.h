@@ -22,6 +22,7 @@ struct TraceShape {
   int64_t samples = 1;
   int64_t length = 1;          // positions of a sequence on this context-parallel rank
   int64_t element_size = 4;    // of the compute dtype
+  int64_t gradient_size = 4;   // of an element of the weights' gradients
   bool on_gpu = false;         // which path of the code runs
   bool fused_kernels = false;  // on a GPU: this project's kernels instead of plain ATen operations
 

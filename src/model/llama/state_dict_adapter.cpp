@@ -144,19 +144,8 @@ std::string words_of(const std::optional<RotaryScaling>& scaling) {
                      scaling->low_freq_factor, scaling->high_freq_factor, scaling->original_context);
 }
 
-/// All kernels of a norm compute the same function.
-std::string words_of(NormType norm) {
-  switch (norm) {
-    case NormType::rmsnorm:
-    case NormType::fused_rmsnorm:
-      return "rmsnorm";
-    case NormType::layernorm:
-      return "layernorm";
-    case NormType::np_layernorm:
-      return "np_layernorm";
-  }
-  throw InvariantError("internal error: a norm has no name");
-}
+/// What must be equal for weights to be interchangeable: all RMS norms compute the same function.
+std::string words_of(NormType norm) { return std::string(word_of(is_rms_norm(norm) ? NormType::rmsnorm : norm)); }
 
 }  // namespace
 
@@ -180,9 +169,9 @@ std::vector<ModelFact> LlamaAdapter::facts(const ModelRequest& request) const {
 
 ForeignModel LlamaAdapter::hugging_face(const ModelRequest& request) const {
   const LlamaArguments arguments = llama_arguments(request);
-  if (arguments.norm != NormType::rmsnorm && arguments.norm != NormType::fused_rmsnorm) {
+  if (!is_rms_norm(arguments.norm)) {
     throw Error(ExitCode::bad_config, fmt::format("model.norm_type = \"{}\": Hugging Face's Llama has only rmsnorm",
-                                                  request.model.norm_type));
+                                                  word_of(arguments.norm)));
   }
   ForeignModel model;
   for (const ParameterSpec& spec : all_parameters(request)) {
