@@ -6,31 +6,21 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "conversation_fields.h"
+#include "conversation_json.h"
 #include "file_source.h"
-#include "surrogate_escapes.h"
-#include "titan/base/json.h"
-#include "titan/base/ordered_json.h"
 #include "titan/base/text.h"
 #include "titan/text/chat.h"
-#include "titan/text/utf8.h"
 
 namespace titan {
 namespace {
 
-// Keeps the order of a record's fields: templates print dictionaries and walk over them.
 using Json = nlohmann::ordered_json;
-
-/// True for null, "", [] and {}. A table whose records have several forms fills the columns that a record does not use
-/// with such values.
-bool is_nothing(const Json& value) {
-  return value.is_null() || (value.is_string() && value.get_ref<const std::string&>().empty()) ||
-         (value.is_structured() && value.empty());
-}
 
 std::string role_of(const std::string& from) {
   if (from == "human") return "user";
@@ -42,6 +32,13 @@ struct Conversation {
   std::vector<ChatMessage> messages = {};
   std::vector<ChatField> variables = {};
   std::vector<std::string> unused = {};
+  /// A field of a message that is of use only if the template reads it.
+  struct Field {
+    size_t message;
+    std::string name;
+    bool is_reasoning;  // under all names that the template sees it by
+  };
+  std::vector<Field> fields = {};
 };
 
 /// Why a record is bad, as the end of a sentence.
@@ -53,9 +50,8 @@ struct Problem {
 
 class ConversationReader {
  public:
-  /// `text`: of the record.
-  ConversationReader(const ChatTemplate& chat, const std::vector<std::string>& ignored, std::string_view text)
-      : chat_(chat), ignored_(ignored), text_(text) {}
+  ConversationReader(const ChatTemplate& chat, const std::vector<std::string>& ignored)
+      : chat_(chat), ignored_(ignored) {}
 
   /// Throws Problem.
   Conversation read(Json record) {
@@ -87,7 +83,7 @@ class ConversationReader {
     return object.contains(name) && !object[name].is_null();
   }
   static bool has(const Json& object, const char* name) {
-    return object.contains(name) && (object[name].is_structured() ? !object[name].empty() : !object[name].is_null());
+    return object.contains(name) && (object[name].is_string() || !is_nothing(object[name]));
   }
 
   /// Removes a field, or nothing, and returns it.
@@ -178,6 +174,7 @@ class ConversationReader {
   std::string text_of(const Json& content, const std::string& place, std::vector<ChatPart>* parts) {
     if (content.is_string()) return content.get<std::string>();
     if (!content.is_array()) refuse(fmt::format("{} is not text", place));
+    if (content.empty()) refuse(fmt::format("{} is an empty list", place));
     std::string text;
     for (const Json& part : content) {
       if (!part.is_object()) refuse(fmt::format("{} is not text", place));
@@ -196,7 +193,7 @@ class ConversationReader {
 
   /// What the template does not name may have any value.
   ChatField field_of(const std::string& name, const Json& value) {
-    const bool is_shown = is_readable(value) || (chat_.mentions(name) && !is_odd_number(value));
+    const bool is_shown = is_readable(value) || (chat_.mentions(name) && !has_odd_number(value));
     return {name, is_shown ? value.dump() : ""};
   }
 
@@ -221,25 +218,36 @@ class ConversationReader {
     ChatMessage& read = read_.messages.emplace_back();
     read.role = message[role].get<std::string>();
     if (share_gpt) read.role = role_of(read.role);
-    const Json said = message.value(content, Json());
+    if (!has_field(message, content)) refuse_without_text(message, place, content);
+    const Json& said = message[content];
     note_parts(said);
     read.content = text_of(said, fmt::format("the \"{}\" of {}", content, place), &read.parts);
     read.is_label = label_of(message, place, read.role == "assistant");
     const Json reasoning = reasoning_of(message);
-    note_unused(message, "messages[].", [&](const std::string& name, const Json& value) {
-      if (name == role || name == content || is_followed_or_refused(name)) return true;
+    for (const auto& [name, value] : message.items()) {
       const bool is_trained = std::ranges::find(kTrained, std::string_view(name)) != kTrained.end();
-      if (is_trained && flag_of(value)) return true;
-      return !(share_gpt && name == "content") && is_read(name, value, reasoning);
-    });
+      const bool is_used = name == role || name == content || is_followed_or_refused(name) || is_harmless(name) ||
+                           (is_trained && flag_of(value));
+      const bool is_reasoning = !reasoning.is_null() && value == reasoning;
+      if (!is_used && !is_nothing(value)) read_.fields.push_back({read_.messages.size() - 1, name, is_reasoning});
+    }
     add_fields(message, role, content, reasoning, read.fields);
+  }
+
+  /// `content`: the field that is missing.
+  [[noreturn]] static void refuse_without_text(const Json& message, const std::string& place, const char* content) {
+    const char* other = std::string_view(content) == "content" ? "value" : "content";
+    const bool is_there = has_field(message, other) && (message[other].is_string() || message[other].is_array());
+    refuse(fmt::format(
+        "{} has no \"{}\"{}", place, content,
+        is_there ? fmt::format(", but a \"{}\": \"content\" goes with \"role\", \"value\" with \"from\"", other) : ""));
   }
 
   /// What the template sees, in the order of the record: a template may walk over all fields of a message.
   void add_fields(const Json& message, std::string_view role, std::string_view content, const Json& reasoning,
                   std::vector<ChatField>& fields) {
     const auto add = [&](const std::string& name, const Json& value) {
-      if (chat_.mentions(name) && is_odd_number(value)) {
+      if (chat_.mentions(name) && has_odd_number(value)) {
         refuse(fmt::format("the \"{}\" of message {} is NaN, infinite or beyond double precision", name,
                            read_.messages.size()));
       }
@@ -266,13 +274,6 @@ class ConversationReader {
       if (has_field(message, name)) return message[name];
     }
     return {};
-  }
-
-  /// Whether the template reads a field of a message, or the reasoning that the field holds by another name.
-  bool is_read(const std::string& name, const Json& value, const Json& reasoning) const {
-    if (chat_.mentions(name)) return true;
-    const bool reads_reasoning = chat_.mentions("reasoning_content") || chat_.mentions("thinking");
-    return reads_reasoning && !reasoning.is_null() && value == reasoning;
   }
 
   /// Notes the keys of a content's parts that nothing reads.
@@ -333,7 +334,9 @@ class ConversationReader {
   void add_instruction(Json& record) {
     const auto text = [&](const char* name) {
       const Json value = take(record, name);
-      return value.is_null() ? "" : text_of(value, fmt::format("the field \"{}\" of this record", name), nullptr);
+      return is_nothing(value) && std::string_view(name) != "output"
+                 ? ""
+                 : text_of(value, fmt::format("the field \"{}\" of this record", name), nullptr);
     };
     const Json history = take(record, "history");
     if (!is_nothing(history)) add_history(history);
@@ -354,6 +357,7 @@ class ConversationReader {
     if (is_there && read_.messages[0].content == message.content) return;
     if (is_there) refuse("this record has \"system\" and a message of the system with another text");
     read_.messages.insert(read_.messages.begin(), std::move(message));
+    for (Conversation::Field& field : read_.fields) ++field.message;
   }
 
   /// Variables of the template, as trl passes them.
@@ -366,7 +370,7 @@ class ConversationReader {
                               "bos_token", "eos_token", "tokenize", "chat_template"}) {
         if (name == own) refuse(fmt::format("\"chat_template_kwargs\" of this record sets \"{}\"", name));
       }
-      if (value.is_number_float() || is_odd_number(value)) {
+      if (value.is_number_float() || has_odd_number(value)) {
         refuse(fmt::format("\"{}\" in \"chat_template_kwargs\" of this record is not a whole number", name));
       }
       if (chat_.mentions(name)) read_.variables.push_back({name, value.dump()});
@@ -375,82 +379,40 @@ class ConversationReader {
                 [&](const std::string& name, const Json&) { return chat_.mentions(name); });
   }
 
-  /// Whether `value`, or one in it, is an empty object that parse_json may have put in the place of a number that JSON
-  /// does not have. The text is searched once, and only here: hardly a record has an empty object.
-  bool is_odd_number(const Json& value) {
-    if (!value.is_structured()) return false;
-    if (!value.is_object() || !value.empty()) {
-      return std::any_of(value.begin(), value.end(), [&](const Json& one) { return is_odd_number(one); });
-    }
-    if (!has_odd_) {
-      std::string text(text_);
-      has_odd_ = replace_odd_numbers(text);
-    }
-    return *has_odd_;
-  }
-
-  /// Whether a template could print it: all numbers are known, and no whole one is beyond 64 bits.
-  bool is_readable(const Json& value) {
-    if (value.is_number_unsigned()) return value.get<uint64_t>() <= uint64_t{INT64_MAX};
-    if (!value.is_structured()) return true;
-    if (value.is_object() && value.empty()) return !is_odd_number(value);
-    return std::all_of(value.begin(), value.end(), [&](const Json& one) { return is_readable(one); });
-  }
-
   const ChatTemplate& chat_;
   const std::vector<std::string>& ignored_;
-  std::string_view text_;
-  std::optional<bool> has_odd_ = {};
   Conversation read_;
 };
 
-/// Like parse_json, with the fields in their order; nothing, with the place of the error, if it is no JSON.
-std::optional<Json> parse_in_order(std::string text, size_t& failed_at) {
-  for (const bool again : {false, true}) {
-    if (again && !replace_odd_numbers(text)) break;
-    try {
-      return parse_ordered_json(text);
-    } catch (const Json::parse_error& error) {
-      failed_at = error.byte > 0 ? error.byte - 1 : 0;
-    } catch (const Json::out_of_range&) {
-      failed_at = 0;  // a number beyond double precision, which is replaced
-    }
+/// The names of what nothing has read.
+std::vector<std::string> unused_in(const Conversation& conversation, const EncodedChat& encoded) {
+  std::set<std::string> unread;
+  for (const Conversation::Field& field : conversation.fields) {
+    const std::vector<std::string>& read = encoded.read.at(field.message);
+    const auto is_read = [&](std::string_view name) { return std::ranges::find(read, name) != read.end(); };
+    const bool is_used =
+        is_read(field.name) || (field.is_reasoning && (is_read("reasoning_content") || is_read("thinking")));
+    if (!is_used) unread.insert("messages[]." + field.name);
   }
-  return std::nullopt;
-}
-
-/// The record's JSON, after repairs; nothing, with the problem in `read`.
-Json parse_record(std::string_view line, RecordText& read) {
-  std::string mended(line);
-  read.invalid_utf8 = repair_utf8(mended);
-  if (!is_shallow_json(mended)) {
-    read.problem = fmt::format("the values of this record are nested more than {} levels deep", kDeepestJson);
-    return {};
-  }
-  size_t failed_at = 0;
-  std::optional<Json> record = parse_in_order(mended, failed_at);
-  if (!record) {
-    read.invalid_utf8 += repair_surrogate_escapes(mended);
-    record = parse_in_order(mended, failed_at);
-  }
-  if (!record) read.problem = describe_no_json(mended, failed_at);
-  return std::move(record).value_or(Json());
+  std::vector<std::string> unused(unread.begin(), unread.end());
+  unused.insert(unused.end(), conversation.unused.begin(), conversation.unused.end());
+  return unused;
 }
 
 }  // namespace
 
 RecordText read_conversation(std::string_view line, const ChatTemplate& chat, const std::vector<std::string>& ignored) {
   RecordText read;
-  Json record = parse_record(line, read);
+  Json record = parse_conversation(line, read);
   if (!read.problem.empty()) return read;
   try {
-    Conversation conversation = ConversationReader(chat, ignored, line).read(std::move(record));
+    Conversation conversation = ConversationReader(chat, ignored).read(std::move(record));
     EncodedChat encoded = chat.encode(conversation.messages, conversation.variables);
     read.problem = std::move(encoded.problem);
     if (!read.problem.empty()) return read;
     read.text.emplace();
+    read.unused = unused_in(conversation, encoded);
     read.chat = std::move(encoded);
-    read.unused = std::move(conversation.unused);
   } catch (Problem& problem) {
     read.problem = std::move(problem.what);
   }

@@ -1,6 +1,7 @@
 #include "titan/kernels/adam.h"
 
 #include "bias_correction.h"
+#include "block.h"
 #include "launchers.h"
 
 namespace titan {
@@ -29,6 +30,7 @@ __global__ void adam_kernel(AdamStep a, int64_t packs) {
   const AdamConstants constants = corrected(a.constants, a.corrections);
   const auto* gradients = static_cast<const Gradient*>(a.gradient);
   auto* copy = static_cast<Bf16*>(a.copy);
+  uint32_t largest = 0;
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index < packs) {
     Pack<float, kWidth> weight = load<kWidth>(a.weight + index * kWidth);
@@ -42,7 +44,13 @@ __global__ void adam_kernel(AdamStep a, int64_t packs) {
     store(a.weight + index * kWidth, weight);
     store(a.first + index * kWidth, first);
     store(a.second + index * kWidth, second);
-    if (copy) store(copy + index * kWidth, packed<Bf16>(weight.at));
+    if (copy) {
+      const Pack<Bf16, kWidth> kept = packed<Bf16>(weight.at);
+      store(copy + index * kWidth, kept);
+      if (a.largest != nullptr) largest = larger(largest, kept);
+    } else if (a.largest != nullptr) {
+      largest = larger(largest, weight);
+    }
   }
   const int64_t tail = packs * kWidth + index - packs;
   if (index >= packs && tail < a.count) {
@@ -52,7 +60,9 @@ __global__ void adam_kernel(AdamStep a, int64_t packs) {
     store_one(a.first + tail, first);
     store_one(a.second + tail, second);
     if (copy) store_one(copy + tail, narrow<Bf16>(weight));
+    largest = larger(largest, copy ? rounded<Bf16>(weight) : weight);
   }
+  if (a.largest != nullptr) raise_amax(largest, a.largest);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "bias_correction.h"
+#include "block.h"
 #include "launchers.h"
 
 namespace titan {
@@ -35,17 +36,19 @@ __device__ __forceinline__ uint32_t upper_halves(uint32_t first, uint32_t second
 #endif
 }
 
+/// Stores `numbers` as they are kept, and returns them so.
 template <int kWidth>
-__device__ __forceinline__ void put(float* to, const float (&numbers)[kWidth], const RoundingBits (&)[kWidth],
-                                    KeptNumber) {
+__device__ __forceinline__ Pack<float, kWidth> put(float* to, const float (&numbers)[kWidth],
+                                                   const RoundingBits (&)[kWidth], KeptNumber) {
   Pack<float, kWidth> pack;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) pack.at[i] = numbers[i];
   store(to, pack);
+  return pack;
 }
 template <int kWidth>
-__device__ __forceinline__ void put(Bf16* to, const float (&numbers)[kWidth], const RoundingBits (&random_bits)[kWidth],
-                                    KeptNumber number) {
+__device__ __forceinline__ Pack<Bf16, kWidth> put(Bf16* to, const float (&numbers)[kWidth],
+                                                  const RoundingBits (&random_bits)[kWidth], KeptNumber number) {
   Pack<uint32_t, kWidth / 2> words;
 #pragma unroll
   for (int i = 0; i < kWidth; i += 2) {
@@ -53,6 +56,9 @@ __device__ __forceinline__ void put(Bf16* to, const float (&numbers)[kWidth], co
                                    round_up_stochastically(bits_of(numbers[i + 1]), random_bits[i + 1].of(number)));
   }
   store(reinterpret_cast<uint32_t*>(to), words);
+  Pack<Bf16, kWidth> pack;
+  memcpy(&pack, &words, sizeof(pack));
+  return pack;
 }
 
 /// For kWidth consecutive elements of the tensor, starting at element `place`, which is even.
@@ -145,7 +151,7 @@ __device__ __forceinline__ void bf16_element(float& weight, float gradient, floa
 }
 
 template <class Weight, class Moment, class Gradient>
-__device__ __forceinline__ void step_one(const Bf16AdamStep& a, int64_t at, float clip) {
+__device__ __forceinline__ void step_one(const Bf16AdamStep& a, int64_t at, float clip, uint32_t& largest) {
   Weight& kept_weight = static_cast<Weight*>(a.weight)[at];
   Moment& kept_first = static_cast<Moment*>(a.first)[at];
   Moment& kept_second = static_cast<Moment*>(a.second)[at];
@@ -155,10 +161,17 @@ __device__ __forceinline__ void step_one(const Bf16AdamStep& a, int64_t at, floa
   AnyNumbers arithmetic;
   bf16_element(weight, gradient, first, second, clip, a.constants, arithmetic);
   const RoundingBits random_bits = rounding_bits(a.key, a.place.index(at));
-  store_one(&kept_weight, round_to<Weight>(weight, random_bits.of(KeptNumber::weight)));
+  const Weight kept = round_to<Weight>(weight, random_bits.of(KeptNumber::weight));
+  store_one(&kept_weight, kept);
+  float multiplied = widen(kept);  // what products read
   if constexpr (std::is_same_v<Weight, float>) {
-    if (a.copy) store_one(static_cast<Bf16*>(a.copy) + at, narrow<Bf16>(weight));
+    if (a.copy) {
+      const Bf16 copied = narrow<Bf16>(weight);
+      store_one(static_cast<Bf16*>(a.copy) + at, copied);
+      multiplied = widen(copied);
+    }
   }
+  largest = larger(largest, multiplied);
   store_one(&kept_first, round_to<Moment>(first, random_bits.of(KeptNumber::first_moment)));
   store_one(&kept_second, round_to<Moment>(second, random_bits.of(KeptNumber::second_moment)));
 }
@@ -166,7 +179,7 @@ __device__ __forceinline__ void step_one(const Bf16AdamStep& a, int64_t at, floa
 /// Steps elements [at, at + kWidth), of which the first is an even element of the tensor. Returns false if a value is
 /// not ordinary (zero, tiny, huge, infinite or NaN): they must then be stepped one by one.
 template <class Weight, class Moment, class Gradient, int kWidth>
-__device__ __forceinline__ bool step_pack(const Bf16AdamStep& a, int64_t at, float clip) {
+__device__ __forceinline__ bool step_pack(const Bf16AdamStep& a, int64_t at, float clip, uint32_t& largest) {
   auto* kept_weight = static_cast<Weight*>(a.weight) + at;
   auto* kept_first = static_cast<Moment*>(a.first) + at;
   auto* kept_second = static_cast<Moment*>(a.second) + at;
@@ -184,9 +197,15 @@ __device__ __forceinline__ bool step_pack(const Bf16AdamStep& a, int64_t at, flo
     arithmetic.are_ordinary &= weight[i] == weight[i];
   }
   if (!arithmetic.are_ordinary) return false;
-  put(kept_weight, weight, random_bits, KeptNumber::weight);
+  const Pack<Weight, kWidth> kept = put(kept_weight, weight, random_bits, KeptNumber::weight);
+  const bool copies = std::is_same_v<Weight, float> && a.copy != nullptr;
+  if (a.largest != nullptr && !copies) largest = larger(largest, kept);
   if constexpr (std::is_same_v<Weight, float>) {
-    if (a.copy) store(static_cast<Bf16*>(a.copy) + at, packed<Bf16>(weight));
+    if (copies) {
+      const Pack<Bf16, kWidth> copied = packed<Bf16>(weight);
+      store(static_cast<Bf16*>(a.copy) + at, copied);
+      if (a.largest != nullptr) largest = larger(largest, copied);
+    }
   }
   put(kept_first, first, random_bits, KeptNumber::first_moment);
   put(kept_second, second, random_bits, KeptNumber::second_moment);
@@ -195,21 +214,25 @@ __device__ __forceinline__ bool step_pack(const Bf16AdamStep& a, int64_t at, flo
 
 // Barely memory-bound: 16 bytes (14 with a bf16 gradient) and 80 instructions per element, a fifth of them for random
 // bits. A thread handles kWidth consecutive elements, of which each pair shares a Philox block; a warp's accesses are
-// whole lines (256 bytes of bf16, 512 of fp32). Elements that fill no pack get a thread each.
+// whole lines (256 bytes of bf16, 512 of fp32). Elements that fill no pack get a thread each. An amax takes two
+// instructions per element more, and a barrier; without one a thread branches past them twice.
 template <class Weight, class Moment, class Gradient, int kWidth>
 __global__ void __launch_bounds__(kThreads) bf16_adam_kernel(Bf16AdamStep a, int64_t packs) {
   if (load_shared_word(a.skip) != 0) return;
   const float clip = load_shared_word(a.clip);
   a.constants = corrected(a.constants, a.corrections);
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  uint32_t largest = 0;
   if (index < packs) {
-    if (step_pack<Weight, Moment, Gradient, kWidth>(a, kWidth * index, clip)) return;
+    if (!step_pack<Weight, Moment, Gradient, kWidth>(a, kWidth * index, clip, largest)) {
 #pragma unroll 1
-    for (int i = 0; i < kWidth; ++i) step_one<Weight, Moment, Gradient>(a, kWidth * index + i, clip);
-    return;
+      for (int i = 0; i < kWidth; ++i) step_one<Weight, Moment, Gradient>(a, kWidth * index + i, clip, largest);
+    }
+  } else {
+    const int64_t tail = (kWidth - 1) * packs + index;
+    if (tail < a.count) step_one<Weight, Moment, Gradient>(a, tail, clip, largest);
   }
-  const int64_t tail = (kWidth - 1) * packs + index;
-  if (tail < a.count) step_one<Weight, Moment, Gradient>(a, tail, clip);
+  if (a.largest != nullptr) raise_amax(largest, a.largest);
 }
 
 template <int kWidth>

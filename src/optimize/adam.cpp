@@ -118,7 +118,7 @@ void AdamOptimizer::step(int64_t step, double lr, const StepControl& control) {
   for (const State& state : states_) {
     Parameter& parameter = *state.parameter;
     if (!parameter.trainable()) {
-      parameter.compute_copy_written = writes_copy(parameter);  // the copy of a frozen weight stays valid
+      keep_frozen(parameter);
     } else if (parameter.gradient_shard.defined()) {
       ready.push_back(&state);
     }
@@ -134,10 +134,16 @@ void AdamOptimizer::step_some(std::span<Parameter* const> parameters, int64_t st
     if (state.parameter->trainable()) {
       ready.push_back(&state);
     } else {
-      state.parameter->compute_copy_written = writes_copy(*state.parameter);
+      keep_frozen(*state.parameter);
     }
   }
   apply(ready, step, lr, control);
+}
+
+/// Copy and amax of a weight that no step changes stay valid.
+void AdamOptimizer::keep_frozen(Parameter& parameter) {
+  parameter.compute_copy_written = writes_copy(parameter);
+  parameter.amax_written = parameter.amax.defined();
 }
 
 void AdamOptimizer::apply(const std::vector<const State*>& states, int64_t step, double lr,
@@ -146,6 +152,7 @@ void AdamOptimizer::apply(const std::vector<const State*>& states, int64_t step,
   check_control(control, counts_.device());
   for (const State* state : states) check_gradient(*state->parameter);
   if (!count(states, control)) return;
+  begin_amaxes(states, control);
   offload_ ? step_offloaded(states, step, lr, control) : step_states(states, step, lr, control);
 }
 
@@ -223,6 +230,21 @@ void AdamOptimizer::step_states(const std::vector<const State*>& states, int64_t
   }
 }
 
+uint32_t* AdamOptimizer::amax_slot(const Parameter& parameter) {
+  if (!parameter.amax.defined() || !parameter.master.is_cuda()) return nullptr;
+  const bool writes = writes_copy(parameter) || parameter.compute_copy.is_same(parameter.master);
+  return writes ? reinterpret_cast<uint32_t*>(parameter.amax.mutable_data_ptr<float>()) : nullptr;
+}
+
+void AdamOptimizer::begin_amaxes(const std::vector<const State*>& states, const StepControl& control) const {
+  if (options_.implementation != OptimizerImplementation::fused) return;
+  std::vector<at::Tensor> slots;
+  for (const State* state : states) {
+    if (amax_slot(*state->parameter)) slots.push_back(state->parameter->amax);
+  }
+  zero_unless_skipped(std::move(slots), control.skip);
+}
+
 bool AdamOptimizer::copies_join(const Parameter& before, const Parameter& after) {
   return writes_copy(before) == writes_copy(after) &&
          (!writes_copy(after) || adjacent(before.compute_copy, after.compute_copy));
@@ -235,7 +257,8 @@ bool AdamOptimizer::joins(const State& before, const State& after) {
   return before.lr_multiplier == after.lr_multiplier && before.weight_decay == after.weight_decay &&
          count(before) == count(after) && adjacent(before.parameter->master, after.parameter->master) &&
          adjacent(before.parameter->gradient_shard, after.parameter->gradient_shard) &&
-         adjacent(before.first, after.first) && copies_join(*before.parameter, *after.parameter);
+         adjacent(before.first, after.first) && copies_join(*before.parameter, *after.parameter) &&
+         !amax_slot(*before.parameter) && !amax_slot(*after.parameter);  // a kernel raises one slot
 }
 
 std::vector<AdamOptimizer::Stretch> AdamOptimizer::stretches(const std::vector<const State*>& states) const {
@@ -356,16 +379,29 @@ void AdamOptimizer::step_foreach(const std::vector<const State*>& states, int64_
 
 void AdamOptimizer::step_fused_cuda(const Stretch& stretch, double lr, const StepControl& control) const {
   const AdamConstants constants = constants_of(*stretch.states.front(), lr);
+  uint32_t* const amax = amax_slot(*stretch.states.front()->parameter);  // if it has one, it is stepped alone
   cuda().kernels().adam(
       {stretch.weight.mutable_data_ptr<float>(), stretch.gradient.const_data_ptr(),
        stretch.first.mutable_data_ptr<float>(), stretch.second.mutable_data_ptr<float>(), stretch.weight.numel(),
        constants, control.clip.const_data_ptr<float>(), control.skip.const_data_ptr<float>(),
        stretch.copy.defined() ? stretch.copy.mutable_data_ptr() : nullptr,
        stretch.states.front()->corrections.const_data_ptr<float>(),
-       stretch.gradient.scalar_type() == at::kBFloat16 ? KernelType::bf16 : KernelType::fp32},
+       stretch.gradient.scalar_type() == at::kBFloat16 ? KernelType::bf16 : KernelType::fp32, amax},
       cuda().current_stream(stretch.weight.get_device()));
-  // A skipped step writes neither weights nor copies, so both stay consistent.
-  for (const State* state : stretch.states) state->parameter->compute_copy_written = stretch.copy.defined();
+  // A skipped step writes neither weights nor copies nor amaxes, so all stay consistent.
+  for (const State* state : stretch.states) {
+    state->parameter->compute_copy_written = stretch.copy.defined();
+    state->parameter->amax_written = amax != nullptr;
+  }
+}
+
+void zero_unless_skipped(std::vector<at::Tensor> slots, const at::Tensor& skip) {
+  if (slots.empty()) return;
+  TITAN_CHECK(is_number(skip, at::kFloat), summary_of(skip));
+  for (const at::Tensor& slot : slots) TITAN_CHECK(same_kind(slot, skip), summary_of(slot), summary_of(skip));
+  std::vector<at::Tensor> bits;
+  for (const at::Tensor& run : joined(std::move(slots))) bits.push_back(run.view(at::kInt));
+  at::_foreach_mul_(bits, skip.to(at::kInt));  // as whole numbers: NaN · 0 is NaN
 }
 
 }  // namespace titan

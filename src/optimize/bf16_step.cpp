@@ -54,12 +54,14 @@ void AdamOptimizer::step_bf16(const State& state, int64_t step, double lr, const
   parameter.compute_copy_written = writes_copy(parameter);  // also for an empty shard, which has no memory
   void* const copy = parameter.compute_copy_written ? parameter.compute_copy.mutable_data_ptr() : nullptr;
   if (master.is_cuda()) {
+    uint32_t* const amax = amax_slot(parameter);
+    parameter.amax_written = amax != nullptr;
     const auto type = [](bool bf16) { return bf16 ? KernelType::bf16 : KernelType::fp32; };
     cuda().kernels().bf16_adam(
         {master.mutable_data_ptr(), gradient.const_data_ptr(), state.first.mutable_data_ptr(),
          state.second.mutable_data_ptr(), master.numel(), type(bf16_weight), type(bf16_moments), type(bf16_gradient),
          rounding.key, rounding.place, constants, control.clip.const_data_ptr<float>(),
-         control.skip.const_data_ptr<float>(), copy, state.corrections.const_data_ptr<float>()},
+         control.skip.const_data_ptr<float>(), copy, state.corrections.const_data_ptr<float>(), amax},
         cuda().current_stream(master.get_device()));
     return;
   }

@@ -198,7 +198,6 @@ std::vector<at::Tensor> MuonOptimizer::matrix_updates(std::span<Parameter* const
     TITAN_CHECK(matrices[i].defined() && matrices[i].sizes() == at::IntArrayRef(parameters[i]->spec().shape),
                 parameters[i]->name(), summary_of(matrices[i]), parameters[i]->spec().shape);
   }
-  orthogonalised_ += std::ssize(matrices);
   std::vector<at::Tensor> updates = orthogonalised(matrices, iteration_);
   for (size_t i = 0; i < updates.size() && statistics_.numel > 0; ++i) measure(*parameters[i], updates[i]);
   return updates;

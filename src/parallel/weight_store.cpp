@@ -2,6 +2,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <map>
@@ -139,6 +140,13 @@ WeightStore::WeightStore(const WeightGroupPlan& plan, std::vector<Parameter*> pa
     if (gathered_in_float8(plan_, i)) parameter.float8_copy = std::exchange(parameter.compute_copy, masters[i]);
     parameter.set_in_float8(planned.in_float8);
   }
+  // Shards that are gathered in the compute dtype send no amaxes: scale() reads the gathered weight.
+  if (plan_.scaled_weights() == 0 || (slots_ && !plan_.gathers_float8)) return;
+  amaxes_ = at::zeros({plan_.scaled_weights()}, masters_.options().dtype(at::kFloat));
+  int64_t next = 0;
+  for (Parameter* parameter : parameters_) {
+    if (parameter->in_float8()) parameter->amax = amaxes_[next++];
+  }
 }
 
 void WeightStore::refresh() {
@@ -176,7 +184,7 @@ void WeightStore::scale_shards_alike(const std::vector<WeightStore*>& stores) {
     }
     if (shards.empty()) continue;
     owners.emplace_back(store, std::ssize(shards));
-    amaxes.push_back(store->casts_.amaxes(shards, {}).to(store->offload_->device().device()));
+    amaxes.push_back(store->amaxes_of(shards).to(store->offload_->device().device()));
   }
   if (owners.empty()) return;
   const at::Tensor largest = at::cat(amaxes);
@@ -188,6 +196,13 @@ void WeightStore::scale_shards_alike(const std::vector<WeightStore*>& stores) {
     store->set_amaxes(largest.narrow(0, first, count));
     first += count;
   }
+}
+
+at::Tensor WeightStore::amaxes_of(const std::vector<at::Tensor>& weights) {
+  if (!amaxes_.defined()) return casts_.amaxes(weights, {});
+  // In place: a step that is skipped leaves the amaxes in these slots, and only the device knows that it was.
+  if (!std::exchange(amaxes_known_, true)) amaxes_.copy_(casts_.amaxes(weights, {}));
+  return amaxes_;
 }
 
 void WeightStore::set_amaxes(const at::Tensor& largest) {
@@ -209,7 +224,11 @@ void WeightStore::weights_changed() {
             std::all_of(parameters_.begin(), parameters_.end(),
                         [](const Parameter* parameter) { return parameter->compute_copy_written; });
   scaled_ = false;
-  for (Parameter* parameter : parameters_) parameter->compute_copy_written = false;
+  amaxes_known_ = amaxes_known_ && is_trained() &&
+                  std::all_of(parameters_.begin(), parameters_.end(), [](const Parameter* parameter) {
+                    return parameter->amax_written || !parameter->in_float8();
+                  });
+  for (Parameter* parameter : parameters_) parameter->compute_copy_written = parameter->amax_written = false;
 }
 
 std::vector<const Parameter*> WeightStore::changed_copies() const {
@@ -287,8 +306,11 @@ void WeightStore::scale() {
   for (const Parameter* parameter : parameters_) {
     if (parameter->in_float8()) weights.push_back(parameter->weight());
   }
-  const at::Tensor largest = casts_.amaxes(weights, {});
-  if (tensor_) tensor_->all_reduce({largest}, Reduction::max)->wait();
+  at::Tensor largest = amaxes_of(weights);
+  if (tensor_) {
+    largest = largest.clone();  // the slots keep this rank's
+    tensor_->all_reduce({largest}, Reduction::max)->wait();
+  }
   set_amaxes(largest);
 }
 

@@ -1,5 +1,6 @@
-// libtitan_parquet.so: rows of Parquet files, read with Arrow (titan/corpus/parquet_file.h) by one thread. A column of
-// text is read value by value (TextColumn), whole rows in batches of about kBatchBytes.
+// libtitan_parquet.so: rows of Parquet files, read with Arrow (titan/corpus/parquet_file.h) by one thread, in
+// batches of rows of about kBatchBytes. Reading values one by one (parquet::ByteArrayReader) takes less memory, but
+// Arrow 26 then passes over a run of indices of which one is not in the dictionary, and gives other rows' texts.
 #include <arrow/api.h>
 #include <arrow/io/file.h>
 #include <arrow/util/byte_size.h>
@@ -12,11 +13,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 #include <stdexcept>
 #include <utility>
 
-#include "text_column.h"
 #include "titan/corpus/parquet_file.h"
 #include "values.h"
 
@@ -52,12 +51,10 @@ constexpr const char* kRemedy = "Get the file again, or remove it.";
   fail(fmt::format("its footer is damaged: {}. {}", what, kRemedy));
 }
 
-/// The text that is read of each row: a column, or a field of a struct column.
-struct SelectedText {
-  std::string name;                   // of the column
-  const SchemaField* leaf = nullptr;  // the column, or the field
-  bool is_null = false;               // all its values are
-  bool is_json = false;
+/// What is read of a row: a column, and for a field of a struct the way to it.
+struct Selected {
+  const SchemaField* column = nullptr;
+  std::vector<int> path;  // indices of fields below the column
 };
 
 void add_leaves(const SchemaField& field, std::vector<int>& leaves) {
@@ -99,9 +96,12 @@ class ArrowFile : public ParquetFile {
 
   void select(const ParquetRequest& request) override {
     if (!request.text.empty()) {
-      text_ = find(request.text);
       text_name_ = request.text;
-      names_ = text_->name;
+      selected_.push_back(find(request.text));
+      const SchemaField* leaf = selected_[0].column;
+      for (const int index : selected_[0].path) leaf = &leaf->children[static_cast<size_t>(index)];
+      add_leaves(*leaf, leaves_);
+      is_json_ = is_json_type(*leaf->field->type());
       return;
     }
     const auto holds = [](const std::vector<std::string>& names, const std::string& name) {
@@ -110,8 +110,7 @@ class ArrowFile : public ParquetFile {
     for (const SchemaField& field : reader_->manifest().schema_fields) {
       const std::string& name = field.field->name();
       if (request.columns.empty() ? holds(request.left_out, name) : !holds(request.columns, name)) continue;
-      names_ += (columns_.empty() ? "" : ", ") + name;
-      columns_.push_back(&field);
+      selected_.push_back({&field, {}});
       add_leaves(field, leaves_);
     }
   }
@@ -119,10 +118,8 @@ class ArrowFile : public ParquetFile {
   void seek(int64_t group, int64_t row) override {
     group_ = group;
     row_ = in_batch_ = 0;
-    texts_.reset();
     batches_.reset();
     values_.reset();
-    if (text_) return seek_text(row);
     while (row_ < row) {
       if (in_batch_ >= batch_rows() && !read_batch()) return;
       const int64_t skipped = std::min(row - row_, batch_rows() - in_batch_);
@@ -134,16 +131,14 @@ class ArrowFile : public ParquetFile {
   bool next(ParquetRow& row) override {
     row.bytes.clear();
     row.problem.clear();
-    row.is_record = !text_ || text_->is_json;
-    if (text_ ? row_ >= rows_of_group() : in_batch_ >= batch_rows() && !read_batch()) return false;
+    row.is_record = !is_text() || is_json_;
+    if (in_batch_ >= batch_rows() && !read_batch()) return false;
     try {
-      text_ ? read_text(row) : append_json(*values_, in_batch_, row.bytes);
+      is_text() ? read_text_of(row) : append_json(*values_, in_batch_, row.bytes);
     } catch (const BadValue& bad) {
       row.bytes.clear();
-      const std::string& column = text_ ? text_name_ : bad.column;
+      const std::string& column = is_text() ? text_name_ : bad.column;
       row.problem = fmt::format("the column \"{}\" holds JSON, and its value in this row {}", column, bad.problem);
-    } catch (const parquet::ParquetException& problem) {
-      fail_pages(problem.what());
     } catch (const std::runtime_error& problem) {
       fail_rows(problem.what());
     }
@@ -194,68 +189,42 @@ class ArrowFile : public ParquetFile {
   }
 
   /// The column of that name, or the field of a struct; a column whose own name has dots comes first.
-  SelectedText find(const std::string& name) const {
-    const std::vector<SchemaField>& fields = reader_->manifest().schema_fields;
-    const auto is_it = [&](const SchemaField& field) { return field.field->name() == name; };
-    const auto own = std::find_if(fields.begin(), fields.end(), is_it);
-    if (own != fields.end()) return text_of(*own, *own);
-    for (const SchemaField& field : fields) {
-      if (const SchemaField* leaf = find_below(field, name)) return text_of(field, *leaf);
+  Selected find(const std::string& name) const {
+    for (const SchemaField& field : reader_->manifest().schema_fields) {
+      if (field.field->name() == name) return {&field, {}};
+    }
+    for (const SchemaField& field : reader_->manifest().schema_fields) {
+      std::vector<int> path;
+      if (find_below(field, name, path)) return {&field, path};
     }
     fail(fmt::format("there is no column \"{}\".", name));
   }
 
-  SelectedText text_of(const SchemaField& column, const SchemaField& leaf) const {
-    const arrow::DataType& type = *leaf.field->type();
-    const bool is_null = type.id() == arrow::Type::NA;
-    const bool is_stored_as_text =
-        leaf.is_leaf() && reader_->parquet_reader()->metadata()->schema()->Column(leaf.column_index)->physical_type() ==
-                              parquet::Type::BYTE_ARRAY;
-    if (!is_null && !is_stored_as_text) {
-      fail_footer(fmt::format("its column {} is to be text and holds no texts", column.field->name()));
+  static bool find_below(const SchemaField& field, std::string_view name, std::vector<int>& path) {
+    const std::string& own = field.field->name();
+    if (name == own) return true;
+    if (!name.starts_with(own + ".") || field.field->type()->id() != arrow::Type::STRUCT) return false;
+    for (size_t i = 0; i < field.children.size(); ++i) {
+      path.push_back(static_cast<int>(i));
+      if (find_below(field.children[i], name.substr(own.size() + 1), path)) return true;
+      path.pop_back();
     }
-    return {column.field->name(), &leaf, is_null, is_json_type(type)};
+    return false;
   }
 
-  static const SchemaField* find_below(const SchemaField& field, std::string_view name) {
-    const std::string& own = field.field->name();
-    if (name == own) return &field;
-    if (!name.starts_with(own + ".") || field.field->type()->id() != arrow::Type::STRUCT) return nullptr;
-    for (const SchemaField& child : field.children) {
-      if (const SchemaField* found = find_below(child, name.substr(own.size() + 1))) return found;
-    }
-    return nullptr;
-  }
+  bool is_text() const { return !text_name_.empty(); }
 
   int64_t rows_of_group() const { return rows_[static_cast<size_t>(group_)]; }
 
-  void seek_text(int64_t row) {
-    row_ = row;
-    if (text_->is_null || rows_of_group() == 0) return;
-    bool is_there = false;
-    try {
-      group_reader_ = reader_->parquet_reader()->RowGroup(static_cast<int>(group_));
-      texts_.emplace(group_reader_->Column(text_->leaf->column_index));
-      is_there = row == 0 || texts_->skip(row);
-    } catch (const parquet::ParquetException& problem) {
-      fail_pages(problem.what());
-    }
-    if (!is_there) fail_rows(few_rows());
-  }
-
-  void read_text(ParquetRow& row) {
-    std::optional<std::string_view> text;
-    if (texts_ && !texts_->next(text)) throw std::runtime_error(few_rows());
-    if (!text) {
-      row.problem = fmt::format("the column \"{}\" is null in this row", text_name_);
-    } else if (text_->is_json) {
+  void read_text_of(ParquetRow& row) const {
+    if (is_json_ && !values_->IsNull(in_batch_)) {
       row.bytes = '{';
       append_json_text(text_name_, row.bytes);
       row.bytes += ':';
-      append_json_value(*text, row.bytes);
+      append_json(*values_, in_batch_, row.bytes);
       row.bytes += '}';
-    } else {
-      row.bytes = *text;
+    } else if (!read_text(*values_, in_batch_, row.bytes)) {
+      row.problem = fmt::format("the column \"{}\" is null in this row", text_name_);
     }
   }
 
@@ -289,34 +258,57 @@ class ArrowFile : public ParquetFile {
     if (found == 0) fail_rows(few_rows());
     if (row_ + found > rows) fail_rows(fmt::format("they are more than the {} that the footer says", rows));
     if (const arrow::Status valid = batch->Validate(); !valid.ok()) fail_rows(words_of(valid.message()));
-    auto structs = batch->ToStructArray();
-    if (!structs.ok()) fail_rows(words_of(structs.status().message()));
-    values_ = *structs;
+    values_ = values_of(*batch);
     const int64_t each = arrow::util::TotalBufferSize(*batch) / found + 1;
     rows_of_batch_ =
         std::clamp<int64_t>(kBatchBytes / each, 1, std::min(kMostBatchRows, kBatchGrowth * rows_of_batch_));
     return true;
   }
 
+  /// What is read of each row: the text, or the row as a struct. Of a struct column only the selected field was read:
+  /// it is the only child.
+  std::shared_ptr<arrow::Array> values_of(const arrow::RecordBatch& batch) const {
+    if (!is_text()) {
+      auto structs = batch.ToStructArray();
+      if (!structs.ok()) fail_rows(words_of(structs.status().message()));
+      return *structs;
+    }
+    std::shared_ptr<arrow::Array> array = batch.column(0);
+    for (size_t level = 0; level < selected_[0].path.size(); ++level) {
+      auto inner = static_cast<const arrow::StructArray&>(*array).GetFlattenedField(0, arrow::system_memory_pool());
+      if (!inner.ok()) fail_rows(words_of(inner.status().message()));
+      array = *inner;
+    }
+    return array;
+  }
+
   [[noreturn]] void fail_rows(const std::string& what) const {
     fail(fmt::format("row group {}, column{} {}: its rows from {} on are damaged: {}. {}", group_,
-                     columns_.size() > 1 ? "s" : "", names_, row_, what, kRemedy));
+                     selected_.size() == 1 ? "" : "s", names_of(selected_), row_, what, kRemedy));
+  }
+
+  static std::string names_of(const std::vector<Selected>& selected) {
+    std::string names;
+    for (const Selected& one : selected) names += (names.empty() ? "" : ", ") + one.column->field->name();
+    return names;
   }
 
   /// Throws with the column whose pages are damaged: each is read by itself until one fails in the same way.
   [[noreturn]] void fail_pages(const std::string& message) {
     const std::string what = words_of(message);
-    const auto found = std::find_if(columns_.begin(), columns_.end(),
-                                    [&](const SchemaField* one) { return columns_.size() > 1 && is_damaged(*one); });
-    const bool is_known = found != columns_.end();
+    std::vector<Selected> damaged = selected_;
+    for (const Selected& one : selected_) {
+      if (selected_.size() == 1 || !is_damaged(one)) continue;
+      damaged = {one};
+      break;
+    }
     fail(fmt::format("row group {}, column{} {}: a page at or after row {} cannot be read: {}. {}", group_,
-                     is_known || columns_.size() < 2 ? "" : "s", is_known ? (*found)->field->name() : names_, row_,
-                     what, kRemedy));
+                     damaged.size() == 1 ? "" : "s", names_of(damaged), row_, what, kRemedy));
   }
 
-  bool is_damaged(const SchemaField& column) {
+  bool is_damaged(const Selected& one) {
     std::vector<int> leaves;
-    add_leaves(column, leaves);
+    add_leaves(*one.column, leaves);
     try {
       auto batches = reader_->GetRecordBatchReader({static_cast<int>(group_)}, leaves);
       if (!batches.ok()) return true;
@@ -332,22 +324,16 @@ class ArrowFile : public ParquetFile {
 
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::vector<int64_t> rows_;
-  std::string names_;            // of the columns that are read, for messages
+  std::vector<Selected> selected_;
+  std::vector<int> leaves_;  // of all that is selected
+  std::string text_name_;    // of the only column, if texts are read
+  bool is_json_ = false;     // whose values are JSON
+
   int64_t group_ = 0, row_ = 0;  // of the next row
-
-  // Of a text.
-  std::optional<SelectedText> text_;
-  std::string text_name_;                                  // as it was asked for
-  std::shared_ptr<parquet::RowGroupReader> group_reader_;  // outlives texts_
-  std::optional<TextColumn> texts_;                        // of the row group; none for a column of nulls
-
-  // Of rows as records.
-  std::vector<const SchemaField*> columns_;
-  std::vector<int> leaves_;  // of all columns
-  int64_t rows_of_batch_ = 1;
-  int64_t in_batch_ = 0;  // the next row, in values_
+  int64_t in_batch_ = 0;         // the same row, in values_
+  int64_t rows_of_batch_ = 1;    // of the next batch
   std::unique_ptr<arrow::RecordBatchReader> batches_;
-  std::shared_ptr<arrow::Array> values_;  // the rows of the batch that was read last, as structs
+  std::shared_ptr<arrow::Array> values_;  // of the batch that was read last
 };
 
 }  // namespace

@@ -78,6 +78,14 @@ void append_number(double number, std::string& json) {
   if (digits.find_first_of(".e") == digits.npos) json += ".0";
 }
 
+/// Appends a value that is JSON already.
+void append_json_value(std::string_view value, std::string& json) {
+  size_t failed_at = 0;
+  // Text that is no JSON would change the record around it.
+  if (!is_json_value(value, failed_at)) throw BadValue{{}, fmt::format("is not JSON from its byte {} on", failed_at)};
+  json += value;
+}
+
 /// The usual form of the 16 bytes, as Python's UUID is printed.
 void append_uuid(std::string_view bytes, std::string& json) {
   json += '"';
@@ -162,6 +170,13 @@ bool is_text_type(const arrow::DataType& type) {
   }
 }
 
+bool read_text(const arrow::Array& array, int64_t row, std::string& text) {
+  const Place place = storage_of(array, row);
+  if (place.is_null()) return false;
+  text = bytes_at(place);
+  return true;
+}
+
 void append_json_text(std::string_view text, std::string& json) {
   json += '"';
   size_t copied = 0;  // what needs no escape is copied in runs: most texts are one
@@ -179,13 +194,6 @@ void append_json_text(std::string_view text, std::string& json) {
   }
   json += text.substr(copied);
   json += '"';
-}
-
-void append_json_value(std::string_view value, std::string& json) {
-  size_t failed_at = 0;
-  // Text that is no JSON would change the record around it.
-  if (!is_json_value(value, failed_at)) throw BadValue{{}, fmt::format("is not JSON from its byte {} on", failed_at)};
-  json += value;
 }
 
 void append_json(const arrow::Array& array, int64_t row, std::string& json) {

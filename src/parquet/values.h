@@ -22,11 +22,11 @@ bool is_json_type(const arrow::DataType& type);
 /// JSON, which may hold one.
 bool is_text_type(const arrow::DataType& type);
 
+/// The text at `row` of an array of a text type, as it is stored; false if it is null.
+bool read_text(const arrow::Array& array, int64_t row, std::string& text);
+
 /// Appends `text` in quotes.
 void append_json_text(std::string_view text, std::string& json);
-
-/// Appends a value that is JSON already. Throws BadValue if it is not.
-void append_json_value(std::string_view value, std::string& json);
 
 /// Appends the value at `row` as JSON, as Python's json writes what pyarrow gives. What JSON does not have: NaN and
 /// infinities as Python writes them, dates and decimals as text in Arrow's form, bytes as an object with their number,

@@ -164,8 +164,9 @@ class TracedLinear {
     // The scales of x take a pass over it, unless the fused kernel that wrote x has found the tensor's amax.
     const double passes = tensorwise ? (shape_.fused_kernels && reads_alone_ ? 0 : 1) : 1;
     const double of_weights = shape_.gathers_float8 ? 0 : weights;
+    const double reads = tensorwise && !shape_.reads_weights_for_scales ? 0 : 1;
     const double written = tensorwise && !casts_again() ? 2 : 1;
-    operation.forward.push_back({.bytes = x * (size * (1 + passes) + written) + of_weights * (2 * size + 2)});
+    operation.forward.push_back({.bytes = x * (size * (1 + passes) + written) + of_weights * (size * (1 + reads) + 2)});
     const double again = tensorwise ? 0 : x * (2 * size + 1) + dy * (2 * size + 1) + weights * (2 * size + 1);
     const double sums = outputs_.size() > 1 ? static_cast<double>(outputs_.size() - 1) * 3 * size * x : 0;
     const double of_columns = shape_.gathers_float8 ? 2 * weights : 0;

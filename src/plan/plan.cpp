@@ -323,6 +323,22 @@ bool keeps_float8_weights(const PlanRequest& request) {
          request.place.mesh.size(MeshAxis::tp) == 1;
 }
 
+namespace {
+
+/// True if the optimizer's kernels also find the amaxes of the group's float8 weights: of weights that stay on the GPU,
+/// where they step the masters that are multiplied, or write bf16 copies of fp32 masters.
+bool finds_amaxes(const PlanRequest& request, const WeightGroupPlan& group) {
+  if (!request.on_gpu || group.gathers || request.optimizer.implementation != OptimizerImplementation::fused) {
+    return false;
+  }
+  const bool writes = request.training.dtype == ElementType::float32 || group.compute == request.training.dtype;
+  return writes && std::none_of(group.parameters.begin(), group.parameters.end(), [&](const ParameterPlan& parameter) {
+           return parameter.in_float8 && request.updates[parameter.update].whole_matrices;
+         });
+}
+
+}  // namespace
+
 std::shared_ptr<const UnitTrace> trace_unit(const Plan& plan, const PlanRequest& request, const UnitPlan& unit,
                                             const UnitDescription& description) {
   TraceShape shape;
@@ -348,6 +364,8 @@ std::shared_ptr<const UnitTrace> trace_unit(const Plan& plan, const PlanRequest&
     shape.gathers_float8 |= plan.groups[group].gathers_float8;
   }
   shape.keeps_float8_weights = keeps_float8_weights(request);
+  shape.reads_weights_for_scales = std::any_of(
+      unit.groups.begin(), unit.groups.end(), [&](size_t group) { return !finds_amaxes(request, plan.groups[group]); });
   auto trace = std::make_shared<UnitTrace>(std::move(shape));
   description.trace(*trace);
   check_ends(*trace, unit);

@@ -25,7 +25,7 @@ class Run {
 
   Rendered all(const std::vector<Statement>& statements) {
     block(statements);
-    return {std::move(written_), std::move(marks_)};
+    return {std::move(written_), std::move(marks_), std::move(iterations_)};
   }
 
  private:
@@ -184,13 +184,21 @@ class Run {
     const Value state = heap_.loop({&kept, 0, depth, statement.recursive ? &statement : nullptr, outer});
     for (size_t i = 0; i < kept.size(); ++i) {
       state.loop->at = i;
+      const size_t begin = written_.text.size();
       scoped(outer, [&] {
         define("loop", state);
         assign(statement.target, kept[i]);
         block(statement.bodies[0]);
       });
+      note_iteration(begin, kept[i]);
       if (std::exchange(left_, {}) == "break") break;
     }
+  }
+
+  void note_iteration(size_t begin, const Value& item) {
+    if (captures_ > 0 || begin == written_.text.size()) return;
+    heap_.charge(sizeof(Rendered::Iteration));
+    iterations_.push_back({begin, written_.text.size(), item.kind == Kind::object ? item.members->message() : 0});
   }
 
   // Macros.
@@ -422,6 +430,7 @@ class Run {
   Scope* scope_;
   TracedText written_ = {};
   std::vector<Rendered::Mark> marks_ = {};
+  std::vector<Rendered::Iteration> iterations_ = {};
   Value block_ = {};            // what the filters of a block apply to
   std::string_view left_ = {};  // break or continue, until the end of the loop
   size_t captures_ = 0, top_size_ = 0;
@@ -438,8 +447,10 @@ Rendered Template::write(const std::vector<ChatMessage>& messages, bool generate
   Scope* const root = heap.enter(nullptr);
   root->names = {{"tools", none()}, {"documents", none()}, {"add_generation_prompt", boolean(generate)}};
   for (const auto& [name, text] : names) root->names.emplace_back(name, heap.view(text));
-  define_conversation(heap, *root, messages, variables);
-  return Run(heap, root).all(syntax_.statements);
+  const Value list = define_conversation(heap, *root, messages, variables);
+  Rendered rendered = Run(heap, root).all(syntax_.statements);
+  for (const Value& message : list.sequence->items) rendered.read.push_back(read_fields(*message.members));
+  return rendered;
 }
 
 }  // namespace titan::jinja

@@ -22,8 +22,17 @@ struct Rendered {
     size_t characters;  // not bytes
   };
 
+  /// What one iteration of a loop wrote, unless it is a loop in a macro or in a block that is captured.
+  struct Iteration {
+    size_t begin, end;  // offsets in `output.text`
+    size_t message;     // the number of the message that the loop stands at, from 1; 0: another value
+  };
+
   TracedText output = {};
   std::vector<Mark> marks = {};
+  std::vector<Iteration> iterations = {};
+  /// Per message: the names of its fields beside role and content that the template read.
+  std::vector<std::vector<std::string>> read = {};
 };
 
 class Template {

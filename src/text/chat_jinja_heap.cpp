@@ -142,7 +142,14 @@ std::optional<size_t> Dictionary::place_of(Heap& heap, const Value& key) const {
 
 const Value* Dictionary::find(Heap& heap, const Value& key) const {
   const std::optional<size_t> place = place_of(heap, key);
+  if (place && *place < read_.size()) read_[*place] = true;
   return place ? &entries_[*place].second : nullptr;
+}
+
+void Dictionary::be_message(size_t number) {
+  message_ = number;
+  all_read_ = false;
+  read_.assign(entries_.size(), false);
 }
 
 void Dictionary::set(Heap& heap, const Value& key, const Value& value) {

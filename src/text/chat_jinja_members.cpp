@@ -40,7 +40,7 @@ Items items_of(Heap& heap, const Value& value) {
     }
     case Kind::object: {
       Items items;
-      heap.charge(value.members->entries().size() * sizeof(Value));
+      heap.charge(value.members->size() * sizeof(Value));
       for (const auto& [key, unused] : value.members->entries()) items.push_back(key);
       return items;
     }
@@ -66,7 +66,7 @@ int64_t length_of(Heap& heap, const Value& value) {
     case Kind::view:
       return std::ssize(value.sequence->items);
     case Kind::object:
-      return std::ssize(value.members->entries());
+      return static_cast<int64_t>(value.members->size());
     case Kind::loop:
       return std::ssize(*value.loop->items);
     default:

@@ -120,6 +120,7 @@ Value value_of(Heap& heap, const ChatMessage& message, size_t origin) {
     if (!has_field(message.fields, name)) made.members->set(heap, heap.view(name), value);
   }
   set_fields(heap, *made.members, message.fields, own);
+  made.members->be_message(origin);
   return made;
 }
 
@@ -141,15 +142,29 @@ size_t size_of(const std::vector<ChatMessage>& messages, const std::vector<ChatF
   return size;
 }
 
-void define_conversation(Heap& heap, Scope& scope, const std::vector<ChatMessage>& messages,
-                         const std::vector<ChatField>& variables) {
+Value define_conversation(Heap& heap, Scope& scope, const std::vector<ChatMessage>& messages,
+                          const std::vector<ChatField>& variables) {
   for (const ChatField& field : variables) {
     std::erase_if(scope.names, [&](const auto& each) { return each.first == field.name; });
     scope.names.emplace_back(field.name, value_of(heap, field));
   }
   Items values;
   for (const ChatMessage& message : messages) values.push_back(value_of(heap, message, values.size() + 1));
-  scope.names.emplace_back("messages", heap.list(std::move(values)));
+  const Value list = heap.list(std::move(values));
+  scope.names.emplace_back("messages", list);
+  return list;
+}
+
+std::vector<std::string> read_fields(const Dictionary& message) {
+  std::vector<bool> read;
+  for (size_t i = 0; i < message.size(); ++i) read.push_back(message.is_read(i));
+  std::vector<std::string> names;
+  size_t i = 0;
+  for (const auto& [key, value] : message.entries()) {
+    const std::string_view name = key.text->bytes;
+    if (read[i++] && name != "role" && name != "content") names.emplace_back(name);
+  }
+  return names;
 }
 
 }  // namespace titan::jinja

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "chat_jinja_value.h"
@@ -13,8 +14,11 @@ namespace titan::jinja {
 size_t size_of(const std::vector<ChatMessage>& messages, const std::vector<ChatField>& variables);
 
 /// Defines `variables`, which replace names of the scope, and "messages", whose contents have the origins of
-/// TracedText. Throws TemplateError.
-void define_conversation(Heap& heap, Scope& scope, const std::vector<ChatMessage>& messages,
-                         const std::vector<ChatField>& variables);
+/// TracedText. Returns the messages. Throws TemplateError.
+Value define_conversation(Heap& heap, Scope& scope, const std::vector<ChatMessage>& messages,
+                          const std::vector<ChatField>& variables);
+
+/// The names of the fields of a message, beside role and content, that the template has read.
+std::vector<std::string> read_fields(const Dictionary& message);
 
 }  // namespace titan::jinja

@@ -17,11 +17,12 @@ class TemplateError : public std::runtime_error {
   /// raised: by the template's own raise_exception; mistaken: an error in Jinja, too
   enum class Kind { unsupported, mistaken, raised };
 
-  explicit TemplateError(const std::string& what, Kind of = Kind::mistaken)
-      : std::runtime_error(what), kind(of), raised(of == Kind::raised) {}
+  explicit TemplateError(const std::string& what, Kind of = Kind::mistaken, std::string_view needed = {})
+      : std::runtime_error(what), kind(of), raised(of == Kind::raised), undefined(needed) {}
 
   const Kind kind;
   const bool raised;
+  const std::string undefined;  ///< the name whose value is needed; empty for another error
 };
 
 enum class Op {

@@ -30,8 +30,10 @@ void unsupported(const std::string& what) {
 void mistaken(const std::string& what) { throw TemplateError(what); }
 
 void misfit(const Value& value, const char* wanted) {
-  if (value.kind == Kind::undefined)
-    mistaken(fmt::format("{} is undefined", value.text ? value.text->bytes : "a value"));
+  if (value.kind == Kind::undefined) {
+    const std::string_view name = value.text ? value.text->bytes : "a value";
+    throw TemplateError(fmt::format("{} is undefined", name), TemplateError::Kind::mistaken, name);
+  }
   mistaken(fmt::format("a value is not of the type {}", wanted));
 }
 
@@ -86,7 +88,7 @@ bool truth(const Value& value) {
     case Kind::view:
       return !value.sequence->items.empty();
     case Kind::object:
-      return !value.members->entries().empty();
+      return value.members->size() > 0;
     case Kind::generator:
     case Kind::space:
     case Kind::loop:
@@ -110,7 +112,7 @@ int compare_numbers(const Value& a, const Value& b) {
 }
 
 bool equal_members(Heap& heap, const Dictionary& a, const Dictionary& b, int depth) {
-  if (a.entries().size() != b.entries().size()) return false;
+  if (a.size() != b.size()) return false;
   return std::all_of(a.entries().begin(), a.entries().end(), [&](const auto& entry) {
     const Value* other = b.find(heap, entry.first);
     return other && equal(heap, entry.second, *other, depth + 1);
@@ -286,7 +288,7 @@ void represent(Heap& heap, const Value& value, TracedText& to, int depth) {
         heap.put(to, ": ");
         represent(heap, member, to, depth + 1);
       }
-      if (value.members->entries().empty()) heap.put(to, separator);
+      if (value.members->size() == 0) heap.put(to, separator);
       return heap.put(to, value.kind == Kind::space ? "}>" : "}");
     }
     case Kind::generator:

@@ -128,11 +128,25 @@ class Dictionary {
  public:
   const Value* find(Heap& heap, const Value& key) const;
   void set(Heap& heap, const Value& key, const Value& value);
-  const std::vector<std::pair<Value, Value>>& entries() const { return entries_; }
+  size_t size() const { return entries_.size(); }
+  const std::vector<std::pair<Value, Value>>& entries() const {
+    all_read_ = true;
+    return entries_;
+  }
+
+  /// Makes it message `number` of the conversation, from 1, and notes from now on which of its entries are read.
+  void be_message(size_t number);
+  /// 0: another dictionary.
+  size_t message() const { return message_; }
+  /// Of a message: whether an entry was looked up or the template walked over all of them.
+  bool is_read(size_t entry) const { return all_read_ || read_[entry]; }
 
  private:
   std::optional<size_t> place_of(Heap& heap, const Value& key) const;
 
+  size_t message_ = 0;
+  mutable bool all_read_ = false;
+  mutable std::vector<bool> read_;  // per entry; empty unless it is a message
   std::vector<std::pair<Value, Value>> entries_;
   std::unordered_multimap<uint64_t, size_t> index_;
 };

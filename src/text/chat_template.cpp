@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "chat_jinja.h"
 #include "chat_marks.h"
 #include "chat_template_source.h"
+#include "chat_turns.h"
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/text/chat.h"
@@ -21,71 +23,12 @@ namespace {
 using Messages = std::vector<ChatMessage>;
 using Variables = std::vector<ChatField>;
 
-// Added to a message without text, whose place in what a template writes cannot be seen otherwise. A control character:
-// templates strip white space, and compare texts with words.
-constexpr char kStandIn = '\1';
-
 [[noreturn]] void refuse_config(const std::string& what) { throw Error(ExitCode::bad_config, what); }
 
 std::vector<AddedToken> tokens_of(const Tokenizer& tokenizer) {
   std::vector<AddedToken> tokens;
   for (auto& [name, id] : tokenizer.special_tokens()) tokens.push_back({.content = name, .id = id});
   return tokens;
-}
-
-/// A conversation rendered by the template.
-struct Written {
-  struct Run {
-    size_t begin, end;  // bytes of `text`
-    size_t from;        // origin, as in jinja::TracedText
-  };
-  struct Extent {
-    size_t first_run = 0, last_run = 0, bytes = 0;
-    bool found = false;
-  };
-
-  std::string_view of(const Run& run) const { return std::string_view(text).substr(run.begin, run.end - run.begin); }
-  /// The template's own text in run `i`; empty if the run is a message's.
-  std::string_view template_text(size_t i) const {
-    return i < runs.size() && runs[i].from == 0 ? of(runs[i]) : std::string_view();
-  }
-
-  std::string text = {};
-  std::vector<Run> runs = {};
-  std::vector<Extent> extents = {};  // per message
-  std::vector<uint8_t> counts = {};  // label mask, per byte
-  std::vector<jinja::Rendered::Mark> marks = {};
-  struct Decided {
-    size_t begin, end;
-    bool is_label;
-  };
-  std::vector<Decided> decided = {};  // turns whose messages say themselves whether they count
-  std::string problem = {};
-};
-
-/// Splits the text into runs of one origin. Removes kStandIn, the extra character in the content of `blank` messages.
-Written cut(const jinja::Rendered& rendered, const std::vector<bool>& blank) {
-  const jinja::TracedText& traced = rendered.output;
-  Written written;
-  written.marks = rendered.marks;
-  written.extents.resize(blank.size());
-  size_t at = 0;
-  for (const auto& [end, from] : traced.spans) {
-    Written::Run run{written.text.size(), 0, from};
-    written.text.append(traced.text, at, end - at);
-    at = end;
-    if (from > 0 && from <= blank.size()) {
-      if (blank[from - 1] && written.text.ends_with(kStandIn)) written.text.pop_back();
-      Written::Extent& extent = written.extents[from - 1];
-      if (!extent.found) extent.first_run = written.runs.size();
-      extent.found = true;
-      extent.last_run = written.runs.size();
-      extent.bytes += written.text.size() - run.begin;
-    }
-    run.end = written.text.size();
-    written.runs.push_back(run);
-  }
-  return written;
 }
 
 }  // namespace
@@ -101,26 +44,28 @@ struct ChatTemplate::Form {
   jinja::Rendered run(const Messages& messages, bool generate, const Variables& variables = {}) const {
     return jinja.write(messages, generate, names, variables);
   }
+  void find_how_samples_are_written();
+  bool give_samples(const jinja::TemplateError& error);
   void find_how_contents_are_read();
-  bool writes_parts(const std::string& role) const;
+  std::string find_texts();
+  bool writes_texts() const;
+  bool writes_parts(const std::set<std::string>& roles) const;
   ChatMessage sample(const std::string& role, const std::string& content) const;
-  std::vector<Written> samples() const;
-  std::vector<std::string> split_tokens(const std::vector<Written>& samples, bool ends_in_token) const;
-  std::string misread_token(const std::vector<Written>& samples) const;
+  std::vector<WrittenChat> samples() const;
+  std::vector<std::string> split_tokens(const std::vector<WrittenChat>& samples, bool ends_in_token) const;
+  std::string misread_token(const std::vector<WrittenChat>& samples) const;
   std::string problem_of(const Messages& messages, bool generate, const Variables& variables,
                          const jinja::TemplateError& error) const;
   std::string about(size_t message, const Messages& messages, const char* what) const {
     return fmt::format("the chat template {} {} message {} (of the {})", name, what, message + 1,
                        messages[message].role);
   }
-  Written write(Messages messages, bool generate, const Variables& variables = {}) const;
-  std::pair<size_t, size_t> turn_of(size_t i, const Messages& messages, const Written& written) const;
-  void mark_labels(const Messages& messages, Written& written) const;
+  WrittenChat write(Messages messages, bool generate, const Variables& variables = {}) const;
   /// Whether the template says itself what counts, with {% generation %}.
   bool uses_marks() const { return jinja.has_marks() && !all_count; }
-  void count_marked(const Written& written, const std::vector<TokenStart>& starts, EncodedChat& chat) const;
-  void encode_text(const Written& written, size_t begin, size_t end, EncodedChat& chat) const;
-  EncodedChat encode(const Written& written) const;
+  void count_marked(const WrittenChat& written, const std::vector<TokenStart>& starts, EncodedChat& chat) const;
+  void encode_text(const WrittenChat& written, size_t begin, size_t end, EncodedChat& chat) const;
+  EncodedChat encode(const WrittenChat& written) const;
 
   std::string name;
   jinja::Template jinja;
@@ -130,46 +75,37 @@ struct ChatTemplate::Form {
   std::set<std::string> read_as_parts = {};  // roles whose content may be a list of parts
   bool takes_texts = true;                   // whether a content may be a text
   std::map<std::string, std::string> names = {};
-  std::string prompt_end = {};  // what a prompt writes after the user's content
-  std::string turn_end = {};    // label text after the content of the assistant
+  std::vector<ChatField> sample_fields = {};  // what the template needs of every message, with made-up values
+  TurnTexts turn_texts = {};
 };
 
 ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<const Tokenizer> tokenizer) {
   ChatTemplateSource source = chat_template_source(options);
   if (options.name != "auto") check_special_tokens(source, *tokenizer);
+  const auto refuse = [&](const std::string& what) {
+    refuse_config(fmt::format("the chat template {} {}. Set data.chat_template to another one of {}.", source.name,
+                              what, chat_template_alternatives()));
+  };
   const auto fail = [&](const std::string& what) {
-    refuse_config(
-        fmt::format("the chat template {} cannot be used with this tokenizer ({}): {}. Set data.chat_template to "
-                    "another one of {}.",
-                    source.name, tokenizer->description(), what, chat_template_alternatives()));
+    refuse(fmt::format("cannot be used with this tokenizer ({}): {}", tokenizer->description(), what));
   };
   try {
     form_ = std::make_unique<Form>(source, tokenizer, options.all_count);
-    form_->find_how_contents_are_read();
-    const ChatMessage system = form_->sample("system", "rule"), user = form_->sample("user", "question"),
-                      assistant = form_->sample("assistant", "answer");
-    for (const Messages& sample : {Messages{user, assistant}, {system, user, assistant, user, assistant}}) {
-      try {
-        form_->run(sample, false);
-      } catch (const jinja::TemplateError& error) {
-        if (!error.raised) throw;
-      }
-    }
-    const Written whole = form_->write({user, assistant}, false), prompt = form_->write({user}, true);
-    for (const Written* each : {&whole, &prompt}) {
-      if (!each->problem.empty()) fail(each->problem);
-    }
-    form_->prompt_end = prompt.template_text(prompt.extents[0].last_run + 1);
-    form_->turn_end = whole.template_text(whole.extents[1].last_run + 1);
+    form_->find_how_samples_are_written();
+    const std::string problem = form_->find_texts();
+    if (!problem.empty()) fail(problem);
   } catch (const jinja::TemplateError& error) {
-    fail(error.what());
+    // A name of the tokenizer's, such as bos_token, or one that the template expects elsewhere.
+    if (error.undefined.empty() || error.undefined.ends_with("_token")) fail(error.what());
+    refuse(fmt::format("cannot write a sample conversation of a user and an assistant, with role and content alone: {}",
+                       error.what()));
   }
   std::vector<AddedTokenFinder::Part> parts;
-  std::string& end = form_->turn_end;
+  std::string& end = form_->turn_texts.turn_end;
   form_->special.split(end, parts);
   const auto token = std::find_if(parts.begin(), parts.end(), [](const auto& part) { return part.token != nullptr; });
   if (options.name == "auto") {
-    const std::vector<Written> samples = form_->samples();
+    const std::vector<WrittenChat> samples = form_->samples();
     const std::vector<std::string> split = form_->split_tokens(samples, token != parts.end());
     if (!split.empty()) {
       fail(fmt::format("it writes {}, which the tokenizer splits into several ids", join(split, ", ")));
@@ -185,6 +121,7 @@ ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<c
   } else {
     stop_ids_.push_back(token->token->id);
     end.resize(static_cast<size_t>(token->text.data() - end.data()) + token->text.size());
+    form_->turn_texts.ends_in_token = true;
   }
   const int32_t eos = tokenizer->eos_id();
   if (eos != Tokenizer::kNoId && (stop_ids_.empty() || stop_ids_[0] != eos)) stop_ids_.push_back(eos);
@@ -194,25 +131,92 @@ ChatTemplate::ChatTemplate(const ChatTemplateOptions& options, std::shared_ptr<c
 
 ChatTemplate::~ChatTemplate() = default;
 
-/// `transformers` passes a list of parts to every template, and one that does not loop over them prints the list or
-/// fails. Such a template gets the text of the parts. There are templates that read nothing but parts.
-void ChatTemplate::Form::find_how_contents_are_read() {
-  for (const char* role : {"system", "user", "assistant"}) {
-    if (writes_parts(role)) read_as_parts.insert(role);
-  }
-  if (!read_as_parts.contains("user") || !read_as_parts.contains("assistant")) return;
-  try {
-    takes_texts = cut(run({{"user", "question"}, {"assistant", "answer"}}, false), {false, false}).extents[0].found;
-  } catch (const jinja::TemplateError& error) {
-    takes_texts = error.raised;
+/// Finds the form of a content, and the fields of a message, that the template needs. Throws TemplateError.
+void ChatTemplate::Form::find_how_samples_are_written() {
+  for (std::optional<jinja::TemplateError> first;;) {
+    find_how_contents_are_read();
+    const ChatMessage system = sample("system", "rule"), user = sample("user", "question"),
+                      assistant = sample("assistant", "answer");
+    try {
+      for (const Messages& each : {Messages{user, assistant}, {system, user, assistant, user, assistant}}) {
+        try {
+          run(each, false);
+        } catch (const jinja::TemplateError& error) {
+          if (!error.raised) throw;
+        }
+      }
+      return;
+    } catch (const jinja::TemplateError& error) {
+      if (!first) first.emplace(error);
+      if (!give_samples(error)) throw *first;
+    }
   }
 }
 
-bool ChatTemplate::Form::writes_parts(const std::string& role) const {
-  Messages messages{{"system", "rule"}, {"user", "question"}, {"assistant", "answer"}};
-  if (role != "system") messages.erase(messages.begin());
+/// Gives the samples a field that the template needs, which the records may have, or another value of the last one.
+/// False: there is nothing left to try.
+bool ChatTemplate::Form::give_samples(const jinja::TemplateError& error) {
+  constexpr std::array<const char*, 4> kValues{"1", "\"x\"", "[]", "{}"};
+  constexpr size_t kMostFields = 8;
+  const auto is_it = [&](const ChatField& field) { return field.name == error.undefined; };
+  if (std::any_of(sample_fields.begin(), sample_fields.end(), is_it)) return false;  // it is no field of a message
+  if (!error.undefined.empty() && sample_fields.size() < kMostFields) {
+    sample_fields.push_back({error.undefined, kValues[0]});
+    return true;
+  }
+  if (error.kind != jinja::TemplateError::Kind::mistaken || sample_fields.empty()) return false;
+  std::string& value = sample_fields.back().json;
+  const auto next = std::find(kValues.begin(), kValues.end(), value) + 1;
+  if (next == kValues.end()) return false;
+  value = *next;
+  return true;
+}
+
+/// Finds what the template writes around contents. Returns the problem with a sample, or an empty text.
+std::string ChatTemplate::Form::find_texts() {
+  const ChatMessage user = sample("user", "question"), assistant = sample("assistant", "answer");
+  const WrittenChat whole = write({user, assistant}, false), prompt = write({user}, true), asked = write({user}, false);
+  for (const WrittenChat* each : {&whole, &prompt}) {
+    if (!each->problem.empty()) return each->problem;
+  }
+  turn_texts.turn_end = whole.template_text(whole.extents[1].last_run + 1);
+  turn_texts.prompt_end = prompt.template_text(prompt.extents[0].last_run + 1);
+  if (asked.problem.empty() && prompt.text.starts_with(asked.text)) {
+    const std::string header = prompt.text.substr(asked.text.size());
+    if (turn_texts.prompt_end.ends_with(header)) turn_texts.header = header;
+  }
+  return {};
+}
+
+/// `transformers` passes a list of parts to every template, and one that does not loop over them prints the list or
+/// fails. Such a template gets the text of the parts. There are templates that read nothing but parts.
+void ChatTemplate::Form::find_how_contents_are_read() {
+  takes_texts = true;
+  read_as_parts.clear();
+  const std::set<std::string> both{"user", "assistant"}, all{"system", "user", "assistant"};
+  for (const std::string& role : all) {
+    if (writes_parts({role})) read_as_parts.insert(role);
+  }
+  const auto reads_all_as_parts = [&] { return read_as_parts.contains("user") && read_as_parts.contains("assistant"); };
+  // A template that reads nothing but parts may have failed at the texts of the other roles.
+  if (!reads_all_as_parts() && !writes_texts() && writes_parts(both)) read_as_parts = writes_parts(all) ? all : both;
+  if (reads_all_as_parts()) takes_texts = writes_texts();
+}
+
+bool ChatTemplate::Form::writes_texts() const {
+  try {
+    const Messages messages{sample("user", "question"), sample("assistant", "answer")};
+    return cut(run(messages, false), {false, false}).extents[0].found;
+  } catch (const jinja::TemplateError& error) {
+    return error.raised;
+  }
+}
+
+bool ChatTemplate::Form::writes_parts(const std::set<std::string>& roles) const {
+  Messages messages{sample("system", "rule"), sample("user", "question"), sample("assistant", "answer")};
+  if (!roles.contains("system")) messages.erase(messages.begin());
   for (ChatMessage& message : messages) {
-    if (message.role == role) message.parts = {ChatPart{message.content}};
+    if (roles.contains(message.role)) message.parts = {ChatPart{message.content}};
   }
   try {
     // A template that knows no parts prints the list of them, as Python writes it.
@@ -224,40 +228,49 @@ bool ChatTemplate::Form::writes_parts(const std::string& role) const {
 
 /// A message in a form that the template reads.
 ChatMessage ChatTemplate::Form::sample(const std::string& role, const std::string& content) const {
-  ChatMessage message{role, content};
+  ChatMessage message{.role = role, .content = content, .fields = sample_fields};
   if (!takes_texts) message.parts = {ChatPart{content}};
   return message;
 }
 
 /// Conversations with and without a system message, as far as the template writes them.
-std::vector<Written> ChatTemplate::Form::samples() const {
+std::vector<WrittenChat> ChatTemplate::Form::samples() const {
   const ChatMessage system = sample("system", "rule"), user = sample("user", "question"),
                     assistant = sample("assistant", "answer");
-  std::vector<Written> samples;
+  std::vector<WrittenChat> samples;
   for (const Messages& each : {Messages{user, assistant}, {user, assistant, user}, {system, user, assistant}}) {
-    Written written = write(each, /*generate=*/each.back().role == "user");
+    WrittenChat written = write(each, /*generate=*/each.back().role == "user");
     if (written.problem.empty()) samples.push_back(std::move(written));
   }
   return samples;
 }
 
 /// The control tokens that the samples are written with and that are not one id.
-std::vector<std::string> ChatTemplate::Form::split_tokens(const std::vector<Written>& samples,
+std::vector<std::string> ChatTemplate::Form::split_tokens(const std::vector<WrittenChat>& samples,
                                                           bool ends_in_token) const {
   std::vector<std::string_view> texts;
-  for (const Written& written : samples) {
+  for (const WrittenChat& written : samples) {
     for (size_t i = 0; i < written.runs.size(); ++i) texts.push_back(written.template_text(i));
   }
   std::set<std::string> known;
   for (auto& [token, id] : tokenizer->special_tokens()) known.insert(token);
+  const ControlNames written_names = control_names(texts);
+  for (const std::set<std::string>* list : {&written_names.always, &written_names.maybe_text}) {
+    for (const std::string& token : *list) {  // a piece of the vocabulary that is no special token may be one id, too
+      std::vector<int32_t> ids;
+      tokenizer->encode_part(token, /*at_start=*/false, ids);
+      // A SentencePiece model puts a space before any text.
+      if (!ids.empty() && tokenizer->decode(std::span(ids).last(1)) == token) known.insert(token);
+    }
+  }
   std::set<std::string> held;
   for (const auto& [variable, value] : names) held.insert(value);
   return split_control_tokens(texts, known, held, ends_in_token);
 }
 
 /// A token that is found here where the template writes its name, unlike in `transformers`; empty: none.
-std::string ChatTemplate::Form::misread_token(const std::vector<Written>& samples) const {
-  for (const Written& written : samples) {
+std::string ChatTemplate::Form::misread_token(const std::vector<WrittenChat>& samples) const {
+  for (const WrittenChat& written : samples) {
     std::string misread = tokenizer->misread_token(written.text);
     if (!misread.empty()) return misread;
   }
@@ -280,7 +293,7 @@ std::string ChatTemplate::Form::problem_of(const Messages& messages, bool genera
   return fmt::format("the chat template {} refuses it: {}", name, error.what());
 }
 
-Written ChatTemplate::Form::write(Messages messages, bool generate, const Variables& variables) const {
+WrittenChat ChatTemplate::Form::write(Messages messages, bool generate, const Variables& variables) const {
   // Blank content gets a stand-in character to make its position visible, unless the template tests for blank content.
   Messages marked;
   std::vector<bool> blank;
@@ -291,14 +304,20 @@ Written ChatTemplate::Form::write(Messages messages, bool generate, const Variab
     blank.push_back(strip_characters(message.content).empty());
     if (blank.back()) (message.parts.empty() ? marked.back().content : marked.back().parts.back().text) += kStandIn;
   }
-  const bool needs_places = !uses_marks() && std::find(blank.begin(), blank.end(), true) != blank.end();
-  Written written;
+  const auto is_decided = [](const ChatMessage& message) { return message.is_label.has_value(); };
+  const bool needs_places = std::find(blank.begin(), blank.end(), true) != blank.end() &&
+                            (!uses_marks() || std::any_of(messages.begin(), messages.end(), is_decided));
+  WrittenChat written;
   try {
-    written = cut(run(messages, generate, variables), std::vector<bool>(messages.size()));
+    const jinja::Rendered rendered = run(messages, generate, variables);
+    written = cut(rendered, std::vector<bool>(messages.size()));
     if (needs_places) {
-      Written placed = cut(run(marked, generate, variables), blank);
+      WrittenChat placed = cut(run(marked, generate, variables), blank);
+      placed.marks = written.marks;
+      placed.read = written.read;
       if (placed.text == written.text) written = std::move(placed);
     }
+    find_turns(rendered.iterations, written);
   } catch (const jinja::TemplateError& error) {
     written.problem = problem_of(messages, generate, variables, error);
     return written;
@@ -308,51 +327,17 @@ Written ChatTemplate::Form::write(Messages messages, bool generate, const Variab
     if (bytes == 0 && !blank[i]) written.problem = about(i, messages, "leaves out");
     if (bytes > messages[i].content.size()) written.problem = about(i, messages, "repeats");
   }
-  mark_labels(messages, written);
-  return written;
-}
-
-/// The bytes [first, second) of message `i`: of the assistant its turn, from the end of the prompt to the end of the
-/// turn; of others their content. The extent of the message must be found.
-std::pair<size_t, size_t> ChatTemplate::Form::turn_of(size_t i, const Messages& messages,
-                                                      const Written& written) const {
-  const Written::Extent& extent = written.extents[i];
-  size_t begin = written.runs[extent.first_run].begin, end = written.runs[extent.last_run].end;
-  if (messages[i].role != "assistant") return {begin, end};
-  if (i > 0 && messages[i - 1].role == "user" && written.extents[i - 1].found) {
-    // What stands between the prompt and the content, such as the assistant's reasoning, is a part of the turn.
-    const size_t asked = written.runs[written.extents[i - 1].last_run].end;
-    const bool prompted = std::string_view(written.text).substr(asked).starts_with(prompt_end);
-    if (prompted && asked + prompt_end.size() <= begin) begin = asked + prompt_end.size();
-  }
-  if (written.template_text(extent.last_run + 1).starts_with(turn_end)) end += turn_end.size();
-  return {begin, end};
-}
-
-void ChatTemplate::Form::mark_labels(const Messages& messages, Written& written) const {
   written.counts.assign(written.text.size(), all_count ? 1 : 0);
-  const auto count = [&](size_t begin, size_t end, bool counts) {
-    std::fill(written.counts.begin() + static_cast<std::ptrdiff_t>(begin),
-              written.counts.begin() + static_cast<std::ptrdiff_t>(end), counts ? uint8_t{1} : uint8_t{0});
-  };
-  if (uses_marks()) {
-    for (const auto& [begin, characters] : written.marks) {
-      count(begin, advance_characters(written.text, begin, static_cast<int64_t>(characters)), true);
-    }
+  const std::string unclear = mark_labels(messages, turn_texts, special, uses_marks(), written);
+  if (!unclear.empty() && written.problem.empty()) {
+    written.problem = fmt::format("the chat template {} {}", name, unclear);
   }
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const bool is_decided = messages[i].is_label.has_value();
-    const bool counts = !uses_marks() && messages[i].role == "assistant";
-    if (!written.extents[i].found || !(is_decided || counts)) continue;
-    const auto [begin, end] = turn_of(i, messages, written);
-    count(begin, end, messages[i].is_label.value_or(true));
-    if (is_decided) written.decided.push_back({begin, end, *messages[i].is_label});
-  }
+  return written;
 }
 
 /// Encodes the text between two special tokens as a whole. An id that crosses the start or end of the assistant's text
 /// is a label.
-void ChatTemplate::Form::encode_text(const Written& written, size_t begin, size_t end, EncodedChat& chat) const {
+void ChatTemplate::Form::encode_text(const WrittenChat& written, size_t begin, size_t end, EncodedChat& chat) const {
   if (begin == end) return;
   const std::string_view text = std::string_view(written.text).substr(begin, end - begin);
   const size_t first = chat.ids.size();
@@ -382,23 +367,24 @@ void ChatTemplate::Form::encode_text(const Written& written, size_t begin, size_
   }
 }
 
-/// The labels of `transformers`, except for messages that say themselves whether they count.
-void ChatTemplate::Form::count_marked(const Written& written, const std::vector<TokenStart>& starts,
+/// The labels of `transformers`, and those of messages that say themselves that they count.
+void ChatTemplate::Form::count_marked(const WrittenChat& written, const std::vector<TokenStart>& starts,
                                       EncodedChat& chat) const {
   std::fill(chat.counts.begin(), chat.counts.end(), uint8_t{0});
   set_marked(written.text, written.marks, token_spans(*tokenizer, written.text, chat.ids, starts), chat.counts);
-  for (const auto& [begin, end, is_label] : written.decided) {
+  for (const auto& [begin, end] : written.added) {
     for (size_t i = 0; i < starts.size(); ++i) {
-      if (starts[i].at >= begin && starts[i].at < end) chat.counts[i] = is_label ? 1 : 0;
+      if (starts[i].at >= begin && starts[i].at < end) chat.counts[i] = 1;
     }
   }
 }
 
 /// Only special tokens in the template's own text are encoded as such.
-EncodedChat ChatTemplate::Form::encode(const Written& written) const {
+EncodedChat ChatTemplate::Form::encode(const WrittenChat& written) const {
   EncodedChat chat;
   chat.problem = written.problem;
   if (!chat.problem.empty()) return chat;
+  chat.read = written.read;
   size_t begin = 0;
   std::vector<TokenStart> starts;
   bool has_starts = uses_marks();
@@ -409,7 +395,7 @@ EncodedChat ChatTemplate::Form::encode(const Written& written) const {
         has_starts && append_token_starts(*tokenizer, std::string_view(written.text).substr(begin, end - begin),
                                           std::span(chat.ids).subspan(first), begin, starts);
   };
-  for (const Written::Run& run : written.runs) {
+  for (const WrittenChat::Run& run : written.runs) {
     if (run.from != 0) continue;
     std::vector<AddedTokenFinder::Part> parts;
     special.split(written.of(run), parts);

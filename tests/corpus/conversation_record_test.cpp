@@ -130,6 +130,66 @@ TEST_F(ConversationRecord, ANumberThatNoTemplateCanPrintDoesNoHarmUntilOneDoes) 
   }
 }
 
+TEST_F(ConversationRecord, AnEmptyObjectIsNoNumberThatJsonDoesNotHave) {
+  EXPECT_EQ(shown(talk("", R"(, "name": {})", R"(, "score": NaN)")), shown(talk("", "")));
+  EXPECT_EQ(shown(talk("", R"(, "name": { })", R"(, "score": [1e999, -Infinity])")), shown(talk("", "")));
+  EXPECT_EQ(shown(talk(R"(, "name": "[] {} NaN")", "", R"(, "score": NaN)")),
+            shown(talk(R"(, "name": "[] {} NaN")", "")));
+  EXPECT_EQ(shown(talk("", R"(, "name": [{}, 1e999])")),
+            "the \"name\" of message 4 is NaN, infinite or beyond double precision");
+  EXPECT_EQ(shown("NaN"),
+            "this record has none of \"messages\", \"conversations\", \"prompt\" with \"completion\", and "
+            "\"instruction\" with \"output\"");
+}
+
+TEST_F(ConversationRecord, AContentThatIsMissingOrAnEmptyListIsABadRecord) {
+  EXPECT_EQ(shown(R"({"messages": [{"role": "user", "value": "q"}, {"role": "assistant", "value": "a"}]})"),
+            "message 1 has no \"content\", but a \"value\": \"content\" goes with \"role\", \"value\" with \"from\"");
+  EXPECT_EQ(shown(R"({"conversations": [{"from": "user", "content": "q"}]})"),
+            "message 1 has no \"value\", but a \"content\": \"content\" goes with \"role\", \"value\" with \"from\"");
+  EXPECT_EQ(shown(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null}]})"),
+            "message 2 has no \"content\"");
+  EXPECT_EQ(shown(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": []}]})"),
+            "the \"content\" of message 2 is an empty list");
+  EXPECT_EQ(shown(R"({"prompt": [{"role": "user", "content": "q"}], "completion": []})"),
+            "the field \"completion\" of this record is an empty list");
+  EXPECT_EQ(shown(R"({"instruction": "q", "input": [], "output": []})"),
+            "the field \"output\" of this record is an empty list");
+  EXPECT_EQ(shown(R"({"instruction": "q", "input": [], "output": ""})"), "u:q|a:|\n      ^");
+}
+
+TEST_F(ConversationRecord, AFieldOfAMessageIsNamedUnlessTheTemplateHasReadIt) {
+  const auto unused = [&](const std::string& line, const char* jinja = kJinja) { return read(line, {}, jinja).unused; };
+  using Names = std::vector<std::string>;
+  constexpr const char* kOfOneRole = R"({%- for m in messages -%}
+  {%- if m.role == 'assistant' -%}{{- m.name or '' -}}{%- endif -%}{{- m.content + '<|end_of_text|>' -}}
+{%- endfor -%})";
+  EXPECT_EQ(unused(R"({"messages": [{"role": "user", "content": "q"},
+                       {"role": "assistant", "content": "a", "name": "Bob"}]})",
+                   kOfOneRole),
+            Names());
+  const std::string ann = R"({"messages": [{"role": "user", "content": "q", "name": "Ann"},
+                              {"role": "assistant", "content": "a", "name": "Bob"}]})";
+  EXPECT_EQ(unused(ann, kOfOneRole), Names{"messages[].name"});
+  EXPECT_EQ(unused(ann), Names());
+  // The name is that of something else.
+  constexpr const char* kOfCalls = R"({%- for m in messages -%}
+  {%- if m.tool_calls -%}{{- m.tool_calls[0].name -}}{%- endif -%}{{- m.content + '<|end_of_text|>' -}}
+{%- endfor -%})";
+  EXPECT_EQ(unused(ann, kOfCalls), Names{"messages[].name"});
+  // However a field is read.
+  for (const std::string read :
+       {"m['name']", "m.get('name', '')", "m.items() | list | length", "m | tojson | length", "m | join",
+        "('name' in m) | string", "dict(m).name", "[m] | map(attribute='name') | join"}) {
+    const std::string jinja =
+        "{%- for m in messages -%}{{- " + read + " ~ m.content + '<|end_of_text|>' -}}{%- endfor -%}";
+    EXPECT_EQ(unused(ann, jinja.c_str()), Names()) << read;
+  }
+  const std::string other = R"({"system": "s", "messages": [{"role": "user", "content": "q", "mood": "x"},
+                                {"role": "assistant", "content": "a", "mood": "y"}], "rejected": "no"})";
+  EXPECT_EQ(unused(other), (Names{"messages[].mood", "rejected"}));
+}
+
 TEST_F(ConversationRecord, WhatDecidesTheTrainingReachesTheTemplateAsItIs) {
   constexpr const char* kJinjaOfMarks =
       "{%- for m in messages -%}{{- m.weight ~ m.train ~ m.masked ~ m.function_call ~ "

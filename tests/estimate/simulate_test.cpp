@@ -296,11 +296,26 @@ TEST(Simulation, CastsAttentionsOutputAgainInBackwardUnlessAReplayHasCastIt) {
     return simulate_step(plans, hardware).ranks[0].seconds.at("float8 casts") * hardware.memory_rate / 32;
   };
   const double x = 8192.0 * 4096, w = 4096.0 * 4096;
-  // Forward finds the amaxes of input and weight, casts the input by rows and the weight in both layouts. Backward
-  // reads and casts its gradient in both layouts, whose amax a kernel before found, and casts the input by columns.
-  const double forward = x * (2 + 2 + 1) + w * (2 + 2 + 2), backward = x * (2 + 2) + x * (2 + 1);
+  // Forward finds the amax of the input, casts the input by rows and the weight in both layouts. Backward reads and
+  // casts its gradient in both layouts, whose amax a kernel before found, and casts the input by columns.
+  const double forward = x * (2 + 2 + 1) + w * (2 + 2), backward = x * (2 + 2) + x * (2 + 1);
   EXPECT_NEAR(bytes_with("--activation_checkpoint.mode=none"), forward + backward, 1e-6 * backward);
   EXPECT_NEAR(bytes_with("--activation_checkpoint.mode=full"), 2 * forward + backward - 2 * x, 1e-6 * backward);
+}
+
+TEST(Simulation, ReadsFloat8WeightsForTheirScalesWhereTheOptimizerDoesNotFindTheirAmaxes) {
+  const Hardware hardware = find_hardware("h200");
+  const auto bytes_with = [&](int64_t world, const std::vector<std::string>& options) {
+    std::vector<std::string> words{"--training.local_batch_size=1", "--activation_checkpoint.mode=none",
+                                   "--model.converters=quantize.linear.float8", "--training.dtype=bfloat16"};
+    words.insert(words.end(), options.begin(), options.end());
+    return simulate_step(plans_of(world, words), hardware).ranks[0].seconds.at("float8 casts") * hardware.memory_rate;
+  };
+  const double matrices = 32 * (2 * 4096.0 * 4096 + 2 * 1024.0 * 4096 + 3 * 4096.0 * 14336);
+  const double found = bytes_with(1, {});
+  EXPECT_NEAR(bytes_with(1, {"--optimizer.implementation=foreach"}), found + 2 * matrices, 1e-6 * found);
+  // What is gathered in bf16 is read where it is whole.
+  EXPECT_NEAR(bytes_with(8, {}), found + 2 * matrices, 1e-6 * found);
 }
 
 TEST(Simulation, EventsOfATrackFollowEachOther) {

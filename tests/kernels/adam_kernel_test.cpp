@@ -17,11 +17,14 @@ struct Case {
   std::optional<size_t> copy_offset{};  // of a copy in bf16; none: there is none
   bool corrects = false;                // the bias corrections are on the device
   KernelType gradient_type = KernelType::fp32;
+  bool finds = false;  // the amax
 };
+
+constexpr uint32_t kAmaxBefore = 0x3fc00000;  // that a skipped step leaves
 
 /// Step 3 of AdamW, or of Adam, from arbitrary moments.
 std::string run_step(KernelMachine& machine, const Case& c) {
-  const auto& [count, offset, decoupled, clip, skip, copy_offset, corrects, gradient_type] = c;
+  const auto& [count, offset, decoupled, clip, skip, copy_offset, corrects, gradient_type, finds] = c;
   const KernelType fp32 = KernelType::fp32;
   const auto w = numbers(count, 1, fp32), g = numbers(count, 2, gradient_type), m = numbers(count, 3, fp32, 0.1);
   auto v = numbers(count, 4, fp32, 0.1);
@@ -52,6 +55,8 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   a.skip = static_cast<const float*>(skip_in.data());
   if (copy_offset) a.copy = copy.data();
   if (corrects) a.corrections = static_cast<const float*>(corrections.data());
+  MachineArray<uint32_t> largest(machine, std::vector<uint32_t>{skip ? kAmaxBefore : 0});
+  if (finds) a.largest = largest.data();
   Findings findings;
   machine.launch(&Kernels::adam, a);
   if (!skip) findings.compare_traffic(machine, traffic(a));
@@ -70,13 +75,23 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   std::vector<double> new_copy = before;
   for (size_t i = 0; i < count && copy_offset && !skip; ++i) new_copy[i] = rounded_to(KernelType::bf16, weight[i]);
   findings.compare("copy", copy, new_copy, 0);
+  const uint32_t raised = largest[0];
+  if (!largest.guards_intact()) findings.say("something was written beside the amax");
+  if (skip || !finds) {
+    if (raised != (skip ? kAmaxBefore : 0)) findings.say("the amax was written");
+  } else {
+    findings.compare_amax(machine, copy_offset ? KernelType::bf16 : fp32, copy_offset ? copy : weight, raised);
+  }
   return findings.text();
 }
 
 std::vector<KernelCase> cases() {
   std::vector<KernelCase> result;
-  const auto add = [&](const std::string& name, const Case& c) {
-    result.push_back({name, [c](KernelMachine& machine) { return run_step(machine, c); }});
+  const auto add = [&](const std::string& name, Case c) {
+    for (const bool finds : {false, true}) {
+      c.finds = finds;
+      result.push_back({finds ? name + "_amax" : name, [c](KernelMachine& machine) { return run_step(machine, c); }});
+    }
   };
   for (size_t count : {1, 3, 4, 255, 1024, 1031}) {
     for (size_t offset : {0, 1}) {

@@ -29,7 +29,10 @@ struct Case {
   bool corrects = false;                // factors of step size and root scale are on the device
   bool tiny = false;                    // weights and gradients of 0, so that subnormal quotients are what is kept
   KernelType gradient_type = KernelType::fp32;
+  bool finds = false;  // the amax
 };
+
+constexpr uint32_t kAmaxBefore = 0x3fc00000;  // that a skipped step leaves
 
 /// Some of `values` become what no fast way around holds for; `every` differs for numbers that are to meet
 /// stochastically.
@@ -78,6 +81,8 @@ std::string run_step(KernelMachine& machine, const Case& c) {
     a.corrections = static_cast<const float*>(corrections.data());
     k.step_size *= 1.5f, k.root_scale *= 0.75f;
   }
+  MachineArray<uint32_t> largest(machine, std::vector<uint32_t>{c.skip ? kAmaxBefore : 0});
+  if (c.finds) a.largest = largest.data();
   Findings findings;
   machine.launch(&Kernels::bf16_adam, a);
   if (!c.skip && !c.strange && !c.tiny) findings.compare_traffic(machine, traffic(a));
@@ -100,6 +105,14 @@ std::string run_step(KernelMachine& machine, const Case& c) {
   for (size_t i = 0; i < c.count && c.copy_offset && !c.skip; ++i)
     new_copy[i] = rounded_to(KernelType::bf16, weight[i]);
   findings.compare("copy", copy, new_copy, 0);
+  const uint32_t raised = largest[0];
+  if (!largest.guards_intact()) findings.say("something was written beside the amax");
+  if (c.skip || !c.finds) {
+    if (raised != (c.skip ? kAmaxBefore : 0)) findings.say("the amax was written");
+  } else {
+    findings.compare_amax(machine, c.copy_offset ? KernelType::bf16 : c.weight_type, c.copy_offset ? copy : weight,
+                          raised);
+  }
   return findings.text();
 }
 
@@ -125,14 +138,19 @@ std::string run_round(KernelMachine& machine, size_t count, KeptNumber number, c
 std::vector<KernelCase> cases() {
   const KernelType fp32 = KernelType::fp32, bf16 = KernelType::bf16;
   std::vector<KernelCase> result;
+  const auto add_steps = [&](const std::string& what, Case c) {
+    for (const bool finds : {false, true}) {
+      c.finds = finds;
+      result.push_back(
+          {"bf16_adam_" + what + (finds ? "_amax" : ""), [c](KernelMachine& machine) { return run_step(machine, c); }});
+    }
+  };
   for (const auto& [weight, moments] : {std::pair(bf16, bf16), std::pair(bf16, fp32), std::pair(fp32, bf16)}) {
     const std::string types = std::string(name(weight)) + "_" + name(moments) + "_";
     for (size_t count : {1, 2, 255, 514, 1031}) {
       const auto all = static_cast<int64_t>(count);
       const auto add = [&, weight = weight, moments = moments](const char* where, size_t offset, RoundingPlace place) {
-        result.push_back({"bf16_adam_" + types + std::to_string(count) + where, [=](KernelMachine& machine) {
-                            return run_step(machine, {count, offset, weight, moments, place});
-                          }});
+        add_steps(types + std::to_string(count) + where, {count, offset, weight, moments, place});
       };
       for (size_t copy_offset = 0; weight == fp32 && copy_offset < 4; ++copy_offset) {
         const std::string copied = "_copy_" + std::to_string(copy_offset);
@@ -142,8 +160,7 @@ std::vector<KernelCase> cases() {
                        .moment_type = moments,
                        .place = place,
                        .copy_offset = copy_offset};
-          result.push_back({"bf16_adam_" + types + std::to_string(count) + copied + (place.first ? "_odd_runs" : ""),
-                            [c](KernelMachine& machine) { return run_step(machine, c); }});
+          add_steps(types + std::to_string(count) + copied + (place.first ? "_odd_runs" : ""), c);
         }
       }
       add("", 0, {0, all, 1});
@@ -164,29 +181,24 @@ std::vector<KernelCase> cases() {
                        .moment_type = moments,
                        .place = place,
                        .gradient_type = bf16};
-          result.push_back({"bf16_adam_" + types + "bf16_gradient_" + std::to_string(count) + "_behind_" +
-                                std::to_string(offset) + (place.first ? "_odd_runs" : ""),
-                            [c](KernelMachine& machine) { return run_step(machine, c); }});
+          add_steps(types + "bf16_gradient_" + std::to_string(count) + "_behind_" + std::to_string(offset) +
+                        (place.first ? "_odd_runs" : ""),
+                    c);
         }
       }
     }
     Case unusual{.count = 2048, .weight_type = weight, .moment_type = moments, .place = {0, 2048, 1}};
     unusual.strange = true;
     if (weight == fp32) unusual.copy_offset = 0;
-    result.push_back(
-        {"bf16_adam_" + types + "strange", [=](KernelMachine& machine) { return run_step(machine, unusual); }});
+    add_steps(types + "strange", unusual);
     unusual.gradient_type = bf16;
-    result.push_back({"bf16_adam_" + types + "bf16_gradient_strange",
-                      [=](KernelMachine& machine) { return run_step(machine, unusual); }});
+    add_steps(types + "bf16_gradient_strange", unusual);
     unusual.gradient_type = fp32;
     unusual.strange = false;
     unusual.tiny = true;
-    result.push_back(
-        {"bf16_adam_" + types + "tiny", [=](KernelMachine& machine) { return run_step(machine, unusual); }});
+    add_steps(types + "tiny", unusual);
   }
-  result.push_back({"bf16_adam_skipped_257", [=](KernelMachine& machine) {
-                      return run_step(machine, {257, 0, bf16, bf16, {0, 257, 1}, true});
-                    }});
+  add_steps("skipped_257", {257, 0, bf16, bf16, {0, 257, 1}, true});
   for (const KeptNumber number : {KeptNumber::weight, KeptNumber::first_moment, KeptNumber::second_moment}) {
     const std::string which = "round_stochastically_" + std::to_string(static_cast<int>(number));
     const auto add = [&](const char* where, RoundingPlace place) {

@@ -75,6 +75,15 @@ void Findings::compare_one(const std::string& what, size_t index, double actual,
   say(what + "[" + std::to_string(index) + "] is " + std::to_string(actual) + ", not " + std::to_string(expected));
 }
 
+void Findings::compare_amax(KernelMachine& machine, KernelType type, Numbers& written, uint32_t raised) {
+  MachineArray<uint32_t> slot(machine, std::vector<uint32_t>{0});
+  const auto count = static_cast<int64_t>(written.size());
+  machine.launch(&Kernels::amax, {type, 1, count, KernelExtent::matrix, written.data(), slot.data()});
+  if (raised != slot[0]) {
+    say("the amax has the bits " + std::to_string(raised) + ", not " + std::to_string(slot[0]));
+  }
+}
+
 void Findings::compare_traffic(const KernelMachine& machine, const KernelTraffic& stated) {
   const std::string difference = machine.traffic_difference(stated);
   if (!difference.empty()) say(difference);

@@ -67,6 +67,8 @@ class Findings {
       if (!actual.guards_intact()) say(what + ": something was written beside it");
     }
   }
+  /// `raised`: the amax slot of the kernel that wrote `written`. Launches the amax kernel: read other results before.
+  void compare_amax(KernelMachine& machine, KernelType type, Numbers& written, uint32_t raised);
   /// The bytes that the machine's last launch moved.
   void compare_traffic(const KernelMachine& machine, const KernelTraffic& stated);
   void say(const std::string& what);

@@ -251,6 +251,35 @@ TEST_P(Adam, ASkippedStepDoesNotClaimToHaveWrittenCopies) {
   for (const Parameter* parameter : shards.all) EXPECT_FALSE(parameter->compute_copy_written);
 }
 
+TEST_P(Adam, OnACpuAndSkippedStepsClaimToHaveFoundNoAmaxButThatOfAFrozenParameterStaysValid) {
+  for (const bool is_skipped : {false, true}) {
+    Shards shards(kShapes, one_block());
+    add_copies(shards, one_block());
+    shards.all[2]->freeze();
+    AdamOptimizer optimizer(shards.all, one_group(kShapes.size()), options());
+    for (Parameter* parameter : shards.all) parameter->amax = at::full({}, 7, at::kFloat);
+    shards.draw_gradients(1);
+    if (is_skipped) shards.all[1]->gradient_shard.fill_(NAN);
+    optimizer.step(1, 0.01, control(shards));
+    for (const Parameter* parameter : shards.all) {
+      EXPECT_EQ(parameter->amax_written, !parameter->trainable()) << parameter->name();
+      EXPECT_EQ(parameter->amax.item<float>(), 7) << parameter->name();
+    }
+  }
+}
+
+TEST(AmaxSlots, BeginAStepWithZeroAndOneThatIsSkippedWithWhatTheyHold) {
+  const at::Tensor held = at::tensor({1.5F, INFINITY, NAN, 0.F, 2.5F});
+  for (const float skip : {0.F, 1.F}) {
+    const at::Tensor slots = held.clone(), apart = at::full({}, NAN, at::kFloat);
+    zero_unless_skipped({slots[3], apart, slots[0], slots[2], slots[1]}, at::full({}, skip, at::kFloat));
+    const at::Tensor zeroed = at::tensor({0.F, 0.F, 0.F, 0.F, 2.5F});
+    EXPECT_TRUE(same_bits(slots, skip == 0 ? zeroed : held)) << "the last one is of another parameter";
+    EXPECT_TRUE(same_bits(apart, at::full({}, skip == 0 ? 0.F : NAN, at::kFloat)));
+  }
+  zero_unless_skipped({}, at::zeros({}, at::kFloat));  // no parameter has one
+}
+
 TEST(AdamWithCoupledDecay, KeepsWhatIsLeftWhereDecayAllButCancelsTheClippedGradient) {
   constexpr double kClip = 0.3, kDecay = 0.125;
   OptimizerSection options = with_weight_decay(kDecay);

@@ -55,6 +55,17 @@ std::vector<WrongCall> calls_of_the_norm() {
 
 std::vector<WrongCall> calls_of_the_optimizer() {
   return {
+      {"zero_unless_skipped", "a flag in fp64", [](F&) { zero_unless_skipped({fp32({})}, fp64({})); }, {"Double []"}},
+      {"zero_unless_skipped",
+       "a slot in fp64",
+       [](F&) {
+         zero_unless_skipped({fp32({}), fp64({7})}, fp32({}));
+       },
+       {"Double [7]"}},
+      {"zero_unless_skipped",
+       "a slot on another device",
+       [](F&) { zero_unless_skipped({elsewhere({7})}, fp32({})); },
+       {"meta", "cpu"}},
       {"step",
        "a gradient of another shape",
        [](F& f) {

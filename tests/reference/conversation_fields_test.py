@@ -3,6 +3,7 @@ record, `titan_train data peek` shows, with the labels of its turns."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pathlib
 import re
@@ -19,6 +20,11 @@ import titan
 from chat_templates import QWEN3
 
 SPECIAL = ["<|endoftext|>", "<|im_end|>", "<|im_start|>"]
+# Names of control tokens in published templates.
+CONTROL = re.compile(
+    r"<\|[a-zA-Z_/0-9]+\|>|<｜[^>\s]*｜>|<(?:start|end)_of_turn>|<turn\|>|<\|turn>|<end_of_utterance>|</?think>|\[/?[A-Z_]+\]"
+    r"|\[gMASK\]|<sop>"
+)
 # Reads names, parts of a content, thoughts, numbers, lists, and a variable.
 FIELDS = """{%- if style is defined %}{{ '(' ~ style ~ ')' }}{% endif -%}
 {%- for m in messages %}
@@ -56,6 +62,14 @@ MARKS = """{%- for m in messages %}
 {{- '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n«' }}{% endif %}"""
+
+# Marks a turn's header, content and end, and the line feed after it.
+MARKED_TURNS = """{%- for m in messages %}
+{%- if m.role == 'assistant' %}
+{%- generation %}{{ '<|im_start|>assistant\\n' + m.content + '<|im_end|>\\n' }}{% endgeneration %}
+{%- else %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 
 def user(content, **more) -> dict:
@@ -97,18 +111,22 @@ class Fields(unittest.TestCase):
         self.addCleanup(place.cleanup)
         self.place, self.folder = pathlib.Path(place.name), pathlib.Path()
 
-    def learn(self, template: str) -> PreTrainedTokenizerFast:
+    def learn(self, template: str, special: list[str] = SPECIAL) -> PreTrainedTokenizerFast:
         self.folder = self.place / f"tokenizer-{len(list(self.place.iterdir()))}"
         split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
         plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        byte_level(self.folder, ["How many? nine less two, and seven."] * 4, 300, [split, plain], special=SPECIAL)
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIAL[0], "eos_token": SPECIAL[1]}
+        byte_level(self.folder, ["How many? nine less two, and seven."] * 4, 300, [split, plain], special=special)
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": special[0], "eos_token": special[1]}
         (self.folder / "tokenizer_config.json").write_text(json.dumps(config))
         (self.folder / "chat_template.jinja").write_text(template)
         return PreTrainedTokenizerFast.from_pretrained(self.folder)
 
     def peek(self, records: list[dict]) -> list[tuple[str, str]]:
         """The text and the labels of every record."""
+        shown = re.findall(r"^  (\".*\")\n  labels (\".*\")$", self.shown(records), re.MULTILINE)
+        return [(json.loads(text), json.loads(labels)) for text, labels in shown]
+
+    def shown(self, records: list[dict]) -> str:
         corpus = self.folder / "chat.jsonl"
         corpus.write_text("".join(json.dumps(record) + "\n" for record in records))
         command = [titan.binary(), "data", "peek", "--dataset-path", str(corpus), "--tokenizer", str(self.folder)]
@@ -116,8 +134,7 @@ class Fields(unittest.TestCase):
         done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertNotIn("warning", done.stdout)
-        shown = re.findall(r"^  (\".*\")\n  labels (\".*\")$", done.stdout, re.MULTILINE)
-        return [(json.loads(text), json.loads(labels)) for text, labels in shown]
+        return done.stdout
 
     def test_texts_are_those_of_transformers(self):
         of_users = [[user(parts("a", "b")), answer("c")], [user("a"), answer("c")]]
@@ -188,6 +205,33 @@ class Fields(unittest.TestCase):
             marked = [id for id, counts in zip(made["input_ids"], made["assistant_masks"]) if counts]
             expected.append(tokenizer.decode(marked))
         self.assertEqual([labels for _, labels in self.peek([{"messages": talk} for talk in talks])], expected)
+
+    def test_nothing_that_is_marked_in_a_turn_that_is_no_label_counts(self):
+        found = importlib.util.find_spec("trl")
+        self.assertIsNotNone(found, "trl of tests/reference/requirements_alone.txt is missing")
+        folder = pathlib.Path(found.submodule_search_locations[0]) / "chat_templates"
+        published = {path.name: path.read_text() for path in sorted(folder.glob("*.jinja"))}
+        marked = {name: text for name, text in published.items() if "endgeneration" in text.split("-#}")[-1]}
+        self.assertGreater(len(marked), 30)
+        for name, template in {**marked, "MARKS": MARKS, "MARKED_TURNS": MARKED_TURNS}.items():
+            with self.subTest(template=name):
+                content = parts if name.startswith(("idefics3", "llava_next", "smolvlm")) else str
+                talk = [user(content("Hi")), answer(content("seven")), user(content("many?")), answer(content("nine"))]
+                silent = [talk[0], {**talk[1], "weight": 0}, *talk[2:]]
+                records = [{"messages": one} for one in (silent[:2], silent, talk)]
+                records.append({"prompt": talk[:3], "completion": talk[3:]})
+                special = ["<s>", "</s>", *sorted({*SPECIAL, *CONTROL.findall(template)})]
+                tokenizer = self.learn(template, special)
+                text = tokenizer.apply_chat_template(talk, tokenize=False)
+                made = tokenizer.apply_chat_template(talk, tokenize=True, return_assistant_tokens_mask=True)
+                starts = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+                ids = list(zip(made["input_ids"], made["assistant_masks"], (begin for begin, _ in starts), strict=True))
+                last = text.rindex("many?")  # trl's mask of a completion is 0 before it, too
+                after = tokenizer.decode([id for id, counts, begin in ids if counts and begin > last])
+                every = tokenizer.decode([id for id, counts, _ in ids if counts])
+                self.assertIn("nine", after)
+                labels = re.findall(r"^  labels (\".*\")$", self.shown(records), re.MULTILINE)
+                self.assertEqual([json.loads(one) for one in labels], ["", after, every, after])
 
     def test_spaces_that_the_tokenizer_trims_from_offsets_do_not_count(self):
         texts = ("two and ", " seven", "many  ", "  less two ", " ", "nine less", "?")

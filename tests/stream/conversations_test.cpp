@@ -162,7 +162,7 @@ TEST(Conversations, BadRecordsAreNamedOrSkippedAndCounted) {
       {R"({"messages": {"role": "user"}})", "the field \"messages\" of this record is not a list of messages"},
       {R"({"messages": []})", "this conversation has no messages"},
       {R"({"messages": [{"content": "a"}]})", "message 1 has no \"role\""},
-      {R"({"messages": [{"role": "user"}]})", "the \"content\" of message 1 is not text"},
+      {R"({"messages": [{"role": "user"}]})", "message 1 has no \"content\""},
       {image, "the \"content\" of message 1 is not text alone: it has a part of type \"image\""},
       {R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image", "text": "b"}]}]})",
        "the \"content\" of message 1 is not text alone: it has a part of type \"image\""},

@@ -22,7 +22,6 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/ops/fused_kernels.h"
-#include "titan/optimize/muon.h"
 #include "titan/optimize/spike_guard.h"
 #include "titan/plan/plan.h"
 #include "titan/schedule/action.h"
@@ -254,9 +253,6 @@ class RankRun {
     result_.gradient_bytes = assembly_.executor->gradient_bytes();
     if (const auto* whole = dynamic_cast<const WholeMatrixOptimizer*>(optimizer_.get())) {
       result_.updated_matrices = whole->updated();
-    }
-    if (const auto* muon = dynamic_cast<const MuonOptimizer*>(optimizer_.get())) {
-      result_.updated_matrices = muon->orthogonalised_matrices();
     }
     result_.moment_bytes_held = optimizer_->state_bytes();
   }

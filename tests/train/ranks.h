@@ -44,7 +44,7 @@ struct RankResult {
   int64_t most_live = 0;                           // of a pipeline
   int64_t gradient_bytes = 0;                      // after the last step
   ReplayCounts replays;                            // of recorded graphs
-  int64_t updated_matrices = 0;                    // by this rank, in all steps
+  int64_t updated_matrices = 0;                    // by this rank's WholeMatrixOptimizer, in all steps
   int64_t moment_bytes_held = 0;
   int64_t matrix_bytes_held = 0;  // at the most, from COLLECT to STEP, beyond what was there before
 };

@@ -49,8 +49,8 @@ class ParquetFile {
   virtual void select(const ParquetRequest& request) = 0;
   /// The next row read is row `row` of row group `group`. Call before the first `next`.
   virtual void seek(int64_t group, int64_t row) = 0;
-  /// Reads the next row of the row group; false at its end. Of a text holds a page of the column, of rows about 4 MB
-  /// and a page of each column; not the row group.
+  /// Reads the next row of the row group; false at its end. Holds a page of each column and rows of about 4 MB, not the
+  /// row group.
   virtual bool next(ParquetRow& row) = 0;
 };
 

@@ -34,6 +34,7 @@ struct AdamStep {
   // many steps were applied.
   const float* corrections = nullptr;
   KernelType gradient_type = KernelType::fp32;
+  uint32_t* largest = nullptr;  // amax slot of the copy, or else of the new weights, raised as fp32 bits; or null
 };
 
 /// Reads four arrays, writes three and the copy; plus the scalars.

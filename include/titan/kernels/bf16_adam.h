@@ -26,6 +26,7 @@ struct Bf16AdamStep {
   const float* skip = nullptr;
   void* copy = nullptr;
   const float* corrections = nullptr;
+  uint32_t* largest = nullptr;  // amax slot of the copy, or else of the rounded weights; or null
 };
 
 /// Reads four arrays, writes three and the copy; plus the scalars. Elements that share a pack with a zero, tiny,

@@ -31,6 +31,7 @@ class AdamOptimizer : public Optimizer {
                 std::shared_ptr<HostOffload> offload = nullptr);
 
   /// A fused step of fp32 masters also writes the bf16 compute copies and marks them (Parameter::compute_copy_written).
+  /// On a GPU it also finds the amaxes that the weight store wants (Parameter::amax).
   void step(int64_t step, double lr, const StepControl& control) override;
   void step_some(std::span<Parameter* const> parameters, int64_t step, double lr, const StepControl& control) override;
 
@@ -67,7 +68,13 @@ class AdamOptimizer : public Optimizer {
   static bool joins(const State& before, const State& after);
   /// True if a bf16 compute copy exists beside an fp32 master; a fused step writes both.
   static bool writes_copy(const Parameter& parameter);
+  static void keep_frozen(Parameter& parameter);
   static bool copies_join(const Parameter& before, const Parameter& after);
+  /// Where a fused step puts the amax of the parameter's compute copy; null if it does not write the copy, or the store
+  /// does not want the amax.
+  static uint32_t* amax_slot(const Parameter& parameter);
+  /// Before the first kernel of a step.
+  void begin_amaxes(const std::vector<const State*>& states, const StepControl& control) const;
   /// step_states for offloaded moments.
   void step_offloaded(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
   void step_states(const std::vector<const State*>& states, int64_t step, double lr, const StepControl& control);
@@ -99,6 +106,10 @@ class AdamOptimizer : public Optimizer {
   std::map<const State*, at::Tensor> rows_;
   mutable std::vector<AsyncCopy> returns_;  // the latest copies of moments to the host
 };
+
+/// Amax slots (fp32, any shapes, on the device of `skip`) before kernels raise them: 0, but unchanged if the step is
+/// skipped, because the kernels then write nothing.
+void zero_unless_skipped(std::vector<at::Tensor> slots, const at::Tensor& skip);
 
 // The loop of an Adam step over plain memory, for any dtypes of weight, gradient and moments. cpu_kernels.cpp
 // instantiates it for three instruction sets.

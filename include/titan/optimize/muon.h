@@ -55,9 +55,6 @@ class MuonOptimizer : public Optimizer {
                                          std::span<const at::Tensor> matrices) override;
   void take_matrix_update(Parameter& parameter, const at::Tensor& part) override;
 
-  /// How many matrices this rank has orthogonalised.
-  int64_t orthogonalised_matrices() const { return orthogonalised_; }
-
  private:
   struct Matrix {
     Parameter* parameter = nullptr;
@@ -98,7 +95,6 @@ class MuonOptimizer : public Optimizer {
   std::map<size_t, Fetched> fetched_;       // momenta that are being copied to the device, by index in matrices_
   mutable std::vector<AsyncCopy> returns_;  // copies of momenta to the host
   at::Tensor no_steps_;                     // never defined, so without a shape: applied_steps of matrices
-  int64_t orthogonalised_ = 0;
   MuonStatistics statistics_;
   at::Tensor measured_;  // fp64 [statistics_.numel]: kNoStatistic until there is a number; undefined without matrices
   int64_t step_ = 0;     // the step that measured_ is of

@@ -109,6 +109,9 @@ class WeightStore {
  private:
   /// The same for stores with the same communicators.
   static void scale_shards_alike(const std::vector<WeightStore*>& stores);
+  /// The amax of each of `weights`, this rank's compute copies of the float8 weights [n]: read, unless the optimizer
+  /// has found it.
+  at::Tensor amaxes_of(const std::vector<at::Tensor>& weights);
   /// Sets the float8 scales from `largest`: each float8 weight's current amax, over all ranks. Scales stay at their
   /// addresses.
   void set_amaxes(const at::Tensor& largest);
@@ -140,12 +143,14 @@ class WeightStore {
   // These are where the shards are: on the host with CPU offload, else on the device.
   at::Tensor masters_;          // [elements], training.dtype
   at::Tensor copies_;           // [bytes] of the shards as gathered; undefined if those are the masters
+  at::Tensor amaxes_;           // fp32 [float8 weights]: Parameter::amax of each; undefined: not wanted
   at::Tensor gradient_shards_;  // [trained elements], plan_.gradient; resident: undefined until OPEN_GRADIENT
 
   at::Tensor message_;   // [trained elements], resident: gradients in the reduction's dtype, until they are reduced
   Float8Scales scales_;  // on the compute device
   bool copied_ = false;  // the copies match the current masters
   bool scaled_ = false;  // the scales match the current masters, if the shards are gathered in float8
+  bool amaxes_known_ = false;  // amaxes_ match the current masters
 
   /// An all-gather or reduction in flight, and the copies to make when it ends.
   struct Transfer {

@@ -42,6 +42,7 @@ struct TraceShape {
   std::vector<std::string> float8_parameters = {};  // weights whose products are in float8
   bool keeps_float8_weights = false;                // and their transposed float8 copies are kept for backward
   bool gathers_float8 = false;                      // and they are all-gathered in float8
+  bool reads_weights_for_scales = true;             // else the optimizer finds their amaxes
   std::vector<std::string> frozen_parameters = {};  // weights without a gradient
 
   int64_t tokens() const { return samples * length; }

@@ -56,6 +56,8 @@ struct EncodedChat {
   std::vector<uint8_t> counts;
   /// Why the conversation cannot be encoded, as the end of a sentence; then there are no ids. Empty: no problem.
   std::string problem = {};
+  /// Per message: the names of its fields beside role and content that the template read.
+  std::vector<std::vector<std::string>> read = {};
 };
 
 struct ChatTemplateOptions {
