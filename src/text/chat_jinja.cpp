@@ -157,7 +157,8 @@ class Run {
           scope_, [&] { block(statement.bodies[0]); }, /*lasts=*/true);
     });
     heap_.charge(sizeof(Rendered::Mark));
-    marks_.push_back({captures_ > 0 ? top_size_ : written_.text.size(), static_cast<size_t>(length_of(heap_, text))});
+    marks_.push_back(
+        {captures_ > 0 ? top_size_ : written_.text.size(), static_cast<size_t>(length_of(heap_, text)), message_});
     print(heap_, text, written_);
   }
 
@@ -184,21 +185,26 @@ class Run {
     const Value state = heap_.loop({&kept, 0, depth, statement.recursive ? &statement : nullptr, outer});
     for (size_t i = 0; i < kept.size(); ++i) {
       state.loop->at = i;
-      const size_t begin = written_.text.size();
+      const size_t begin = written_.text.size(), message = number_of(kept[i]);
+      const size_t around = std::exchange(message_, message != 0 ? message : message_);
       scoped(outer, [&] {
         define("loop", state);
         assign(statement.target, kept[i]);
         block(statement.bodies[0]);
       });
-      note_iteration(begin, kept[i]);
+      message_ = around;
+      note_iteration(begin, message);
       if (std::exchange(left_, {}) == "break") break;
     }
   }
 
-  void note_iteration(size_t begin, const Value& item) {
+  /// 0 if it is no message.
+  static size_t number_of(const Value& item) { return item.kind == Kind::object ? item.members->message() : 0; }
+
+  void note_iteration(size_t begin, size_t message) {
     if (captures_ > 0 || begin == written_.text.size()) return;
     heap_.charge(sizeof(Rendered::Iteration));
-    iterations_.push_back({begin, written_.text.size(), item.kind == Kind::object ? item.members->message() : 0});
+    iterations_.push_back({begin, written_.text.size(), message});
   }
 
   // Macros.
@@ -434,6 +440,7 @@ class Run {
   Value block_ = {};            // what the filters of a block apply to
   std::string_view left_ = {};  // break or continue, until the end of the loop
   size_t captures_ = 0, top_size_ = 0;
+  size_t message_ = 0;  // that of the innermost loop over messages
   int nested_ = 0;
 };
 

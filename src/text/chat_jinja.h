@@ -18,8 +18,9 @@ struct Rendered {
   /// What one {% generation %} block wrote, as `transformers` finds it. Inside a macro or a block that is captured,
   /// `begin` is where the output outside of it ends.
   struct Mark {
-    size_t begin;       // offset in `output.text`; may be its end
-    size_t characters;  // not bytes
+    size_t begin;        // offset in `output.text`; may be its end
+    size_t characters;   // not bytes
+    size_t message = 0;  // the number of the message that a loop around it stands at, from 1; 0: there is none
   };
 
   /// What one iteration of a loop wrote, unless it is a loop in a macro or in a block that is captured.

@@ -95,10 +95,10 @@ void set_marked(std::string_view text, std::span<const jinja::Rendered::Mark> ma
                 std::span<uint8_t> counts) {
   // As `transformers`: one pass over ids and marks, which marks that are not in order (of macros) rely on.
   size_t id = 0;
-  for (const auto& [begin, characters] : marks) {
-    const size_t end = advance_characters(text, begin, static_cast<int64_t>(characters));
+  for (const jinja::Rendered::Mark& mark : marks) {
+    const size_t end = advance_characters(text, mark.begin, static_cast<int64_t>(mark.characters));
     for (; id < spans.size() && spans[id].begin < end; ++id) {
-      if (spans[id].end > begin) counts[id] = 1;
+      if (spans[id].end > mark.begin) counts[id] = 1;
     }
   }
 }

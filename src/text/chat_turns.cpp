@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "titan/text/utf8.h"
 
@@ -47,12 +48,26 @@ void find_turns(const std::vector<jinja::Rendered::Iteration>& iterations, Writt
     const bool last = i + 1 == contents.size() || contents[i + 1].from != contents[i].from;
     same_until[i] = last ? i + 1 : same_until[i + 1];
   }
+  std::vector<size_t> blank;  // messages, from 1
+  for (size_t i = 0; i < written.extents.size(); ++i) {
+    if (written.extents[i].found && written.content(i).empty()) blank.push_back(i + 1);
+  }
+  // The one message without text that is inside an iteration; 0: none or several.
+  const auto blank_in = [&](size_t begin, size_t end) -> size_t {
+    size_t found = 0;
+    for (const size_t each : blank) {
+      const size_t at = written.content(each - 1).begin;
+      if (at < begin || at >= end) continue;
+      if (std::exchange(found, each) != 0) return 0;
+    }
+    return found;
+  };
   for (const auto& [begin, end, message] : iterations) {
     const auto first = std::lower_bound(contents.begin(), contents.end(), begin,
                                         [](const Run& run, size_t at) { return run.end <= at; });
     const auto last =
         std::lower_bound(first, contents.end(), end, [](const Run& run, size_t at) { return run.begin < at; });
-    const size_t whose = first != last ? first->from : message;
+    const size_t whose = first != last ? first->from : message != 0 ? message : blank_in(begin, end);
     if (whose == 0 || (message != 0 && message != whose)) continue;  // the latter: it writes another message's content
     if (first != last) {
       const size_t same = same_until[static_cast<size_t>(first - contents.begin())];
@@ -176,33 +191,51 @@ std::vector<size_t> owners_of(const Messages& messages, const WrittenChat& writt
   return owners;
 }
 
+/// Keeps of a mark what `owners` have that count. False if that is not clear.
+bool keep_counted(const jinja::Rendered::Mark& mark, const Messages& messages, const std::vector<size_t>& owners,
+                  const WrittenChat& written, std::vector<jinja::Rendered::Mark>& kept) {
+  const auto counts = [&](size_t at) { return owners[at] == kNobody || !is_off(messages[owners[at]]); };
+  const size_t end = advance_characters(written.text, mark.begin, static_cast<int64_t>(mark.characters));
+  for (size_t at = mark.begin, stop = at; at < end; at = stop) {
+    size_t length = 0;
+    for (; stop < end; ++stop) {
+      if (owners[stop] == kUnclear) return false;
+      if (counts(stop) != counts(at)) break;
+      length += (static_cast<unsigned char>(written.text[stop]) & 0xC0) != 0x80 ? 1 : 0;
+    }
+    if (counts(at)) kept.push_back({at, length});
+  }
+  return true;
+}
+
 /// Removes what is marked in turns that are no labels. Returns the problem, as mark_labels.
 std::string remove_marks(const Messages& messages, WrittenChat& written) {
-  const auto undecided = [&](size_t i) {
-    return fmt::format("does not show which marked text is that of message {} (of the {}), which is no label", i + 1,
-                       messages[i].role);
-  };
-  if (std::none_of(messages.begin(), messages.end(), is_off)) return {};
-  size_t off = 0;  // the first answer that is no label
-  for (size_t i = messages.size(); i-- > 0;) {
-    if (!is_off(messages[i]) || !is_answer(messages[i])) continue;
-    off = i;
-    if (!written.extents[i].found && written.turns[i].empty()) return undecided(i);
+  const auto is_silent = [](const ChatMessage& message) { return is_answer(message) && is_off(message); };
+  const auto is_loud = [](const ChatMessage& message) { return is_answer(message) && !is_off(message); };
+  const auto silent = std::find_if(messages.begin(), messages.end(), is_silent);
+  if (silent == messages.end()) return {};
+  if (std::none_of(messages.begin(), messages.end(), is_loud)) {
+    written.marks.clear();
+    return {};
   }
-  const std::vector<size_t> owners = owners_of(messages, written);
-  const auto counts = [&](size_t at) { return owners[at] == kNobody || !is_off(messages[owners[at]]); };
   std::vector<jinja::Rendered::Mark> kept;
-  for (const auto& [begin, characters] : written.marks) {
-    const size_t end = advance_characters(written.text, begin, static_cast<int64_t>(characters));
-    for (size_t at = begin, stop = at; at < end; at = stop) {
-      size_t length = 0;
-      for (; stop < end; ++stop) {
-        if (owners[stop] == kUnclear) return undecided(off);
-        if (counts(stop) != counts(at)) break;
-        length += (static_cast<unsigned char>(written.text[stop]) & 0xC0) != 0x80 ? 1 : 0;
-      }
-      if (counts(at)) kept.push_back({at, length});
+  std::vector<size_t> owners;  // for marks outside of a loop over the messages
+  const auto hidden = [&](size_t i) {
+    const bool is_seen = written.extents[i].found && !written.content(i).empty();
+    return is_silent(messages[i]) && !is_seen && written.turns[i].empty();
+  };
+  for (const jinja::Rendered::Mark& mark : written.marks) {
+    bool is_clear = true;
+    if (mark.message > 0) {
+      if (!is_off(messages[mark.message - 1])) kept.push_back(mark);
+    } else {
+      if (owners.empty()) owners = owners_of(messages, written);
+      for (size_t i = 0; i < messages.size(); ++i) is_clear = is_clear && !hidden(i);
+      is_clear = is_clear && keep_counted(mark, messages, owners, written, kept);
     }
+    if (is_clear) continue;
+    return fmt::format("does not show which marked text is that of message {} (of the assistant), which is no label",
+                       1 + (silent - messages.begin()));
   }
   written.marks = std::move(kept);
   return {};
@@ -219,8 +252,8 @@ std::string mark_labels(const Messages& messages, const TurnTexts& texts, const 
   if (by_marks) {
     std::string problem = remove_marks(messages, written);
     if (!problem.empty()) return problem;
-    for (const auto& [begin, characters] : written.marks) {
-      count(begin, advance_characters(written.text, begin, static_cast<int64_t>(characters)), true);
+    for (const jinja::Rendered::Mark& mark : written.marks) {
+      count(mark.begin, advance_characters(written.text, mark.begin, static_cast<int64_t>(mark.characters)), true);
     }
   }
   for (size_t i = 0; i < messages.size(); ++i) {

@@ -75,6 +75,15 @@ TEST(ChatTemplate, NothingThatIsMarkedInATurnThatIsNoLabelCounts) {
   EXPECT_EQ(marked.labels({user("Hi"), no_label(answer("")), answer("Zz")}), all);
   const Shown strict = of_template(replaced(kMarked, "m.content +", "(m.content or '-') +"));
   EXPECT_EQ(strict.labels({user("Hi"), no_label(answer("")), answer("Zz")}), all);
+  const std::string counter = "{% for i in range(messages | length) %}{% set m = messages[i] %}";
+  const Shown counted = of_template(replaced(kMarked, kLoop, counter));
+  EXPECT_EQ(counted.labels({user("Hi"), no_label(answer("")), answer("Zz")}), all);
+  EXPECT_EQ(counted.labels({no_label(answer("Yo")), answer("Zz"), user("Hi"), no_label(answer(""))}), all);
+  // In a block that is captured transformers finds marks at other places; they are still those of their messages.
+  const Shown captured = of_template("{% set text %}" + kMarked + "{% endset %}{{ text }}");
+  EXPECT_EQ(captured.labels({user("Hi"), no_label(answer("Yo"))}), "");
+  EXPECT_EQ(captured.labels({no_label(answer("Yo")), answer("Zz")}),
+            captured.labels({no_label(answer("Yo")), answer("zz")}));
   // Marks that hold no content are those of the turn that they are written with.
   const Shown apart =
       of_template(template_of("{% generation %}{{ '<|im_start|>assistant\n' }}{% endgeneration %}{{ m.content }}"

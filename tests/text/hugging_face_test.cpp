@@ -275,9 +275,9 @@ TEST(HuggingFaceTokenizer, ANormalizerThatRepeatsItselfIsBounded) {
                       "the tokenizer's normalizer makes more than 1.00 MiB of a text");
 }
 
-TEST(HuggingFaceTokenizer, TruncationAndPaddingDoNotCount) {
+TEST(HuggingFaceTokenizer, TextsAreNeitherTruncatedNorPadded) {
   json file = with("/truncation", {{"max_length", 2}});
-  file["padding"] = {{"strategy", {{"Fixed", 100}}}};
+  file["padding"] = {{"strategy", {{"Fixed", 100}}}, {"pad_token", "<|end|>"}};
   EXPECT_EQ(Folder(file).open()->encode("the then", false, false), (Ids{'t', 257, 258, 'n'}));
 }
 
