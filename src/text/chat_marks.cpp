@@ -8,7 +8,7 @@ namespace titan {
 
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
 /// Length of the whole characters at the start of `decoded` that `text` begins with.
 size_t common_characters(std::string_view decoded, std::string_view text) {
@@ -61,7 +61,7 @@ bool append_token_starts(const Tokenizer& tokenizer, std::string_view text, std:
       whole = length == own.size();
       // Only the first bytes of the next character may follow; anything else means that the ids are not those of the
       // text.
-      if (!whole && own.substr(length).find_first_not_of(kReplacement) != own.npos) return false;
+      if (!whole && own.substr(length).find_first_not_of(kReplacementCharacter) != own.npos) return false;
       next = {at + length, !whole};
     }
     at += length;

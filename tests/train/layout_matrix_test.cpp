@@ -11,10 +11,10 @@
 namespace titan {
 namespace {
 
-using Settings = std::map<std::string, std::string>;
+using RowSettings = std::map<std::string, std::string>;
 
 /// The modifiers of a row as the words of layouts.tsv.
-Settings settings_of(const LayoutRow& row) {
+RowSettings settings_of(const LayoutRow& row) {
   auto word = [](bool on) { return on ? "yes" : "no"; };
   return {{"accumulation", std::to_string(row.accumulation)},
           {"masks", row.unequal_masks ? "unequal" : "even"},
@@ -39,10 +39,10 @@ bool can_vary(const std::string& modifier, const LayoutRow& layout) {
 
 /// Every combination of settings of `modifiers` occurs in a row on whose layout each of them means something.
 void expect_every_combination(const std::vector<LayoutRow>& rows, const std::vector<std::string>& modifiers,
-                              Settings chosen = {}) {
+                              RowSettings chosen = {}) {
   if (chosen.size() == modifiers.size()) {
     const bool occurs = std::any_of(rows.begin(), rows.end(), [&](const LayoutRow& row) {
-      const Settings settings = settings_of(row);
+      const RowSettings settings = settings_of(row);
       return std::all_of(chosen.begin(), chosen.end(), [&](const auto& pair) {
         return settings.at(pair.first) == pair.second && can_vary(pair.first, row);
       });
@@ -69,10 +69,10 @@ TEST(LayoutMatrix, HoldsEveryLayoutPlain) {
 
 TEST(LayoutMatrix, HoldsEveryModifierAloneSoThatAFailingRowNamesItsCause) {
   const std::vector<LayoutRow> rows = layout_rows();
-  const Settings plain = settings_of(LayoutRow{});
+  const RowSettings plain = settings_of(LayoutRow{});
   for (const auto& [modifier, settings] : kModifiers) {
     for (size_t i = 1; i < settings.size(); ++i) {
-      Settings wanted = plain;
+      RowSettings wanted = plain;
       wanted[modifier] = settings[i];
       EXPECT_TRUE(std::any_of(rows.begin(), rows.end(),
                               [&](const LayoutRow& row) { return settings_of(row) == wanted && row.world() == 2; }))
