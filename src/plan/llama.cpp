@@ -77,8 +77,9 @@ ModelDescription describe_llama(const ModelRequest& request, const LlamaArgument
                            llama_block_parameters(a, layer),
                            {},
                            [a, layer](UnitTrace& trace) { trace_llama_block(trace, a, layer); },
-                           [layer](const RecomputeSelection& selection, int64_t tensor_ranks) {
-                             return llama_policy(selection, layer, tensor_ranks);
+                           [layer, reads = a.variant && a.variant->reads_products()](
+                               const RecomputeSelection& selection, int64_t tensor_ranks) {
+                             return llama_policy(selection, layer, tensor_ranks, reads);
                            }});
   }
   for (UnitDescription& unit : model.units) unit.hands_on = {{"residual stream", a.dim}};

@@ -20,13 +20,15 @@ RecomputePolicy selective_operations(int64_t tensor_ranks) {
   return policy;
 }
 
-/// Saves everything except the named parts. An earlier result that is only used by a saved one is not needed.
-RecomputePolicy selective_parts(const std::vector<std::string>& parts) {
+/// Saves everything except the named parts. An earlier result that is only used by a saved one is not needed, unless
+/// backward reads it.
+RecomputePolicy selective_parts(const std::vector<std::string>& parts, bool reads_products) {
   auto recomputes = [&](const char* part) { return std::find(parts.begin(), parts.end(), part) != parts.end(); };
   RecomputePolicy policy = RecomputePolicy::full();
   if (!recomputes("norm")) policy.set(ResultKind::norm, 0, Keep::keep).set(ResultKind::norm, 1, Keep::keep);
   if (!recomputes("qkv")) {
-    policy.set(ResultKind::linear, kQuery, Keep::placeholder).set(ResultKind::linear, kKey, Keep::placeholder);
+    const Keep before_rotation = reads_products ? Keep::keep : Keep::placeholder;
+    policy.set(ResultKind::linear, kQuery, before_rotation).set(ResultKind::linear, kKey, before_rotation);
     policy.set(ResultKind::rotary, 0, Keep::keep).set(ResultKind::linear, kValue, Keep::keep);
   }
   if (!recomputes("attention")) policy.set(ResultKind::attention, 0, Keep::keep);
@@ -41,7 +43,8 @@ RecomputePolicy selective_parts(const std::vector<std::string>& parts) {
 
 }  // namespace
 
-RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks) {
+RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks,
+                             bool reads_products) {
   switch (selection.mode) {
     case RecomputeSelection::Mode::none:
       return RecomputePolicy::none();
@@ -53,7 +56,7 @@ RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block,
     case RecomputeSelection::Mode::selective_operations:
       return selective_operations(tensor_ranks);
     case RecomputeSelection::Mode::selective_parts:
-      return selective_parts(selection.parts);
+      return selective_parts(selection.parts, reads_products);
   }
   return RecomputePolicy::none();
 }

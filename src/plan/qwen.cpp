@@ -33,6 +33,8 @@ class HeadNorms : public LlamaVariantDescription {
             {fmt::format("layers.{}.attention.k_norm.weight", layer), {a.head_dim}, {}}};
   }
 
+  bool reads_products() const override { return true; }
+
   void trace(UnitTrace& trace, std::vector<TracedTensor>& qkv, const LlamaArguments& a) const override {
     for (size_t i = 0; i < 2; ++i) {
       qkv[i] = trace_norm(trace, a.norm, qkv[i], kNoTensor, a.head_dim, kFirstHeadNorm + static_cast<int>(i)).normed;

@@ -47,7 +47,7 @@ bool changes_training(const std::string& key, const nlohmann::ordered_json& befo
     return config.lr_scheduler.decay_ratio != 0 && (total.is_null() ? number("/training/steps") : total) != now;
   }
   if (key == "optimizer.param_groups") {
-    return rates_of_groups(nlohmann::ordered_json::parse(dump_json(Schema(), config))) != rates_of_groups(before);
+    return rates_of_groups(parse_json<nlohmann::ordered_json>(dump_json(Schema(), config))) != rates_of_groups(before);
   }
   // The size of a matrix's update for a rate depends on adjust_lr_fn.
   const bool is_rate_of_muon = key == "optimizer.muon.lr" || key == "optimizer.muon.adjust_lr_fn";

@@ -39,6 +39,19 @@ INSTANTIATE_TEST_SUITE_P(Executor, Recompute,
                          ::testing::Combine(::testing::ValuesIn(all_selections()),
                                             ::testing::Values(ElementType::float32, ElementType::bfloat16)));
 
+TEST(Recompute, HoldsForEveryFamily) {
+  for (const char* family : {"llama3_2", "qwen2", "qwen3"}) {
+    for (const NamedSelection& named : all_selections()) {
+      SCOPED_TRACE(fmt::format("{}, {}", family, named.name));
+      SmallModel plain(small_request(family));
+      SmallModel checked(small_request(family), plan_with(named.selection), {.check_kept_tensors = true});
+      const BatchContext batch = plain.batch();
+      EXPECT_TRUE(same_bits(checked.run(batch), plain.run(batch)));
+      expect_same_gradients(checked.gradients(), plain.gradients());
+    }
+  }
+}
+
 TEST(Recompute, HoldsForEveryNormTypeAndForDocumentMasks) {
   for (const auto& [norm, word] : kChoiceWords<NormType>) {
     for (const NamedSelection& named : all_selections()) {

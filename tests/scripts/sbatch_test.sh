@@ -89,6 +89,7 @@ signals() {
   program srun <<<'echo "[-K]"; kill -TERM $PPID; exit 143'
   expect 143 job configs/a.toml
   expect_equal 1 "$(starts)"
+  # shellcheck disable=SC2016  # expanded when it runs
   program srun <<<'echo "[-K]"; kill -INT $PPID; exit 130'
   expect 130 job configs/a.toml
   expect_equal 1 "$(starts)"

@@ -141,8 +141,8 @@ TEST_P(MuonLayouts, TrainAsOneProcess) {
     EXPECT_EQ(rank.moment_bytes_held, planned);
     expect_planned_matrix_bytes(row, rank);
   }
-  // A step's statistics are the sums of squares of the updates, by kind of matrix. A matrix that two ranks orthogonalise
-  // would be in its sum twice, and expect_as_one_process has compared the sums with those of one process.
+  // A step's statistics are the sums of squares of the updates, by kind of matrix. A matrix that two ranks
+  // orthogonalise would be in its sum twice, and expect_as_one_process has compared the sums with those of one process.
   ASSERT_FALSE(alone.statistics.back().empty());
   for (const double squares : alone.statistics.back()) EXPECT_GT(squares, 0) << "no matrix took the iteration";
 }

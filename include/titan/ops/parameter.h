@@ -63,7 +63,7 @@ class Parameter {
   /// Set by a writer that updated the whole master together with `compute_copy`, so the copy is not stale. Read and
   /// reset by the weight store after weights change.
   bool compute_copy_written = false;
-  /// Amax of `compute_copy`, one fp32 number where the shard is: a slot of the weight store. Undefined if the store
+  /// Amax of `compute_copy`, an fp32 scalar [] where the shard is: a slot of the weight store. Undefined if the store
   /// does not want it.
   at::Tensor amax;
   /// Set by a writer that updated `amax` together with the whole of `compute_copy`, or left both as they were. Read and

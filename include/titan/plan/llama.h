@@ -42,6 +42,8 @@ class LlamaVariantDescription {
   virtual ~LlamaVariantDescription() = default;
   /// The additional parameters of one block, after Llama's own in storage order.
   virtual std::vector<ParameterSpec> parameters(const LlamaArguments& arguments, int64_t layer) const = 0;
+  /// Whether the backward of these operations reads queries and keys as their products make them.
+  virtual bool reads_products() const { return false; }
   /// The operations of LlamaVariant::apply.
   virtual void trace(UnitTrace& trace, std::vector<TracedTensor>& qkv, const LlamaArguments& arguments) const = 0;
 };
@@ -79,8 +81,10 @@ std::vector<ParameterSpec> llama_block_parameters(const LlamaArguments& argument
 ParameterSpec llama_embedding_parameter(const LlamaArguments& arguments);
 std::vector<ParameterSpec> llama_head_parameters(const LlamaArguments& arguments);
 
-/// Which results of a block are saved for the replay (table: docs/activation_checkpointing.md).
-RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks);
+/// Which results of a block are saved for the replay (table: docs/activation_checkpointing.md). `reads_products`: see
+/// LlamaVariantDescription.
+RecomputePolicy llama_policy(const RecomputeSelection& selection, int64_t block, int64_t tensor_ranks,
+                             bool reads_products);
 
 /// The operations of one block and of the head, as LlamaBlock::forward and LlamaHead::forward call them.
 void trace_llama_block(UnitTrace& trace, const LlamaArguments& arguments, int64_t layer);
