@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import statistics
 import sys
@@ -61,12 +60,7 @@ def main() -> int:
     pairs = 1 if arguments.quick else arguments.pairs
     print(f"{driver.machine()}\n{pairs} interleaved pairs a row, 2 threads", flush=True)
     rows = []
-    for name, work in WORKLOADS.items():
-        if name not in arguments.rows:
-            continue
-        if arguments.quick:
-            work = dataclasses.replace(work, warm_up=1, measured=2)
-        print(f"measuring {name}", file=sys.stderr, flush=True)
+    for work in driver.chosen(WORKLOADS, arguments):
         rows += rows_of(work, measured(arguments.binary, other, work, pairs))
     print(f"\n{ratios.table(rows, other='the other build')}", flush=True)
     return driver.verdict(rows, arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import sys
 
@@ -83,12 +82,7 @@ def main() -> int:
     pairs = 1 if arguments.quick else arguments.pairs
     print(f"{driver.machine()}\n{pairs} interleaved pairs a row, 2 threads", flush=True)
     rows = []
-    for name, work in WORKLOADS.items():
-        if name not in arguments.rows:
-            continue
-        if arguments.quick:
-            work = dataclasses.replace(work, warm_up=1, measured=2)
-        print(f"measuring {work.title}", file=sys.stderr, flush=True)
+    for work in driver.chosen(WORKLOADS, arguments):
         rows += training_rows(work, measured(arguments.binary, work, pairs))
     if "config-error" in arguments.rows:
         rows.append(config_error_row(arguments.binary, pairs))

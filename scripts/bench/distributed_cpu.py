@@ -26,10 +26,6 @@ def on_ranks(work: Workload) -> Workload:
     return dataclasses.replace(work, ranks=RANKS, threads=1)
 
 
-def shortened(work: Workload, quick: bool) -> Workload:
-    return dataclasses.replace(work, warm_up=1, measured=2) if quick else work
-
-
 def speed_row(what: str, work: Workload, runs: list, bar: float, key: str = "") -> ratios.Row:
     """Speed of the first run of each pair as a ratio to the second's. `key`: of its record."""
 
@@ -71,11 +67,11 @@ def main() -> int:
     rows = []
     if "one-process" in arguments.rows:
         print("measuring fsdp 2 against one process", file=sys.stderr, flush=True)
-        rows.append(one_process_row(arguments.binary, shortened(LONG, arguments.quick), pairs))
+        rows.append(one_process_row(arguments.binary, LONG.shortened(arguments.quick), pairs))
     for name, (work, bar) in PYTHON_BARS.items():
         if name in arguments.rows:
             print(f"measuring {name} against Python", file=sys.stderr, flush=True)
-            rows.append(python_row(arguments.binary, shortened(work, arguments.quick), pairs, bar))
+            rows.append(python_row(arguments.binary, work.shortened(arguments.quick), pairs, bar))
     if "first-step" in arguments.rows:
         rows.append(first_step_row(arguments.binary, pairs))
     if rows:

@@ -6,6 +6,7 @@ import argparse
 import os
 import pathlib
 import platform
+import sys
 from collections.abc import Callable
 
 import ratios
@@ -53,6 +54,14 @@ def parse(
     if arguments.quick and arguments.record:
         parser.error("--quick measures nothing that --record could keep")
     return arguments
+
+
+def chosen(workloads: dict, arguments: argparse.Namespace):
+    """The workloads among --rows, shortened by --quick, each announced when its turn comes."""
+    for name, work in workloads.items():
+        if name in arguments.rows:
+            print(f"measuring {name}", file=sys.stderr, flush=True)
+            yield work.shortened(arguments.quick)
 
 
 def verdict(rows: list[ratios.Row], arguments: argparse.Namespace) -> int:

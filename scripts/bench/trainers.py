@@ -42,6 +42,10 @@ class Workload:
     def tokens(self) -> int:
         return self.batch * self.length
 
+    def shortened(self, quick: bool) -> Workload:
+        """Itself, or enough of it to see that it runs."""
+        return dataclasses.replace(self, warm_up=1, measured=2) if quick else self
+
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:

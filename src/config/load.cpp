@@ -150,7 +150,8 @@ std::string config_file_remedy(const std::string& word) {
     std::error_code none;
     if (std::filesystem::is_regular_file(file, none)) return fmt::format("did you mean {}?", file);
   }
-  // In a checkout or a bundle the folder is here; a wheel has it above the program, where nobody would look.
+  // A checkout and a bundle have the folder here. An installed wheel has it above the program, a place that users do
+  // not know.
   const std::filesystem::path example = "configs/debug_model.toml";
   std::error_code none;
   for (const std::filesystem::path& file : {example, (beside_program("..") / example).lexically_normal()}) {

@@ -4,9 +4,6 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
-#include <unordered_map>
-#include <unordered_set>
 
 #include "hugging_face_forms.h"
 #include "hugging_face_tokenizer.h"
@@ -18,6 +15,7 @@
 #include "titan/base/json.h"
 #include "titan/base/philox.h"
 #include "titan/text/utf8.h"
+#include "tokenizer_assembly.h"
 #include "tokenizer_settings.h"
 
 namespace titan {
@@ -129,187 +127,6 @@ HuggingFaceParts parts_of(const JsonNode& file) {
                   std::move(normalizer));
 }
 
-/// Combines what the tokenizer's own file and the files beside it say, in transformers' order.
-class Assembly {
- public:
-  Assembly(const fs::path& path, TokenizerSettings settings, HuggingFaceParts parts)
-      : path_(path),
-        settings_(std::move(settings)),
-        parts_(std::move(parts)),
-        names_(names_in(settings_)),
-        added_([this](const std::string& content) { return parts_.model.id_of(content); }, parts_.model.count()) {}
-
-  /// A token that the tokenizer's own file adds. The package gives it the next free id, whatever the file says.
-  void put(const AddedToken& token) {
-    const int32_t given = added_.add(token);
-    if (given == token.id || token.content.empty()) return;
-    notice_first(renumbered_,
-                 fmt::format("the file gives the token \"{}\" the id {}, which is not the next free one; it "
-                             "has the id {} here, as in transformers",
-                             token.content, token.id, given));
-  }
-  /// The same, without an id in the file.
-  void add(AddedToken token) { added_.add(std::move(token)); }
-
-  /// `framed`: the tokenizer has a post-processor of its own. `own`: a hash of the tokenizer's own file.
-  HuggingFaceParts finish(bool framed, uint64_t own) {
-    const std::vector<AddedToken> before = added_.tokens();
-    add_listed();
-    add_named();
-    if (settings_.reader == Class::qwen2) add_again();
-    parts_.added = added_.tokens();
-    parts_.bos = id_of("bos_token");
-    parts_.eos = id_of("eos_token");
-    if (!framed) {
-      if (settings_.add_bos && parts_.bos != Tokenizer::kNoId) parts_.before = {parts_.bos};
-      if (settings_.add_eos && parts_.eos != Tokenizer::kNoId) parts_.after = {parts_.eos};
-    }
-    parts_.splits_special = settings_.split_special_tokens;
-    parts_.most_ids = parts_.model.size();
-    for (const AddedToken& token : parts_.added) parts_.most_ids = std::max(parts_.most_ids, token.id + 1);
-    for (const std::vector<int32_t>* ids : {&parts_.before, &parts_.after}) {
-      for (int32_t id : *ids) parts_.most_ids = std::max(parts_.most_ids, id + 1);
-    }
-    for (const TokenizerSettings::Named& named : settings_.named) {
-      const bool is_here = added_.id_of(named.token.content).has_value();
-      if (is_here) parts_.named.emplace_back(named.key, named.token.content);
-    }
-    count_noticed();
-    parts_.notices = std::move(settings_.notices);
-    std::string all = fmt::format("Hugging Face {} {}\n{}", parts_.bos, parts_.eos, own);
-    const bool as_in_file = parts_.added == before && renumbered_.tokens == 0;
-    if (!as_in_file || parts_.splits_special) all += described();
-    parts_.fingerprint = name_key(all);
-    return std::move(parts_);
-  }
-
- private:
-  void add_listed() {
-    for (const auto& [id, token] : settings_.added) {
-      const AddedToken* known = added_.find(token.content);
-      AddedToken as_known = token;
-      if (known) as_known.id = known->id;
-      if (known && *known == as_known) continue;
-      if (known && settings_.lists_added && !said_flags_) {
-        said_flags_ = true;
-        notice(
-            fmt::format("tokenizer_config.json beside it gives the token \"{}\" other flags, which are used, as in "
-                        "transformers",
-                        token.content));
-      }
-      if (is_named(token)) as_known.make_special();
-      const int32_t given = added_.add(as_known);
-      if (given == id) continue;
-      notice_first(other_ids_,
-                   fmt::format("the files beside it give the token \"{}\" the id {}; it has the id {} here, as in "
-                               "transformers",
-                               token.content, id, given));
-    }
-  }
-
-  void add_named() {
-    std::vector<AddedToken> wanted;
-    std::set<AddedToken> seen;
-    const auto want = [&](const AddedToken& token) {
-      if (seen.insert(token).second) wanted.push_back(token);
-    };
-    for (const TokenizerSettings::Named& named : settings_.named) {
-      if (!named.by_default && path_.extension() == ".json" && path_.filename() != "vocab.json") check_known(named);
-      want(named.token);
-    }
-    for (const AddedToken& token : settings_.extra) {
-      // A model's own piece is added even if it equals a named token, whose flags another name may have changed.
-      settings_.extra_of_model ? wanted.push_back(token) : want(token);
-    }
-    std::set<std::string> known;
-    for (const AddedToken& token : added_.tokens()) known.insert(token.content);
-    for (AddedToken token : wanted) {
-      if (token.content.empty() || known.contains(token.content)) continue;
-      if (is_named(token)) token.make_special();
-      const bool is_new = !added_.id_of(token.content);
-      const int32_t id = added_.add(token);
-      if (is_new)
-        notice_first(new_ids_,
-                     fmt::format("the special token \"{}\" gets the new id {}, as in transformers", token.content, id));
-    }
-  }
-
-  static std::unordered_set<std::string> names_in(const TokenizerSettings& settings) {
-    std::unordered_set<std::string> names;
-    for (const TokenizerSettings::Named& named : settings.named) names.insert(named.token.content);
-    return names;
-  }
-
-  bool is_named(const AddedToken& token) const { return names_.contains(token.content); }
-
-  /// A tokenizer.json is complete: a name that it lacks is a mistake.
-  void check_known(const TokenizerSettings::Named& named) const {
-    const bool begins_or_ends = named.key == "bos_token" || named.key == "eos_token";
-    if (!begins_or_ends || added_.id_of(named.token.content)) return;
-    refuse_tokenizer(path_,
-                     fmt::format("a file beside it names the {} \"{}\", which is not a token of the vocabulary",
-                                 named.key, named.token.content),
-                     "Correct the name, or set it to null for a tokenizer without one");
-  }
-
-  /// transformers' Qwen2Tokenizer adds its special tokens once more, without flags.
-  void add_again() {
-    const auto plain = [this](const std::string& content) {
-      AddedToken token;
-      token.content = content;
-      token.special = true;
-      token.normalized = false;
-      added_.add(std::move(token));
-    };
-    for (const TokenizerSettings::Named& named : settings_.named) plain(named.token.content);
-    for (const AddedToken& token : settings_.extra) plain(token.content);
-  }
-
-  int32_t id_of(const std::string& key) const {
-    const TokenizerSettings::Named* named = settings_.find(key);
-    if (!named) return Tokenizer::kNoId;
-    return added_.id_of(named->token.content).value_or(Tokenizer::kNoId);
-  }
-
-  /// One line for all tokens of a kind: the first one's, and how many there are.
-  struct Noticed {
-    int64_t tokens = 0;
-    size_t line = 0;
-  };
-  void notice_first(Noticed& noticed, const std::string& what) {
-    if (noticed.tokens++ > 0) return;
-    notice(what);
-    noticed.line = settings_.notices.size() - 1;
-  }
-  void count_noticed() {
-    for (const Noticed& noticed : {renumbered_, other_ids_, new_ids_}) {
-      if (noticed.tokens > 1)
-        settings_.notices[noticed.line] += fmt::format(" (and {} others likewise)", noticed.tokens - 1);
-    }
-  }
-
-  void notice(const std::string& what) {
-    settings_.notices.push_back(fmt::format("tokenizer {}: {}", path_.string(), what));
-  }
-
-  std::string described() const {
-    std::string all = parts_.splits_special ? "\nsplits special tokens" : "";
-    for (const AddedToken& token : parts_.added) {
-      all += fmt::format("\n{} {} {}{}{}{}{}", token.id, token.content, token.single_word, token.lstrip, token.rstrip,
-                         token.normalized, token.special);
-    }
-    return all;
-  }
-
-  fs::path path_;
-  TokenizerSettings settings_;
-  HuggingFaceParts parts_;
-  std::unordered_set<std::string> names_;  // contents of the named tokens
-  AddedVocabulary added_;
-  bool said_flags_ = false;
-  Noticed renumbered_, other_ids_, new_ids_;
-};
-
 /// Refuses a tokenizer that is not what transformers reads in its folder.
 void check_is_read(const fs::path& path, const TokenizerSettings& settings) {
   if (settings.needs_code) {
@@ -378,8 +195,9 @@ HuggingFaceParts read_vocabulary_and_merges(const fs::path& vocabulary) {
   const uint64_t own = name_key(fmt::format("{}\n{}\n{}", name_key(read_file(vocabulary, ExitCode::bad_data)),
                                             name_key(read_file(merges, ExitCode::bad_data)), form.dump()));
   const TokenizerSettings::MistralRegex regex = settings.mistral_regex;
-  return with_mistral_regex(vocabulary, regex, form,
-                            Assembly(vocabulary, std::move(settings), std::move(parts)).finish(/*framed=*/false, own));
+  return with_mistral_regex(
+      vocabulary, regex, form,
+      TokenizerAssembly(vocabulary, std::move(settings), std::move(parts)).finish(/*framed=*/false, own));
 }
 
 /// Special tokens of a SentencePiece model, which transformers adds unless the configs name others.
@@ -434,7 +252,7 @@ HuggingFaceParts read_hugging_face_tokenizer(const fs::path& path) {
   const std::vector<AddedToken> tokens = read_added_tokens(file, parts.model);
   const bool framed = file.find("post_processor").has_value();
   const TokenizerSettings::MistralRegex regex = settings.mistral_regex;
-  Assembly assembly(path, std::move(settings), std::move(parts));
+  TokenizerAssembly assembly(path, std::move(settings), std::move(parts));
   if (!rebuilt) {
     for (const AddedToken& token : tokens) assembly.put(token);
   }
@@ -466,7 +284,7 @@ std::optional<HuggingFaceParts> read_with_settings(const fs::path& path, const S
   add_pieces(path, model, settings);
   const uint64_t own = name_key(fmt::format("{}\n{}", model.fingerprint, form["pre_tokenizer"].dump()));
   const TokenizerSettings::MistralRegex regex = settings.mistral_regex;
-  Assembly assembly(path, std::move(settings), parts_of(JsonNode(form, path)));
+  TokenizerAssembly assembly(path, std::move(settings), parts_of(JsonNode(form, path)));
   return with_mistral_regex(path, regex, form, assembly.finish(/*framed=*/false, own));
 }
 
@@ -484,7 +302,7 @@ std::optional<HuggingFaceParts> read_with_settings(const fs::path& path, const s
   for (size_t rank = 0; rank < tokens.size(); ++rank) vocabulary[to_byte_alphabet(tokens[rank])] = rank;
   form["model"] = {
       {"type", "BPE"}, {"ignore_merges", true}, {"vocab", std::move(vocabulary)}, {"merges", tiktoken_merges(tokens)}};
-  Assembly assembly(path, settings, parts_of(JsonNode(form, path)));
+  TokenizerAssembly assembly(path, settings, parts_of(JsonNode(form, path)));
   const auto count = static_cast<int32_t>(tokens.size());
   int32_t last = settings.added.empty() ? -1 : settings.added.back().first;
   auto listed = settings.added.begin();

@@ -142,6 +142,18 @@ class Parquet(BehaviourTest):
         self.assertRegex(stats.output, r"format +Parquet, 2 row groups")
         self.assertRegex(stats.output, r"documents +3\n")
 
+    def expect_conversations_of_lines(self, path: pathlib.Path, columns: dict) -> None:
+        """The conversations in `path` are written as those of the same columns as lines of JSON."""
+        rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+        lines = self.write(f"{path.stem}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        words = ["--tokenizer", TOKENIZER, "--chat-template", "llama3", "--documents", 10]
+        shown = [self.titan("data", "peek", "--dataset-path", corpus, *words) for corpus in (path, lines)]
+        for run in shown:
+            self.expect(run, OK)
+        ours, theirs = ([line for line in run.output.splitlines() if line.startswith("  ")] for run in shown)
+        self.assertEqual(ours, theirs)
+        self.assertEqual(len(ours), 3 * len(rows))
+
     def test_conversations_are_those_of_the_same_records_as_json_lines(self):
         forms = {
             "messages": {"messages": CHAT * 3, "score": [float("nan"), 0.5] * 3},
@@ -151,18 +163,10 @@ class Parquet(BehaviourTest):
             "lists": {"prompt": [m[:-1] for m in CHAT], "completion": [m[-1:] for m in CHAT]},
             "alpaca": {"instruction": ["add", "say"], "input": ["1 2", None], "output": ["3", "no"]},
         }  # fmt: skip
-        words = ["--tokenizer", TOKENIZER, "--chat-template", "llama3", "--documents", 10]
         for name, columns in forms.items():
             with self.subTest(name):
                 path = self.parquet(f"{name}.parquet", **columns)
-                rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
-                lines = self.write(f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-                shown = [self.titan("data", "peek", "--dataset-path", corpus, *words) for corpus in (path, lines)]
-                for run in shown:
-                    self.expect(run, OK)
-                ours, theirs = ([line for line in run.output.splitlines() if line.startswith("  ")] for run in shown)
-                self.assertEqual(ours, theirs)
-                self.assertEqual(len(ours), 3 * len(rows))
+                self.expect_conversations_of_lines(path, columns)
 
     def test_json_that_datasets_writes_is_read_as_what_it_holds(self):
         # `datasets` makes a column of JSON where the values of a field have several types.
@@ -171,7 +175,6 @@ class Parquet(BehaviourTest):
         python(WRITE_JSON, path, input=json.dumps({"text": texts}))
         lines = self.write("texts.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))
         self.assertEqual(self.ids_of(path), self.ids_of(lines))
-        words = ["--tokenizer", TOKENIZER, "--chat-template", "llama3", "--documents", 10]
         parts = [[{"role": "user", "content": [{"type": "text", "text": "how many?"}]}, CHAT[0][1]], CHAT[1]]
         forms = {
             "whole": {"messages": parts},
@@ -180,14 +183,7 @@ class Parquet(BehaviourTest):
         for name, columns in forms.items():
             path = self.folder / f"{name}.parquet"
             python(WRITE_JSON, path, input=json.dumps(columns))
-            rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
-            lines = self.write(f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-            shown = [self.titan("data", "peek", "--dataset-path", corpus, *words) for corpus in (path, lines)]
-            for run in shown:
-                self.expect(run, OK)
-            ours, theirs = ([line for line in run.output.splitlines() if line.startswith("  ")] for run in shown)
-            self.assertEqual(ours, theirs)
-            self.assertEqual(len(ours), 3 * len(rows))
+            self.expect_conversations_of_lines(path, columns)
 
     def test_lists_of_ids_are_read_from_a_column(self):
         ids = [[3, 1, 4], [1, 5], []]
@@ -301,8 +297,8 @@ class Parquet(BehaviourTest):
             yield self.write(f"mutant-{number}.parquet", bytes(data))
 
     def test_a_damaged_file_gives_a_sentence_or_the_documents_that_pyarrow_reads_and_never_a_signal(self):
-        # Nobody notices damage that leaves a file well formed: a letter in a page without checksum and compression, an
-        # index of a dictionary, the name of another column. But no row may be missing without a word.
+        # Some damage leaves a file well formed: a changed letter in a page without checksum and compression, another index
+        # of a dictionary, another column's name. No reader can report that; but a row that is missing must be reported.
         refused, count = 0, 2000 if FULL else 200
         count_texts = Counter()
         self.addCleanup(count_texts.close)

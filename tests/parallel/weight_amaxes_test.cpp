@@ -144,7 +144,7 @@ TEST_P(WeightAmaxes, OfWeightsThatWereLoadedAreNotKnownAfterASkippedStep) {
   model.look();
   for (Parameter* parameter : model.parameters()) parameter->master.mul_(0.4);
   model.small.executor->weights_changed();
-  model.step(1.37, /*is_skipped=*/true);  // nobody has read the loaded weights
+  model.step(1.37, /*is_skipped=*/true);  // the amaxes of the loaded weights are not known yet
   model.look();
   model.expect_scales_of_the_weights();
   EXPECT_EQ(model.reads, 2 * kAll);
