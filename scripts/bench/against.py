@@ -53,7 +53,7 @@ def main() -> int:
         lambda parser: parser.add_argument("other", help="the other build's titan_train"),
     )
     if arguments.record:
-        raise SystemExit("a ratio of two builds is no record: write it where the change is described")
+        raise SystemExit("--record keeps ratios to other programs, not to another build")
     if not os.access(arguments.other, os.X_OK):
         raise SystemExit(f"no program at {arguments.other}")
     other = os.path.abspath(arguments.other)

@@ -327,10 +327,9 @@ SCALING_TAIL = """
 
 * **Shards alone** carry a model as far as every GPU has a sequence of its own and the model's activations fit.
 * **Tensor parallelism** is faster than recomputing where activations do not fit, and divides a sequence where there are more
-  GPUs than sequences. The last doubling costs most: 43 % of the tokens/s for 70B, 30 % for 405B.
-* **A pipeline** wins where a model is large for its GPUs: with a zero-bubble schedule for 70B from 128 to 2,048 GPUs, 1F1B
-  or interleaved for 405B up to 1,024, always with many microbatches for each stage. Shards without one keep whole
-  gradients while they accumulate.
+  GPUs than sequences. The last doubling costs most.
+* **A pipeline** wins where a model is large for its GPUs, always with many microbatches for each stage. Shards without one
+  keep whole gradients while they accumulate.
 * **Not in these numbers**: slow hosts, other jobs on the network, failures, and what NCCL loses in rings over hundreds of
   hosts. Where a search shows shards over thousands of GPUs, replicas of a few hundred (HSDP) ask less of the network.
 """

@@ -223,7 +223,7 @@ class Verify(Conversions):
             metadata.state_dict_metadata["norm.weight"].properties.dtype = torch.float16
 
         for change, says in ((no_chunks, "leave a part of it out"), (larger, "leave a part of it out"),
-                             (other_dtype, " in the index")):
+                             (other_dtype, "and float16 [3] in the index")):
             metadata = pickle.loads(whole)
             change(metadata)
             path.write_bytes(pickle.dumps(metadata))

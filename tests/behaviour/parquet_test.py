@@ -86,7 +86,10 @@ class Counter:
                                             stdout=subprocess.PIPE)  # fmt: skip
         self.process.stdin.write(f"{path}\n")
         self.process.stdin.flush()
-        return self.process.stdout.readline().strip() or "damaged"
+        count = self.process.stdout.readline().strip()
+        if not count:
+            self.process.wait()  # else the next call may write to a process that is ending
+        return count or "damaged"
 
     def close(self) -> None:
         if self.process:

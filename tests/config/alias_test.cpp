@@ -100,6 +100,7 @@ TEST(Alias, enable_float8_linear_becomes_a_converter_with_a_filter) {
 TEST(Alias, norm_type_is_known_in_any_case) {
   EXPECT_EQ(load("[model]\nnorm_type = \"fused_rmsnorm\"").config.model.norm_type, NormType::fused_rmsnorm);
   EXPECT_EQ(load("[model]\nnorm_type = \"NP_LayerNorm\"").config.model.norm_type, NormType::np_layernorm);
+  EXPECT_TRUE(contains(said(load("[model]\nnorm_type = \"batchnorm\"")), "np_layernorm"));
 }
 
 TEST(Alias, training_compile_switches_compile_on) {

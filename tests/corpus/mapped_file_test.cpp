@@ -3,6 +3,9 @@
 
 #include <sys/mman.h>
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "support/files.h"
 
 namespace titan {
@@ -31,8 +34,10 @@ TEST(MappedFile, ThatIsCutOffWhileItIsReadEndsTheProcessWithASentence) {
 void read_elsewhere(const std::string& corpus, const std::string& other) {
   const MappedFile mapped(corpus);
   FILE* file = std::fopen(other.c_str(), "rb");
+  if (!file) std::_Exit(0);  // which the test refuses
   const auto* bytes =
       static_cast<const volatile char*>(::mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, ::fileno(file), 0));
+  if (bytes == MAP_FAILED) std::_Exit(0);
   std::filesystem::resize_file(other, 0);
   volatile char last = bytes[kBytes - 1];
   static_cast<void>(last);

@@ -201,6 +201,7 @@ class ParquetMemory : public ParquetValues {
       EXPECT_GE(std::ssize(row.bytes), kTextBytes);
     }
     EXPECT_EQ(rows, kRows);
+    EXPECT_GT(most, kTextBytes) << "else the library takes its memory from another pool";
     return most;
   }
 };

@@ -81,6 +81,7 @@ TEST(GradientDtype, DumpsAndReplaysReadGradientsAsTheyAre) {
     return gradients;
   };
   const auto expected = dumped(wide), found = dumped(narrow);
+  ASSERT_FALSE(found.empty());
   ASSERT_EQ(found.size(), expected.size());
   for (const auto& [name, gradient] : found) {
     const at::ScalarType type = name.starts_with("grad.layers.") ? at::kBFloat16 : at::kFloat;
