@@ -99,13 +99,9 @@ StoredModel stored_model(Storage& storage, const fs::path& folder) {
   return stored;
 }
 
-}  // namespace
-
-namespace {
-
 /// The newest checkpoint in `root` that the run in `run` does not distrust (disagreement.json); nothing if there is
 /// none. Throws Error(storage) if all are distrusted.
-std::optional<fs::path> newest_trusted(Storage& storage, const fs::path& run, const fs::path& root) {
+std::optional<fs::path> newest_trusted_in(Storage& storage, const fs::path& run, const fs::path& root) {
   std::vector<FoundCheckpoint> found = find_checkpoints(storage, root);
   std::erase_if(found, [](const FoundCheckpoint& one) { return one.is_unseen; });
   if (found.empty()) return std::nullopt;
@@ -115,7 +111,7 @@ std::optional<fs::path> newest_trusted(Storage& storage, const fs::path& run, co
   const fs::path newest = root / step_folder(found.front().step);
   if (trusted == found.begin()) return newest;
   const std::string why =
-      fmt::format("{} trusts no checkpoint after step {}", (run / kDisagreementFile).string(), last.value_or(0));
+      fmt::format("{} trusts no checkpoint after step {}", (run / kDisagreementFile).string(), *last);
   const std::string way_out = fmt::format("name it ({}) to take it all the same", newest.string());
   if (trusted == found.end()) {
     throw Error(ExitCode::storage, fmt::format("{}, and there is none up to it; {}", why, way_out));
@@ -130,9 +126,9 @@ fs::path newest_checkpoint(const fs::path& folder) {
   const std::unique_ptr<Storage> storage = make_posix_storage();
   std::error_code unknown;
   if (!fs::is_directory(folder, unknown) || holds_checkpoint(*storage, folder)) return folder;
-  const fs::path parent = fs::absolute(folder / "").parent_path().parent_path();
+  const fs::path parent = fs::absolute(folder / "").lexically_normal().parent_path().parent_path();
   for (const auto& [run, root] : {std::pair(parent, folder), std::pair(folder, folder / "checkpoint")}) {
-    if (std::optional<fs::path> newest = newest_trusted(*storage, run, root)) return *newest;
+    if (std::optional<fs::path> newest = newest_trusted_in(*storage, run, root)) return *newest;
   }
   return folder;
 }

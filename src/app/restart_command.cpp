@@ -22,7 +22,7 @@ int run_restart(const Schema& schema, std::span<const std::string> arguments) {
   const LoadedConfig loaded = load_run_job(schema, words, {});
   if (const int code = report_config_problems(loaded)) return code;
   const JobConfig& config = loaded.config;
-  // The run may be as it should be: that it cannot be started again is no fault of its config, and its own code stands.
+  // The config may be valid for a run without restarts, so the run's own exit code is returned.
   if (const std::vector<Problem> problems = restart_problems(config, loaded.origins); !problems.empty()) {
     for (const Problem& problem : problems) {
       std::cerr << fmt::format("titan_train restart: not started again: {}\n", format_problem(problem));
@@ -35,7 +35,7 @@ int run_restart(const Schema& schema, std::span<const std::string> arguments) {
                                 .restarts = options->restarts,
                                 .host = {},
                                 .counts_by_record = true,
-                                .is_outside = true,
+                                .has_outer_launcher = true,
                                 .follows_restart = follows_failure()};
   std::string problem;
   std::vector<EndedAttempt> attempts = recorded_attempts(supervision, problem);

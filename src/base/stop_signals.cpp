@@ -119,13 +119,13 @@ int StopSignals::received() { return received_signal; }
 bool StopSignals::was_sent() {
   sigset_t pending;
   ::sigpending(&pending);
-  for (const int signal : kSignals) {
-    if (signal != SIGUSR2 && ::sigismember(&pending, signal) == 1) return true;
-  }
-  // The receiving thread may have read the signal but not stored it yet.
-  const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(200);
+  const bool is_pending = std::any_of(kSignals.begin(), kSignals.end(), [&](int signal) {
+    return signal != SIGUSR2 && ::sigismember(&pending, signal) == 1;
+  });
+  // The receiving thread may not have read the signal yet, or not stored it: callers ask for its number next.
+  const Clock::time_point limit = Clock::now() + std::chrono::milliseconds(is_pending ? 5000 : 200);
   while (received_signal == 0 && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return received_signal != 0;
+  return is_pending || received_signal != 0;
 }
 
 bool StopSignals::take_save_request() { return save_requested.exchange(false); }

@@ -78,9 +78,7 @@ void describe_numbers(TrainingFields& training) {
       .help("dtype to which weight-gradient products are rounded before fp32 accumulation");
   training.add("gradient_dtype", &S::gradient_dtype, ElementType::float32)
       .own()
-      .help(
-          "dtype of the gradients of blocks; bfloat16: rounded once from fp32 sums; requires one process and one "
-          "microbatch per step");
+      .help("dtype of the gradients of blocks; bfloat16 requires one process and one microbatch per step");
   training.add("allow_bf16_reduced_precision_reduction", &S::allow_bf16_reduced_precision_reduction, true)
       .own()
       .help("cuBLAS may add up the partial sums of a bf16 product that it splits along K in bf16; false: in fp32");

@@ -132,12 +132,12 @@ void refuse_other_kind(const fs::path& file) {
   refuse_text_kind(kind, file);
 }
 
-/// The folder among `folders` of which no file is read, if there is one.
+/// The folder among `folders` of which no file is read, if there is one. `files`: sorted as text.
 const fs::path* unread_folder(const std::vector<fs::path>& folders, const std::vector<fs::path>& files) {
   const auto found = std::find_if(folders.begin(), folders.end(), [&](const fs::path& folder) {
     const std::string inside = (folder / "").string();
-    return std::none_of(files.begin(), files.end(),
-                        [&](const fs::path& file) { return file.string().starts_with(inside); });
+    const auto first = std::ranges::lower_bound(files, inside, {}, &fs::path::native);
+    return first == files.end() || !first->native().starts_with(inside);
   });
   return found == folders.end() ? nullptr : &*found;
 }
@@ -154,14 +154,15 @@ TextFiles files_matching(const std::string& pattern) {
       if (!fs::exists(status)) {
         fail(pattern, fmt::format("{} is a link to nothing", path.string()), "Mend the link or remove it");
       }
-      (fs::is_directory(status) ? folders : files).push_back(path);
+      const bool is_folder = fs::is_directory(status);
+      if (!is_folder || !fs::is_empty(path)) (is_folder ? folders : files).push_back(path);
     }
   } catch (const fs::filesystem_error& problem) {
     fail(pattern, fmt::format("{}: {}", problem.path1().string(), problem.code().message()), "");
   }
   const fs::path* unread = unread_folder(folders, files);
   if (files.empty() && unread) {
-    fail(pattern, fmt::format("only folders match, such as {}, and a pattern names files", unread->string()),
+    fail(pattern, fmt::format("only folders match, such as {}, and a pattern matches files only", unread->string()),
          fmt::format("Name the folder itself, or its files with {}", (*unread / "*").string()));
   }
   if (files.empty()) fail(pattern, "no file matches");
@@ -172,7 +173,7 @@ TextFiles files_matching(const std::string& pattern) {
   if (!std::all_of(files.begin(), files.end(), is_beside)) std::erase_if(files, is_beside);
   if (unread) {
     found.notices.push_back(
-        fmt::format("corpus {}: {} is a folder and is not read: a pattern names files; {} would name "
+        fmt::format("corpus {}: {} is a folder and is not read: a pattern matches files only; {} would name "
                     "those in it",
                     pattern, unread->string(), (*unread / "*").string()));
   }

@@ -6,7 +6,7 @@
 
 namespace titan {
 
-/// For the time of its life, a SIGBUS at one of these addresses writes a sentence and ends the process with the exit
+/// While it exists, a SIGBUS at one of these addresses writes a sentence and ends the process with the exit
 /// code of bad data: `shrank` if the file is now shorter than the mapping, else `unreadable` (a disk that fails, a
 /// network file that is gone). Checks before each document cannot do this: a file may be cut while a scan of gigabytes
 /// is in it. Copies by read() could, at the cost of the copy. The handler runs on the thread that reads ids, which is

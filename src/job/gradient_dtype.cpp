@@ -45,7 +45,7 @@ std::vector<Problem> check_gradient_dtype(const JobConfig& config, const Origins
            "compute in bfloat16");
   }
   if (training.enable_cpu_offload) {
-    refuse("training.enable_cpu_offload = true", "the optimizer on the host reads gradients in fp32",
+    refuse("training.enable_cpu_offload = true", "gradients are copied to the host in fp32",
            "keep the weights on the device (optimizer.offload = true moves the optimizer's states alone)");
   }
   if (config.debug.groups_of_one) {

@@ -199,8 +199,7 @@ int64_t rotary_scratch(const RotaryShape& shape) { return Pattern(shape, nullptr
 
 namespace {
 
-constexpr int64_t kChunk = 512;     // fp32 elements per chunk: fits in L1
-constexpr int64_t kMostLanes = 16;  // of a vector
+constexpr int64_t kChunk = 512;  // fp32 elements per chunk: fits in L1
 
 /// A chunk of an array in fp32, zero-padded to whole vectors.
 struct Chunk {
@@ -208,7 +207,7 @@ struct Chunk {
 
   template <class T>
   TITAN_INLINE void load(const T* from, int64_t count) {
-    load_tile(values, round_up(count, kMostLanes), from, 0, 1, count, 1);
+    load_tile(values, round_up(count, kRowMultiple), from, 0, 1, count, 1);
   }
   template <class T>
   TITAN_INLINE void store(T* to, int64_t count) const {
@@ -254,7 +253,8 @@ template <class S, class T>
 TITAN_INLINE void forward(T* out, const T* gate, const T* up, int64_t count) {
   int64_t at = 0;
   if constexpr (std::is_same_v<T, float>) {
-    // Where they lie: of a row that is a slice of a longer one, copies to chunks take as long as the arithmetic.
+    // Read and written in place: rows of gate‖up are slices of longer rows, and copying them to chunks takes as long as
+    // the arithmetic.
     for (; at + S::kLanes <= count; at += S::kLanes) {
       typename S::Vector g, u;
       load_vector<S>(g, gate + at);

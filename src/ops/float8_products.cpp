@@ -177,14 +177,13 @@ class Float8Products : public LinearProducts {
     at::Tensor gradient = weight.gradient();
     if (goes_straight_into(gradient, weight.gradient_written(), left, right)) {
       scaled_product_into(gradient, left, right);
+      weight.mark_gradient_written();
     } else {
       // A GPU rounds its fp32 sums to the dtype of the gradient, a CPU rounds an fp32 product.
       const bool rounds = options_.round_weight_gradient || rounds_to(gradient);
       const at::ScalarType type = rounds ? dy.type : at::kFloat;
-      const at::Tensor product = multiply(left, right, type, /*fast=*/false);
-      weight.gradient_written() ? gradient.add_(product) : gradient.copy_(product);
+      weight.add_to_gradient(multiply(left, right, type, /*fast=*/false));
     }
-    weight.mark_gradient_written();
   }
 
  private:

@@ -276,13 +276,10 @@ void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, Paramet
 
 void DenseProducts::weight_gradient(const Operand& dy, const Operand& x, at::Tensor gradient, bool accumulate) const {
   const bool same_dtype = dy.data.scalar_type() == gradient.scalar_type();
-  if (is_narrow(gradient)) {
-    TITAN_CHECK(!accumulate && "a gradient in bf16 is written once in a step", summary_of(gradient));
-    if (round_weight_gradient_ || dy.data.is_cuda()) {
-      transposed_product_into(gradient, dy.data, x.data, /*accumulate=*/false);
-    } else {
-      gradient.copy_(transposed_product(dy.data.to(at::kFloat), x.data.to(at::kFloat)));
-    }
+  TITAN_CHECK(!(accumulate && is_narrow(gradient)) && "a gradient in bf16 is written once in a step",
+              summary_of(gradient));
+  if (is_narrow(gradient) && dy.data.is_cpu() && !round_weight_gradient_) {
+    gradient.copy_(transposed_product(dy.data.to(at::kFloat), x.data.to(at::kFloat)));
   } else if (!same_dtype && !round_weight_gradient_ && dy.data.is_cuda()) {
     wide_transposed_product_into(gradient, dy.data, x.data, accumulate);
   } else if (same_dtype || !round_weight_gradient_) {

@@ -344,11 +344,11 @@ void AdamOptimizer::step_one(const State& state, int64_t step, double lr, const 
 
 void AdamOptimizer::step_foreach(const std::vector<const State*>& states, int64_t step, double lr,
                                  const StepControl& control) const {
-  std::vector<at::Tensor> weights, gradients, first, second, corrections, roots;
+  std::vector<at::Tensor> weights, g, first, second, corrections, roots;
   std::vector<at::Scalar> decays, couplings, rates;
   for (const State* state : states) {
     weights.push_back(state->parameter->master.to(at::kFloat));
-    gradients.push_back(state->parameter->gradient_shard.to(at::kFloat));
+    g.push_back(state->parameter->gradient_shard.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true));
     first.push_back(state->first.to(at::kFloat));
     second.push_back(state->second.to(at::kFloat));
     const double rate = lr * state->lr_multiplier;
@@ -359,7 +359,7 @@ void AdamOptimizer::step_foreach(const std::vector<const State*>& states, int64_
     roots.push_back(bias_correction(*state, options_.beta2).sqrt_());
   }
   // A skipped step is computed too, and `store` discards it: to look at the flag, the host would wait for the device.
-  std::vector<at::Tensor> g = at::_foreach_mul(gradients, control.clip);
+  at::_foreach_mul_(g, control.clip);
   if (!decoupled_decay_) at::_foreach_add_(g, at::_foreach_mul(weights, couplings));
   std::vector<at::Tensor> m = at::_foreach_mul(first, options_.beta1);
   at::_foreach_add_(m, g, 1 - options_.beta1);

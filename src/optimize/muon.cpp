@@ -183,8 +183,7 @@ at::Tensor MuonOptimizer::matrix_part(Parameter& parameter, int64_t step, const 
                   gradient.sizes() == matrix.momentum.sizes() && gradient.device() == parameter.master.device(),
               parameter.name(), summary_of(gradient), summary_of(parameter.master));
   const at::Tensor momentum = momentum_on_device(matrix, step);
-  const at::Tensor clip = control.clip.to(at::kFloat);
-  const at::Tensor clipped = is_bf16 ? gradient.to(at::kFloat).mul_(clip) : gradient * clip;
+  const at::Tensor clipped = gradient.to(at::kFloat) * control.clip.to(at::kFloat);
   const at::Tensor fresh = momentum.to(at::kFloat).lerp(clipped, 1 - options_.momentum);
   store_rounded({parameter, rounding_seed_, step, KeptNumber::first_moment}, fresh, momentum, control);
   keep_on_host(matrix, momentum);
@@ -212,17 +211,17 @@ void MuonOptimizer::begin(int64_t step) {
 }
 
 void MuonOptimizer::measure(const Parameter& parameter, const at::Tensor& update) {
-  if (statistics_.of_others.contains(parameter.name())) return;
+  const auto number = statistics_.number.find(parameter.name());
+  if (number == statistics_.number.end()) return;
   const auto kind = statistics_.of_kind.find(kind_of_matrix(parameter.name()));
   TITAN_CHECK(kind != statistics_.of_kind.end(), parameter.name());
   measured_[kind->second] += update.to(at::kFloat).square().sum(at::kDouble);
   const int64_t every = options_.singular_value_freq;
   if (every == 0 || step_ % every != 0) return;
-  const size_t number = statistics_.number.at(parameter.name());
-  if (static_cast<size_t>(step_ / every) % statistics_.matrices != number) return;
+  if (static_cast<size_t>(step_ / every) % statistics_.matrices != number->second) return;
   const int64_t first = std::ssize(statistics_.of_kind);
   measured_[first] = largest_singular_value(update);
-  measured_[first + 1] = static_cast<double>(number);
+  measured_[first + 1] = static_cast<double>(number->second);
 }
 
 void MuonOptimizer::take_matrix_update(Parameter& parameter, const at::Tensor& part) {

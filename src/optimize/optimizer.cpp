@@ -27,10 +27,8 @@ MuonStatistics statistics_of(const Plan& plan) {
     result.of_kind[name.substr(std::string_view(kUpdateRms).size())] = plan.first_of_statistic(i) - first;
   }
   for (const WeightGroupPlan& group : plan.groups) {
-    for (const ParameterPlan& parameter : group.parameters) {
-      result.number[parameter.spec.name] = parameter.number;
-      if (!group.measures_matrices) result.of_others.insert(parameter.spec.name);
-    }
+    if (!group.measures_matrices) continue;
+    for (const ParameterPlan& parameter : group.parameters) result.number[parameter.spec.name] = parameter.number;
   }
   return result;
 }

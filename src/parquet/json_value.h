@@ -1,4 +1,4 @@
-// Checks texts that are to be JSON values, before they are put between others.
+// Checks that a text is one JSON value before it is copied into a record.
 #pragma once
 
 #include <cstddef>

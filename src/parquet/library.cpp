@@ -1,9 +1,8 @@
 // libtitan_parquet.so: rows of Parquet files, read with Arrow (titan/corpus/parquet_file.h) by one thread, in
 // batches of rows of about kBatchBytes. Reading values one by one (parquet::ByteArrayReader) takes less memory, but
-// Arrow 26 then passes over a run of indices of which one is not in the dictionary, and gives other rows' texts.
+// Arrow 26 then skips a whole run of dictionary indices if one is out of range: later rows get other rows' texts.
 #include <arrow/api.h>
 #include <arrow/io/file.h>
-#include <arrow/util/byte_size.h>
 #include <fmt/format.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/arrow/schema.h>
@@ -24,16 +23,23 @@ namespace {
 
 using parquet::arrow::SchemaField;
 
-/// Of decoded rows that are held at once: few enough for little memory, enough that calls are few beside the bytes. How
-/// large rows are is known when they are decoded: the footer knows compressed sizes, in which a text that many rows
-/// repeat counts once. So batches begin with a row and grow by what the last one had; what follows small rows may be
-/// large, which kMostBatchRows bounds.
+/// Bytes of decoded rows to hold at once. The footer has only compressed sizes, so a batch's size is known after
+/// decoding: the first has one row, each next one up to kBatchGrowth times as many. Rows may suddenly be larger:
+/// kMostBatchRows bounds that.
 constexpr int64_t kBatchBytes = int64_t{4} << 20;
 constexpr int64_t kMostBatchRows = 256;
 constexpr int64_t kBatchGrowth = 4;
 /// Compressed bytes that are read at once, of each column: many for a network file system, where every read waits, and
 /// few beside a batch.
 constexpr int64_t kReadBytes = int64_t{1} << 20;
+
+/// Bytes of an array's rows, without dictionaries: all rows share one, whatever the batch.
+int64_t bytes_of(const arrow::ArrayData& data) {
+  int64_t bytes = 0;
+  for (const auto& buffer : data.buffers) bytes += buffer ? buffer->size() : 0;
+  for (const auto& child : data.child_data) bytes += bytes_of(*child);
+  return bytes;
+}
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
@@ -228,10 +234,6 @@ class ArrowFile : public ParquetFile {
     }
   }
 
-  std::string few_rows() const {
-    return fmt::format("they end before the {} rows that the footer says", rows_of_group());
-  }
-
   int64_t batch_rows() const { return values_ ? values_->length() : 0; }
 
   /// Reads the next rows of the row group; false at its end.
@@ -239,7 +241,10 @@ class ArrowFile : public ParquetFile {
     in_batch_ = 0;
     values_.reset();
     const int64_t rows = rows_of_group();
-    if (row_ >= rows) return false;
+    if (row_ >= rows) {
+      batches_.reset();  // has a page and a buffer for each column
+      return false;
+    }
     if (leaves_.empty()) fail("it has no column that could be read.");
     std::shared_ptr<arrow::RecordBatch> batch;
     try {
@@ -255,11 +260,11 @@ class ArrowFile : public ParquetFile {
       fail_pages(problem.what());
     }
     const int64_t found = batch ? batch->num_rows() : 0;
-    if (found == 0) fail_rows(few_rows());
+    if (found == 0) fail_rows(fmt::format("they end before the {} rows that the footer says", rows));
     if (row_ + found > rows) fail_rows(fmt::format("they are more than the {} that the footer says", rows));
     if (const arrow::Status valid = batch->Validate(); !valid.ok()) fail_rows(words_of(valid.message()));
     values_ = values_of(*batch);
-    const int64_t each = arrow::util::TotalBufferSize(*batch) / found + 1;
+    const int64_t each = bytes_of(*values_->data()) / found + 1;
     rows_of_batch_ =
         std::clamp<int64_t>(kBatchBytes / each, 1, std::min(kMostBatchRows, kBatchGrowth * rows_of_batch_));
     return true;

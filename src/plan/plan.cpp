@@ -202,6 +202,7 @@ struct TraceKey {
   ElementType compute, gradient;
   std::vector<std::vector<int64_t>> shapes;
   std::vector<bool> in_float8, trained;
+  std::vector<size_t> updates;
   bool operator==(const TraceKey&) const = default;
 };
 
@@ -211,12 +212,13 @@ ElementType gradient_of(const Plan& plan, const UnitPlan& unit) {
 }
 
 TraceKey key_of(const Plan& plan, const UnitPlan& unit) {
-  TraceKey key{unit.role, unit.policy, unit.compute, gradient_of(plan, unit), {}, {}, {}};
+  TraceKey key{unit.role, unit.policy, unit.compute, gradient_of(plan, unit), {}, {}, {}, {}};
   for (const size_t group : unit.groups) {
     for (const ParameterPlan& parameter : plan.groups[group].parameters) {
       key.shapes.push_back(parameter.spec.shape);
       key.in_float8.push_back(parameter.in_float8);
       key.trained.push_back(parameter.spec.trainable);
+      key.updates.push_back(parameter.update);
     }
   }
   return key;

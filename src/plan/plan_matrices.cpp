@@ -74,7 +74,7 @@ MatrixBytes bytes_without_exchange(const Plan& plan, const WeightGroupPlan& grou
 void find_matrices(const PlanRequest& request, WeightGroupPlan& group) {
   std::vector<MeshAxis> axes;
   std::vector<WholeMatrix> matrices;
-  int64_t most_sharing = std::numeric_limits<int64_t>::max();
+  int64_t max_sharing_ranks = std::numeric_limits<int64_t>::max();
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const ParameterPlan& parameter = group.parameters[i];
     if (!parameter.spec.trainable || !request.updates[parameter.update].whole_matrices) continue;
@@ -82,7 +82,7 @@ void find_matrices(const PlanRequest& request, WeightGroupPlan& group) {
     TITAN_CHECK(parameter.spec.shape.size() == 2 && "a whole matrix has two dimensions", parameter.spec.name,
                 parameter.spec.shape);
     matrices.push_back({i});
-    most_sharing = std::min(most_sharing, request.updates[parameter.update].most_sharing);
+    max_sharing_ranks = std::min(max_sharing_ranks, request.updates[parameter.update].max_sharing_ranks);
     for (const MeshAxis axis : axes_of_parts(group, parameter)) axes.push_back(axis);
   }
   // Replicas share the work, too, where each would compute what any other computes.
@@ -90,13 +90,12 @@ void find_matrices(const PlanRequest& request, WeightGroupPlan& group) {
   with_replicas.insert(with_replicas.end(), group.axes.replicated.begin(), group.axes.replicated.end());
   std::sort(with_replicas.begin(), with_replicas.end());
   with_replicas.erase(std::unique(with_replicas.begin(), with_replicas.end()), with_replicas.end());
-  if (request.place.mesh.size(with_replicas) <= most_sharing) axes = std::move(with_replicas);
+  const bool shares = request.place.mesh.size(with_replicas) <= max_sharing_ranks;
+  if (shares) axes = std::move(with_replicas);
   std::sort(axes.begin(), axes.end());
   axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
-  for (const MeshAxis axis : group.axes.replicated) {
-    const bool shares = std::find(axes.begin(), axes.end(), axis) != axes.end();
-    group.measures_matrices = group.measures_matrices && (shares || request.place.coordinate(axis) == 0);
-  }
+  group.measures_matrices = shares || std::all_of(group.axes.replicated.begin(), group.axes.replicated.end(),
+                                                  [&](MeshAxis axis) { return request.place.coordinate(axis) == 0; });
   const DeviceMesh& mesh = request.place.mesh;
   if (mesh.size(axes) == 1) return;  // one rank has them whole, and `step` updates them
   group.matrices = std::move(matrices);

@@ -88,8 +88,12 @@ void UnitTrace::hold_saved(Live& live, const TracedOperation& operation, const R
                            bool release) const {
   const bool otherwise = !operation.saved_in_replay.empty() && replays(operation, policy);
   for (const TracedTensor tensor : otherwise ? operation.saved_in_replay : operation.saved) {
-    const bool is_placeholder = policy.checkpointed() && fate(tensor, policy) == Keep::placeholder;
-    if (is_placeholder) continue;
+    TracedTensor value = tensor;
+    const auto made = [&]() -> const auto& { return tensors_[static_cast<size_t>(value)]; };
+    while (!made().kind && made().in_place_of != kNoTensor) value = made().in_place_of;
+    TITAN_CHECK(!(policy.checkpointed() && fate(value, policy) == Keep::placeholder) &&
+                    "backward reads a result that the replay skips",
+                operation.name);
     release ? live.release(memory_of(tensor, policy)) : live.hold(memory_of(tensor, policy));
   }
   if (!policy.checkpointed()) live.add(release ? -operation.saved_beside : operation.saved_beside);

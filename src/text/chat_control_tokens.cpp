@@ -46,7 +46,7 @@ std::string_view enclosed(std::string_view text, size_t at, const Shape& shape) 
 }
 
 /// Whether nothing but other control tokens stands before `at` on its line, or after `end` in the text: a token in the
-/// middle of a system prompt's sentence is spoken of, not written.
+/// middle of a system prompt's sentence is mentioned, not used as a token.
 bool is_at_edge(std::string_view text, size_t at, size_t end) {
   const std::string_view before = text.substr(0, at), after = text.substr(end);
   const size_t last = before.find_last_not_of(" \t"), next = after.find_first_not_of(" \t\n");

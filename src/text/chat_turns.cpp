@@ -210,32 +210,32 @@ bool keep_counted(const jinja::Rendered::Mark& mark, const Messages& messages, c
 
 /// Removes what is marked in turns that are no labels. Returns the problem, as mark_labels.
 std::string remove_marks(const Messages& messages, WrittenChat& written) {
-  const auto is_silent = [](const ChatMessage& message) { return is_answer(message) && is_off(message); };
-  const auto is_loud = [](const ChatMessage& message) { return is_answer(message) && !is_off(message); };
-  const auto silent = std::find_if(messages.begin(), messages.end(), is_silent);
-  if (silent == messages.end()) return {};
-  if (std::none_of(messages.begin(), messages.end(), is_loud)) {
-    written.marks.clear();
-    return {};
-  }
+  const auto off = std::find_if(messages.begin(), messages.end(), is_off);
+  if (off == messages.end()) return {};
+  const auto is_unlabelled = [](const ChatMessage& message) { return is_answer(message) && is_off(message); };
+  const auto is_labelled = [](const ChatMessage& message) { return is_answer(message) && !is_off(message); };
+  const bool some_count = std::any_of(messages.begin(), messages.end(), is_labelled);
+  const auto is_hidden = [&](size_t i) {
+    const bool is_seen = written.extents[i].found && !written.content(i).empty();
+    return is_unlabelled(messages[i]) && !is_seen && written.turns[i].empty();
+  };
+  bool any_hidden = false;
+  for (size_t i = 0; i < messages.size(); ++i) any_hidden = any_hidden || is_hidden(i);
   std::vector<jinja::Rendered::Mark> kept;
   std::vector<size_t> owners;  // for marks outside of a loop over the messages
-  const auto hidden = [&](size_t i) {
-    const bool is_seen = written.extents[i].found && !written.content(i).empty();
-    return is_silent(messages[i]) && !is_seen && written.turns[i].empty();
-  };
   for (const jinja::Rendered::Mark& mark : written.marks) {
-    bool is_clear = true;
     if (mark.message > 0) {
       if (!is_off(messages[mark.message - 1])) kept.push_back(mark);
-    } else {
-      if (owners.empty()) owners = owners_of(messages, written);
-      for (size_t i = 0; i < messages.size(); ++i) is_clear = is_clear && !hidden(i);
-      is_clear = is_clear && keep_counted(mark, messages, owners, written, kept);
+      continue;
     }
-    if (is_clear) continue;
-    return fmt::format("does not show which marked text is that of message {} (of the assistant), which is no label",
-                       1 + (silent - messages.begin()));
+    if (!some_count) continue;  // whosever it is among the assistant's turns
+    if (owners.empty()) owners = owners_of(messages, written);
+    if (any_hidden || !keep_counted(mark, messages, owners, written, kept)) {
+      const auto of = std::find_if(messages.begin(), messages.end(), is_unlabelled);
+      return fmt::format("does not show which marked text is that of message {} ({}), which is no label",
+                         1 + ((of == messages.end() ? off : of) - messages.begin()),
+                         of == messages.end() ? "not of the assistant" : "of the assistant");
+    }
   }
   written.marks = std::move(kept);
   return {};

@@ -17,6 +17,8 @@ class TokenizerAssembly {
  public:
   /// `path`: of the tokenizer's own file. `parts`: made of it.
   TokenizerAssembly(const std::filesystem::path& path, TokenizerSettings settings, HuggingFaceParts parts);
+  TokenizerAssembly(const TokenizerAssembly&) = delete;  // added_ looks into parts_
+  TokenizerAssembly& operator=(const TokenizerAssembly&) = delete;
 
   /// A token that the tokenizer's own file adds. The package gives it the next free id, whatever the file says.
   void put(const AddedToken& token);

@@ -64,21 +64,25 @@ bool is_consequence(int exit_code) {
   return exit_code == static_cast<int>(ExitCode::peer_failure) || exit_code == static_cast<int>(ExitCode::hang);
 }
 
-/// A code that an outer launcher makes itself, or that ranks have which it ended by SIGTERM, at any moment of their
-/// start, or by SIGKILL.
-bool is_launchers(int exit_code) {
-  return exit_code == 1 || exit_code == static_cast<int>(ExitCode::interrupted) || exit_code == 128 + SIGTERM ||
-         exit_code == 128 + SIGKILL;
+/// Ended by SIGTERM, at any moment of a rank's start.
+bool was_interrupted(int exit_code) {
+  return exit_code == static_cast<int>(ExitCode::interrupted) || exit_code == 128 + SIGTERM;
+}
+
+/// Exit codes of srun or torchrun themselves, or of ranks that they ended by SIGTERM or SIGKILL.
+bool comes_from_launcher(int exit_code) {
+  return exit_code == 1 || was_interrupted(exit_code) || exit_code == 128 + SIGKILL;
 }
 
 /// The code of the rank that failed first, if the launcher's is not it.
 int own_exit_code(const Supervision& supervision, int exit_code, const std::optional<FailedRank>& failed) {
-  const bool may_differ = is_consequence(exit_code) || (supervision.is_outside && is_launchers(exit_code));
+  const bool may_differ =
+      is_consequence(exit_code) || (supervision.has_outer_launcher && comes_from_launcher(exit_code));
   if (may_differ && failed && failed->exit_code != 0 && !is_consequence(failed->exit_code)) return failed->exit_code;
-  // A supervisor that was itself asked to end does not ask what follows: these signals came from the launcher, which
-  // ended the ranks because one of them failed.
-  const bool was_ended = exit_code == static_cast<int>(ExitCode::interrupted) || exit_code == 128 + SIGTERM;
-  return supervision.is_outside && was_ended ? static_cast<int>(ExitCode::peer_failure) : exit_code;
+  // A job script that got a signal itself does not call restart, so the launcher sent this one because another rank
+  // failed.
+  return supervision.has_outer_launcher && was_interrupted(exit_code) ? static_cast<int>(ExitCode::peer_failure)
+                                                                      : exit_code;
 }
 
 /// Nothing for a record that cannot be read, too: the next start reports that.
@@ -129,7 +133,7 @@ EndedAttempt ended_attempt(const Supervision& supervision, const AttemptEnd& end
   attempt.exit_code = own_exit_code(supervision, attempt.exit_code, failed);
   if (failed) {
     // The launcher ends later than the rank: up to a minute, until others notice that it is gone.
-    if (supervision.is_outside) attempt.failed = std::min(attempt.failed, failed->time);
+    if (supervision.has_outer_launcher) attempt.failed = std::min(attempt.failed, failed->time);
     if (attempt.why.empty()) attempt.why = failed->text;
     if (end.ranks.signal == 0) attempt.rank = failed->rank;
     if (attempt.rank == failed->rank) attempt.host = failed->host;
@@ -189,8 +193,8 @@ bool lost_record(const Supervision& supervision, std::span<const EndedAttempt> a
   return supervision.follows_restart && std::none_of(attempts.begin(), attempts.end(), is_own);
 }
 
-/// Distinguishes a folder from others that have its name later, where a disk was mounted for example, or made anew by
-/// ranks that save; nothing if there is none.
+/// Device and inode of the folder: they differ if it was made again or another disk is mounted there. Nothing if there
+/// is none.
 std::optional<std::pair<dev_t, ino_t>> identity_of(const std::filesystem::path& folder) {
   struct stat status {};
   if (::stat(folder.c_str(), &status) != 0) return std::nullopt;
@@ -285,13 +289,11 @@ int launch_with_restarts(LaunchRequest request, const Supervision& supervision) 
   const auto identity = identity_of(supervision.folder);
   // Kept in memory, too: on a full disk, or in a folder that is removed, lines are lost.
   std::vector<EndedAttempt> attempts = read_attempts(supervision.folder);
-  std::error_code unknown;
   for (;; ++request.attempt) {
     AttemptEnd end{.begin = wall_time(), .ranks = {}};
     end.held = newest_trusted(supervision).value_or(0);
     end.ranks = launch_or_failure(request);
-    if (lock->state() == LockFile::State::held &&
-        !std::filesystem::exists(supervision.folder / kSupervisorLock, unknown)) {
+    if (lock->state() == LockFile::State::held && !lock->is_in_place()) {
       end.folder_is_lost = identity_of(supervision.folder) != identity;
       // Somebody removed the file alone, as a purge of old files does.
       if (!end.folder_is_lost) lock = take_folder(supervision);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <tuple>
 #include <vector>
 
 #include "titan/base/error.h"
@@ -24,14 +25,20 @@ namespace {
 constexpr const char* kConfig = "config";
 constexpr const char* kGlobalBatch = "global_batch";
 
-/// What parameter groups say of rates: pattern, factor of the rate, and optimizer, of each.
-std::vector<nlohmann::ordered_json> rates_of_groups(const nlohmann::ordered_json& config) {
-  std::vector<nlohmann::ordered_json> rates;
-  const nlohmann::ordered_json optimizer = config.value("optimizer", nlohmann::ordered_json::object());
-  for (const nlohmann::ordered_json& group : optimizer.value("param_groups", nlohmann::ordered_json::array())) {
-    rates.push_back({group.value("match", ""), group.value("lr_multiplier", 1.0), group.value("update", "")});
+/// Whether parameter groups give other rates: pattern, lr_multiplier and, with Muon, update of each.
+bool changes_rates(const nlohmann::ordered_json& before, const OptimizerSection& optimizer) {
+  using Rates = std::vector<std::tuple<std::string, double, std::string>>;
+  const bool is_muon = optimizer.name == OptimizerKind::muon;
+  Rates now, then;
+  for (const ParamGroup& group : optimizer.param_groups) {
+    now.emplace_back(group.match, group.lr_multiplier, is_muon ? std::string(word_of(group.update)) : "");
   }
-  return rates;
+  const nlohmann::ordered_json section = before.value("optimizer", nlohmann::ordered_json::object());
+  for (const nlohmann::ordered_json& group : section.value("param_groups", nlohmann::ordered_json::array())) {
+    then.emplace_back(group.value("match", ""), group.value("lr_multiplier", 1.0),
+                      is_muon ? group.value("update", "") : "");
+  }
+  return now != then;
 }
 
 /// Whether a changed option changes the length, rate or schedule. `before`: the earlier config. What a step does with a
@@ -46,9 +53,7 @@ bool changes_training(const std::string& key, const nlohmann::ordered_json& befo
     const int64_t now = config.lr_scheduler.total_steps.value_or(config.training.steps);
     return config.lr_scheduler.decay_ratio != 0 && (total.is_null() ? number("/training/steps") : total) != now;
   }
-  if (key == "optimizer.param_groups") {
-    return rates_of_groups(parse_json<nlohmann::ordered_json>(dump_json(Schema(), config))) != rates_of_groups(before);
-  }
+  if (key == "optimizer.param_groups") return changes_rates(before, config.optimizer);
   // The size of a matrix's update for a rate depends on adjust_lr_fn.
   const bool is_rate_of_muon = key == "optimizer.muon.lr" || key == "optimizer.muon.adjust_lr_fn";
   if (is_rate_of_muon) return config.optimizer.name == OptimizerKind::muon;

@@ -161,7 +161,7 @@ class FlippedBits(CorruptionTest):
         file = self.run_folder / "disagreement.json"
         file.write_text(json.dumps(record))
         newest = self.run_folder / "checkpoint" / "step-9"
-        for given in (self.run_folder, self.run_folder / "checkpoint"):
+        for given in (self.run_folder, self.run_folder / "checkpoint", self.run_folder / "checkpoint/."):
             run = self.titan("convert", "to-hf", given, self.fresh_folder() / "hf")
             self.expect(run, 0)
             self.assertIn(f"warning: {file} trusts no checkpoint after step 3: step-3 is taken, not the newest; name it ({newest})", run.errors)

@@ -64,7 +64,7 @@ TEST_F(FilePatterns, AFolderThatMatchesIsNamedSinceItsFilesAreNotRead) {
   write({"a.jsonl", "x/b.jsonl", "x/c.jsonl"});
   EXPECT_EQ(files("*"), Names{"a.jsonl"});
   ASSERT_EQ(notices_.size(), 1u);
-  EXPECT_PRED_FORMAT2(contains, notices_[0], "/x is a folder and is not read: a pattern names files; ");
+  EXPECT_PRED_FORMAT2(contains, notices_[0], "/x is a folder and is not read: a pattern matches files only; ");
   EXPECT_PRED_FORMAT2(contains, notices_[0], "/x/* would name those in it");
   EXPECT_PRED_FORMAT2(contains, refusal("[x]"), "only folders match, such as ");
 }

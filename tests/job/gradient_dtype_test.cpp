@@ -66,7 +66,7 @@ TEST(GradientDtype, IsRefusedWithWhatNeedsGradientsInFp32) {
       "training.mixed_precision_param = \"float32\": blocks that compute in fp32 have gradients in fp32; leave it "
       "at \"float32\", or compute in bfloat16");
   EXPECT_EQ(dtype_problem(1, "enable_cpu_offload = true\n"),
-            "training.enable_cpu_offload = true: the optimizer on the host reads gradients in fp32; leave it at "
+            "training.enable_cpu_offload = true: gradients are copied to the host in fp32; leave it at "
             "\"float32\", or keep the weights on the device (optimizer.offload = true moves the optimizer's states "
             "alone)");
   EXPECT_EQ(

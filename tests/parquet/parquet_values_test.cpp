@@ -213,6 +213,26 @@ TEST_F(ParquetMemory, OfATextThatRowsRepeatIsThatOfAFewMegabytesOfRows) {
   EXPECT_LT(most_bytes(path, {}), kMostBytes) << "of records";
 }
 
+TEST_F(ParquetMemory, ADictionaryBelongsToABatchOfManyRows) {
+  // Decoded, the dictionary is larger than a batch should be.
+  std::vector<std::optional<std::string>> texts;
+  for (char letter = 'A'; letter <= 'z'; ++letter) texts.emplace_back(std::string(100'000, letter));
+  arrow::Int32Builder indices;
+  for (int64_t row = 0; row < kRows; ++row) test::expect_ok(indices.Append(static_cast<int32_t>(row % 50)));
+  const auto type = arrow::dictionary(arrow::int32(), arrow::utf8());
+  const auto array = *arrow::DictionaryArray::FromArrays(type, *indices.Finish(), test::text_array(texts));
+  const std::unique_ptr<ParquetFile> file = open_parquet_file(write({{"text", array}}, kRows));
+  ASSERT_PRED_FORMAT2(contains, file->columns()[0].type, "dictionary");
+  file->select({.text = "text"});
+  file->seek(0, 0);
+  const int64_t before = arrow::system_memory_pool()->total_bytes_allocated();
+  int64_t rows = 0;
+  for (ParquetRow row; file->next(row); ++rows) EXPECT_EQ(row.bytes[0], static_cast<char>('A' + rows % 50));
+  EXPECT_EQ(rows, kRows);
+  EXPECT_LT(arrow::system_memory_pool()->total_bytes_allocated() - before, int64_t{1} << 30)
+      << "else every row decodes it again: 11 GB";
+}
+
 TEST_F(ParquetValues, SkippingReachesEveryRowOfATextAlsoBehindNulls) {
   std::vector<std::optional<std::string>> texts;
   for (int i = 0; i < 40; ++i) texts.push_back(i % 3 == 1 ? std::nullopt : std::optional("t" + std::to_string(i)));

@@ -92,6 +92,14 @@ TEST(ChatTemplate, NothingThatIsMarkedInATurnThatIsNoLabelCounts) {
   EXPECT_EQ(apart.labels({answer("Zz"), no_label(answer("Yo"))}), "<|im_start|>assistant\n|<|im_end|>");
 }
 
+TEST(ChatTemplate, NothingThatIsMarkedInAMessageOfTheUserThatIsNoLabelCounts) {
+  const Shown all = of_template(kLoop + "{% generation %}" + kOthers + "{% endgeneration %}" + kEnd + kPrompt);
+  const std::string yo = "<|im_start|>assistant\nYo<|im_end|>\n";
+  EXPECT_EQ(all.labels({no_label(user("Hi")), answer("Yo")}), yo);
+  EXPECT_EQ(all.labels({no_label(user("Hi")), answer("Yo"), no_label(user("So")), no_label(answer("Zz"))}), yo);
+  EXPECT_EQ(all.labels({no_label(user("Hi")), no_label(answer("Yo"))}), "");
+}
+
 TEST(ChatTemplate, MarksWithoutALoopAreThoseOfTheAnswerBesideThemOrRefused) {
   const auto one = [](int i) {
     const std::string content = "messages[" + std::to_string(i) + "].content";

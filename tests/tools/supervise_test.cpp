@@ -295,7 +295,7 @@ class JobScript : public Supervised {
   void SetUp() override {
     Supervised::SetUp();
     supervision_.counts_by_record = true;
-    supervision_.is_outside = true;
+    supervision_.has_outer_launcher = true;
   }
 
   RestartDecision decide(int exit_code, std::string* problem = nullptr) const {
@@ -343,7 +343,7 @@ TEST_F(JobScript, RanksThatTheLauncherEndedAreNoRequestToEnd) {
     EXPECT_TRUE(decision.restarts) << decision.sentence;
     EXPECT_EQ(read_attempts(folder_).back().exit_code, 74);
   }
-  supervision_.is_outside = false;
+  supervision_.has_outer_launcher = false;
   EXPECT_FALSE(decide(143).restarts) << "launch passes on the signals that it gets";
 }
 

@@ -163,7 +163,7 @@ TEST(MuonLayouts, AMatrixThatEachReplicaUpdatesIsMeasuredOnce) {
     LayoutRow row = muon_row(name, [&](LayoutRow& row) { row.replicate = 2, row.shard = shards; });
     row.change = [shards](PlanRequest& request) {
       update_by_muon(request);
-      for (UpdateDescription& update : request.updates) update.most_sharing = shards;
+      for (UpdateDescription& update : request.updates) update.max_sharing_ranks = shards;
     };
     return row;
   };

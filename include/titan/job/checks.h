@@ -42,7 +42,7 @@ std::vector<Problem> check_model(const JobConfig& config, const Origins& origins
 std::vector<Problem> world_problems(const JobConfig& config, const Origins& origins, int64_t world);
 
 /// What keeps gradients from being in bf16, if training.gradient_dtype asks for that: whatever adds to a gradient of a
-/// block. Part of world_problems; what looks for other settings of a job asks alone.
+/// block. world_problems includes it; memory_settings.cpp calls it by itself for each setting that it tries.
 std::vector<Problem> check_gradient_dtype(const JobConfig& config, const Origins& origins, const DeviceMesh& mesh);
 
 /// Options with which a restart would lose all steps or repeat them for ever: no checkpoints, or a start that always

@@ -78,7 +78,8 @@ class LinearProducts {
 
 /// ATen products in the operands' dtype. Weight gradients are fp32 products of upcast operands, or with
 /// `round_weight_gradient` products in the operands' dtype that are accumulated in fp32. Into a bf16 gradient a GPU
-/// writes its product in bf16, which is summed up in fp32; a CPU rounds the fp32 product.
+/// writes its product in bf16 (split-K parts may be added in bf16: training.allow_bf16_reduced_precision_reduction); a
+/// CPU rounds the fp32 product.
 class DenseProducts : public LinearProducts {
  public:
   explicit DenseProducts(bool round_weight_gradient = false) : round_weight_gradient_(round_weight_gradient) {}

@@ -107,8 +107,8 @@ class AdamOptimizer : public Optimizer {
   mutable std::vector<AsyncCopy> returns_;  // the latest copies of moments to the host
 };
 
-/// Amax slots (fp32, any shapes, on that of `skip`, a scalar) before kernels raise them: 0, but unchanged if the
-/// step is skipped, because the kernels then write nothing.
+/// Amax slots (fp32, any shapes, on the device of `skip`, a scalar) before kernels raise them: 0, but unchanged if
+/// the step is skipped, because the kernels then write nothing.
 void zero_unless_skipped(std::vector<at::Tensor> slots, const at::Tensor& skip);
 
 // The loop of an Adam step over plain memory, for any dtypes of weight, gradient and moments. cpu_kernels.cpp

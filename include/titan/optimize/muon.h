@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,8 +24,7 @@ namespace titan {
 /// What Optimizer::statistics needs to know of the plan.
 struct MuonStatistics {
   std::map<std::string, int64_t> of_kind;  // by kind of matrix: index of update_rms.KIND (job/updates.h) in the result
-  std::map<std::string, size_t> number;    // by name of a matrix of this rank: its number in the whole model
-  std::set<std::string> of_others;         // matrices of this rank whose updates another replica measures
+  std::map<std::string, size_t> number;    // by name of a matrix that this rank measures: its number in the whole model
   size_t matrices = 0;                     // how many the whole model has
   int64_t numel = 0;                       // elements of the result; 0: no statistics
 };

@@ -63,7 +63,7 @@ struct TracedWork {
   double bytes = 0;                 // read plus written, each address once per kernel
   double wide_bytes = 0;            // of these: what a product's result takes beyond one write in the compute dtype
   bool is_weight_gradient = false;  // can be deferred
-  bool spared_by_replay = false;    // in backward: not done if a replay has run the operation's forward
+  bool spared_by_replay = false;    // backward skips this work if a replay ran the forward
   TracedTensor makes = kNoTensor;   // a replay that does not recompute this result skips the work
 };
 
@@ -85,13 +85,14 @@ struct TracedOperation {
   std::string_view name = {};
   std::vector<TracedTensor> inputs = {};  // backward computes their gradients
   std::vector<TracedTensor> results = {};
-  std::vector<TracedTensor> saved = {};            // what its backward reads
-  std::vector<TracedTensor> saved_in_replay = {};  // instead, if a replay runs its forward; empty: the same
-  int64_t forward_scratch = 0;                     // bytes beyond inputs, results and saved tensors while it runs
-  int64_t training_scratch = 0;                    // additional bytes if gradients are computed in forward
-  int64_t backward_scratch = 0;                    // bytes beyond gradients and saved tensors
-  int64_t saved_beside = 0;                        // saved bytes outside the trace's tensors (weights' float8 copies)
-  bool shares_gradient = false;                    // all inputs share one gradient tensor
+  std::vector<TracedTensor> saved = {};  // what its backward reads
+  std::vector<TracedTensor> saved_in_replay =
+      {};                        // what backward reads instead of `saved` if a replay ran the forward; empty: `saved`
+  int64_t forward_scratch = 0;   // bytes beyond inputs, results and saved tensors while it runs
+  int64_t training_scratch = 0;  // additional bytes if gradients are computed in forward
+  int64_t backward_scratch = 0;  // bytes beyond gradients and saved tensors
+  int64_t saved_beside = 0;      // saved bytes outside the trace's tensors (weights' float8 copies)
+  bool shares_gradient = false;  // all inputs share one gradient tensor
   bool passes_gradient = false;  // an input's gradient is the gradient of the result, or a saved tensor
   bool is_closing = false;       // a replay does not need its result
   bool defers = false;           // its weight gradients can run in a separate instruction

@@ -27,9 +27,9 @@ struct UpdateDescription {
   /// The update is computed from the whole matrix, by one rank that sends each its part. All parameters that it steps
   /// have two dimensions. False: it is computed for each element.
   bool whole_matrices = false;
-  /// Ranks that replicas may be among to share this work. A model has a few hundred matrices: with more ranks than that
-  /// the work of one does not get less, but their owners send each to all replicas.
-  int64_t most_sharing = 256;
+  /// Replicas share the updates only if at most this many ranks then do. A model has a few hundred matrices: with more
+  /// ranks the work of each does not shrink, but owners send to all.
+  int64_t max_sharing_ranks = 256;
   ElementType matrix_type = ElementType::float32;  // in which matrices and their updates are sent
   int64_t working_matrices = 4;  // of the shape of the matrix, that computing its update holds at once on a GPU
   /// Bytes that computing the updates of these matrices holds at once on a CPU, where `threads` share them.

@@ -25,7 +25,7 @@ struct Supervision {
   /// Another launcher started the ranks (srun, torchrun), and all that is known of it is its exit code. That need not
   /// be the code of the rank that failed: srun ends the other ranks by SIGTERM and reports the highest code, torchrun
   /// always reports 1.
-  bool is_outside = false;
+  bool has_outer_launcher = false;
   bool follows_restart = false;  // a restart was granted before, so attempts.jsonl must hold it
 };
 
