@@ -63,8 +63,9 @@ int estimate_memory(const JobConfig& config) {
   const int64_t host_ranks = launch.fake ? 1 : std::max(launch.local_size.value_or(1), int64_t{1});
   const DeviceInfo device = choose_device(config.training.device, 0);
   const bool on_gpu = !device.device.is_cpu();
-  const PlannedJob job = plan_job(config, ranks_of_launch(config), launch.rank, on_gpu);
   const MemoryRoom room = memory_room(device, host_ranks, config.debug.share_gpu);
+  const PlannedJob job =
+      plan_job(config, ranks_of_launch(config), launch.rank, on_gpu, on_gpu ? room.bytes : std::optional<int64_t>());
   for (const std::string& line : estimate_lines(config, job, on_gpu, room.bytes, room.words)) log.info(line);
   return 0;
 }

@@ -269,8 +269,9 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
     return static_cast<int>(ExitCode::bad_config);
   }
   check_rank(*options, loaded.config, world);
-  const PlannedJob job = plan_job(loaded.config, world, options->rank, loaded.config.training.device != "cpu");
   const Hardware hardware = options->gpu ? hardware_of(*options->gpu, world) : Hardware{};
+  const std::optional<int64_t> room = options->gpu ? std::optional(room_of(hardware)) : std::nullopt;
+  const PlannedJob job = plan_job(loaded.config, world, options->rank, loaded.config.training.device != "cpu", room);
   if (options->json) {
     std::cout << prediction_json(predict(loaded.config, job.model, world, hardware), job.plan).dump(1) << '\n';
     return 0;

@@ -84,8 +84,10 @@ void describe_numbers(TrainingFields& training) {
       .help("cuBLAS may add up the partial sums of a bf16 product that it splits along K in bf16; false: in fp32");
   training.add("loss_chunks", &S::loss_chunks, 8)
       .own()
-      .at_least(1)
-      .help("parts the logits are computed in, so that they are never held whole");
+      .at_least(0)
+      .help(
+          "parts the logits are computed in, so that they are never held whole; 0: as few as fit into the GPU, on a "
+          "CPU 8");
   training.add("non_finite", &S::non_finite, "abort")
       .own()
       .choices({"abort", "skip"})

@@ -72,10 +72,11 @@ double CostModel::work_seconds(const TracedWork& work) const {
   return memory;
 }
 
-std::string CostModel::purpose_of(const TracedWork& work, const TracedOperation& operation) {
+std::string CostModel::purpose_of(const TracedWork& work, const TracedOperation& operation, const TraceShape& shape) {
   constexpr std::string_view names[] = {"products", "float8 products", "attention"};
   if (work.kind != WorkKind::memory) return std::string(names[static_cast<size_t>(work.kind)]);
-  return std::string(operation.name == "linear" ? "float8 casts" : operation.name);
+  if (operation.name != "linear") return std::string(operation.name);
+  return shape.float8 ? "float8 casts" : "gradient copies";
 }
 
 const Seconds& CostModel::phase_seconds(const UnitPlan& unit, UnitTrace::Phase phase) {
@@ -87,7 +88,7 @@ const Seconds& CostModel::phase_seconds(const UnitPlan& unit, UnitTrace::Phase p
     for (const TracedWork* work : part.work) {
       if (work->is_weight_gradient && plan_.request.splits_backward()) continue;
       const double each = work_seconds(*work);
-      seconds[purpose_of(*work, *part.operation)] += each;
+      seconds[purpose_of(*work, *part.operation, unit.trace->shape())] += each;
       if (work->kind != WorkKind::memory) hides += each;
     }
     for (const TracedMessage* message : part.messages) {

@@ -38,7 +38,7 @@ class CostModel {
   double exposed_seconds(double bytes) const;
   double work_seconds(const TracedWork& work) const;
   /// The kind of product, or the operation's name for work that only moves memory.
-  static std::string purpose_of(const TracedWork& work, const TracedOperation& operation);
+  static std::string purpose_of(const TracedWork& work, const TracedOperation& operation, const TraceShape& shape);
   /// By purpose, for a phase of a unit; communication that computation does not hide counts as waiting.
   const Seconds& phase_seconds(const UnitPlan& unit, UnitTrace::Phase phase);
 

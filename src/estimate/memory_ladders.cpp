@@ -1,5 +1,6 @@
 // The changes of a job that reduce its memory, in the order of their cost.
 #include "titan/estimate/memory_settings.h"
+#include "titan/job/job.h"
 
 namespace titan {
 namespace {
@@ -28,6 +29,12 @@ void narrow_states(Trial& trial) {
 void narrow_weights(Trial& trial) {
   const ElementType narrow = ElementType::bfloat16;
   trial.set("training.dtype", trial.config.training.dtype, narrow, "\"bfloat16\"");
+}
+
+/// On a CPU it would save memory of which there is more, and cost casts.
+void narrow_gradients(Trial& trial) {
+  const ElementType narrow = ElementType::bfloat16;
+  trial.set("training.gradient_dtype", trial.config.training.gradient_dtype, narrow, "\"bfloat16\"");
 }
 
 /// Smaller values in descending order: halved above 16, then every value.
@@ -111,17 +118,20 @@ void validation_length(Trial& trial, int64_t length) {
 std::vector<MemoryLadder> training_ladders(const JobConfig& config, bool other_memory) {
   std::vector<Ladder> all;
   all.push_back({[](Trial& trial) {
-    trial.set("training.loss_chunks", trial.config.training.loss_chunks, 4 * trial.config.training.loss_chunks);
+    int64_t& chunks = trial.config.training.loss_chunks;
+    trial.set("training.loss_chunks", chunks, 4 * (chunks > 0 ? chunks : kUsualLossChunks));
   }});
   all.push_back(replicas(config));
   if (config.activation_checkpoint.mode == "none") {
     all.push_back({[](Trial& trial) { recompute(trial, "selective", "norm,swiglu"); }});
   }
+  if (other_memory) all.push_back({narrow_gradients});
   all.push_back(batches(config));
   all.push_back({[](Trial& trial) { recompute(trial, "full", ""); }});
   all.push_back({narrow_states});
   if (other_memory) {
     all.push_back({[](Trial& trial) { trial.set("optimizer.offload", trial.config.optimizer.offload, true, "true"); }});
+    all.push_back({[](Trial& trial) { recompute(trial, "full", ""), narrow_gradients(trial); }});
     all.push_back({[](Trial& trial) {
       recompute(trial, "full", "");
       trial.set("activation_checkpoint.offload", trial.config.activation_checkpoint.offload, true, "true");

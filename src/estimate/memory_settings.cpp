@@ -39,6 +39,8 @@ Peaks predict(const JobConfig& config, const MeshPlace& place, const MemoryQuest
   }
   PlanRequest request = make_plan_request(config, place, question.device_only);
   add_pipeline(request, config, model);
+  request.training.loss_chunks =
+      choose_loss_chunks(config, model, place.mesh, question.device_only ? question.allowed : std::nullopt);
   const Plan plan = make_plan(model, request);
   return {plan.training_bytes(question.device_only), plan.validation_bytes(question.device_only),
           request.validation.enable ? plan.validation_memory.back().bytes : 0};
@@ -150,7 +152,35 @@ class Search {
   std::vector<MemorySetting> found_;
 };
 
+/// True if the plan of each pipeline stage, with so many parts, fits into `room` bytes of a GPU.
+bool fits_in_chunks(int64_t chunks, const JobConfig& config, const ModelDescription& model, const DeviceMesh& mesh,
+                    int64_t room) {
+  const MeshAxis along[] = {MeshAxis::pp};
+  const std::vector<int64_t> stages = mesh.members(0, along);
+  return std::all_of(stages.begin(), stages.end(), [&](int64_t rank) {
+    PlanRequest request = make_plan_request(config, {mesh, rank}, /*on_gpu=*/true);
+    add_pipeline(request, config, model);
+    request.training.loss_chunks = chunks;
+    return make_plan(model, request).predicted_bytes(/*device_only=*/true) <= planned_within(room, /*on_gpu=*/true);
+  });
+}
+
 }  // namespace
+
+int64_t choose_loss_chunks(const JobConfig& config, const ModelDescription& model, const DeviceMesh& mesh,
+                           const std::optional<int64_t>& room) {
+  if (config.training.loss_chunks > 0) return config.training.loss_chunks;
+  if (!room) return kUsualLossChunks;
+  const int64_t tokens = make_plan_request(config, {mesh, 0}).tokens();
+  for (int64_t chunks = 1; chunks < kUsualLossChunks; chunks *= 2) {
+    // Libraries count the numbers of a matrix in 32 bits here and there, and larger products are no faster.
+    const int64_t logits = (tokens + chunks - 1) / chunks * model.vocabulary;
+    if (logits <= std::numeric_limits<int32_t>::max() && fits_in_chunks(chunks, config, model, mesh, *room)) {
+      return chunks;
+    }
+  }
+  return kUsualLossChunks;
+}
 
 int64_t predicted_bytes(const MemoryQuestion& question) {
   return predict(question.config, question.place, question).of(question.ran_out);

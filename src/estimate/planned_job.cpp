@@ -64,11 +64,13 @@ std::vector<std::string> unit_table(const Plan& plan) {
 
 }  // namespace
 
-PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu) {
+PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu,
+                    const std::optional<int64_t>& room) {
   const MeshPlace place{make_mesh(config, world), rank};
   ModelDescription model = describe_planned_model(config);
   PlanRequest request = make_plan_request(config, place, on_gpu);
   add_pipeline(request, config, model);
+  request.training.loss_chunks = choose_loss_chunks(config, model, place.mesh, room);
   Plan plan = make_plan(model, request);
   return {place, std::move(model), std::move(plan)};
 }

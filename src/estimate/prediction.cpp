@@ -64,6 +64,8 @@ Waits waits_of(const SimulatedStep& step) {
 
 }  // namespace
 
+int64_t room_of(const Hardware& hardware) { return static_cast<int64_t>(hardware.memory_bytes) - kLibraryBytes; }
+
 double Prediction::reserved_bytes() const {
   return kReserved * static_cast<double>(plans[peak].predicted_bytes(/*device_only=*/true));
 }
@@ -79,11 +81,13 @@ Prediction predict_memory(const JobConfig& config, const ModelDescription& model
   result.world = world;
   const DeviceMesh mesh = make_mesh(config, world);
   const MeshAxis along[] = {MeshAxis::pp};
+  const int64_t chunks = choose_loss_chunks(config, model, mesh, room_of(hardware));
   const bool is_pipeline = mesh.size(MeshAxis::pp) > 1;
   const PipelinePlan pipeline = is_pipeline ? make_pipeline(config, model) : PipelinePlan();
   for (const int64_t rank : mesh.members(0, along)) {
     PlanRequest request = make_plan_request(config, {mesh, rank}, /*on_gpu=*/true);
     if (is_pipeline) add_pipeline(request, pipeline, model);
+    request.training.loss_chunks = chunks;
     result.plans.push_back(make_plan(model, request));
     const bool needs_more = result.plans.back().predicted_bytes(true) > result.plans[result.peak].predicted_bytes(true);
     if (needs_more) result.peak = result.plans.size() - 1;
@@ -196,6 +200,10 @@ std::vector<std::string> prediction_lines(const Prediction& prediction, const Jo
     }
     if (settings.empty()) lines.emplace_back("no setting that was tried would do; --search tries other layouts");
   }
+  if (config.training.loss_chunks == 0) {
+    lines.push_back(
+        fmt::format("training.loss_chunks = 0: parts of the logits: {}", plan.request.training.loss_chunks));
+  }
   lines.push_back(speed_line(prediction));
   const std::optional<double> mfu = prediction.mfu(prediction.step), best = prediction.mfu(prediction.good);
   lines.push_back(fmt::format("model FLOPs of a step: {:.3g}; MFU: {}", prediction.flops(),
@@ -213,6 +221,7 @@ nlohmann::json prediction_json(const Prediction& prediction, const Plan& plan) {
                       {"needed_bytes", prediction.needed_bytes()},
                       {"fits", prediction.fits()},
                       {"peak_rank", prediction.plans[prediction.peak].request.place.rank},
+                      {"loss_chunks", plan.request.training.loss_chunks},
                       {"peak", prediction.plans[prediction.peak].peak},
                       {"step_seconds", prediction.step.seconds},
                       {"tokens_per_second_per_gpu", prediction.tokens_per_second},

@@ -320,20 +320,25 @@ class RankClock {
   void spend_weight_gradients(const UnitPlan& unit) {
     for (const UnitTrace::Part& part : unit.trace->parts(UnitTrace::Phase::backward, unit.policy)) {
       for (const TracedWork* work : part.work) {
-        if (work->is_weight_gradient) spend(costs_.work_seconds(*work), CostModel::purpose_of(*work, *part.operation));
+        if (work->is_weight_gradient)
+          spend(costs_.work_seconds(*work), CostModel::purpose_of(*work, *part.operation, unit.trace->shape()));
       }
     }
     if (!unit.gradients_in_forward) add_to_gradients(unit);
   }
 
-  /// Products of all microbatches but the first read the gradients that they add to.
+  /// Products of all microbatches but the first read the gradients that they add to. An embedding adds to few rows,
+  /// which its trace counts, and fills the whole with zeros if nothing was added before.
   void add_to_gradients(const UnitPlan& unit) {
-    if (unit.role == UnitRole::embedding) return;  // adds to few rows, which its trace counts
     for (const size_t group : unit.groups) {
-      if (fresh_gradients_.erase(group) > 0) continue;
+      const bool is_fresh = fresh_gradients_.erase(group) > 0;
       const WeightGroupPlan& weights = plan_.groups[group];
-      spend(costs_.exposed_seconds(static_cast<double>(weights.trained_numel() * size_of(weights.gradient))),
-            "gradient accumulation");
+      const auto bytes = static_cast<double>(weights.trained_numel() * size_of(weights.gradient));
+      if (unit.role == UnitRole::embedding) {
+        if (is_fresh) spend(costs_.memory_seconds(bytes), "embedding");
+      } else if (!is_fresh) {
+        spend(costs_.exposed_seconds(bytes), "gradient accumulation");
+      }
     }
   }
 

@@ -109,6 +109,8 @@ PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place, b
   request.updates = update_descriptions(config.optimizer);
   request.update_of = [choice = update_choice(config.optimizer)](
                           const UnitDescription& unit, const ParameterSpec& spec) { return choice(unit.role, spec); };
+  // What knows the memory chooses (choose_loss_chunks).
+  if (request.training.loss_chunks == 0) request.training.loss_chunks = kUsualLossChunks;
   request.float8 = float8_options(config);
   request.recompute = make_recompute_selection(config);
   request.place = place;

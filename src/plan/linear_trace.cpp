@@ -170,12 +170,19 @@ class TracedLinear {
     const double again = tensorwise ? 0 : x * (2 * size + 1) + dy * (2 * size + 1) + weights * (2 * size + 1);
     const double sums = outputs_.size() > 1 ? static_cast<double>(outputs_.size() - 1) * 3 * size * x : 0;
     const double of_columns = shape_.gathers_float8 ? 2 * weights : 0;
-    operation.backward.push_back(
-        {.bytes = dy * (size + 2 + (tensorwise && shape_.fused_kernels ? 0 : size)) + again + sums + of_columns});
+    // Kernels of this project find the amaxes of the gradients they write; those that a joined product would copy come
+    // from elsewhere.
+    const double unknown = tensorwise && shape_.fused_kernels ? unknown_gradients() : dy;
+    operation.backward.push_back({.bytes = dy * (size + 2) + unknown * size + again + sums + of_columns});
     if (!casts_again()) return;
     // A replay whose forward writes both layouts spares backward the reading; the byte written counts here either way.
     operation.backward.push_back({.bytes = x * size, .spared_by_replay = keeps_float8()});
     operation.backward.push_back({.bytes = x});
+  }
+
+  double unknown_gradients() const {
+    if (!outputs_.back().in_float8) return 0;
+    return static_cast<double>(rows_ * std::max<int64_t>(0, copied_gradients_) / shape_.tensor_ranks);
   }
 
   void add_messages(TracedOperation& operation) const {

@@ -82,7 +82,13 @@ void StepProfiler::finish() {
   if (active_) write();
 }
 
+// Work is enqueued ahead of the device, and a trace holds what runs between these two calls.
+void StepProfiler::wait_for_device() const {
+  if (cuda_) opened_cuda()->wait();
+}
+
 void StepProfiler::start() {
+  wait_for_device();
   torch::autograd::profiler::enableProfiler(
       configuration(), activities(cuda_),
       {at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE, at::RecordScope::BACKWARD_FUNCTION});
@@ -93,6 +99,7 @@ void StepProfiler::write() {
   const auto begin = std::chrono::steady_clock::now();
   log_.info("Dumping profiler traces at step {}", last_step_);
   active_ = prepared_ = false;
+  wait_for_device();
   const auto result = torch::autograd::profiler::disableProfiler();
   const std::filesystem::path place = folder_ / fmt::format("iteration_{}", last_step_);
   const std::filesystem::path file = place / fmt::format("rank{}_trace.json", rank_);

@@ -114,10 +114,9 @@ void prove_programs(const Plan& plan, const std::function<Plan(int64_t rank)>& p
   TITAN_CHECK(between_ranks.empty(), between_ranks);
 }
 
-ModelStrategies strategies_for(const JobConfig& config) {
-  const bool round = config.training.weight_gradient_dtype == ElementType::bfloat16;
-  return {std::make_shared<DenseProducts>(round),
-          {.chunks = config.training.loss_chunks, .round_weight_gradient = round}};
+ModelStrategies strategies_for(const TrainingSection& training) {
+  const bool round = training.weight_gradient_dtype == ElementType::bfloat16;
+  return {std::make_shared<DenseProducts>(round), {.chunks = training.loss_chunks, .round_weight_gradient = round}};
 }
 
 /// Parameter groups of the whole model, restricted to the parameters of this rank.
@@ -249,20 +248,23 @@ void build_model(Run& run, std::optional<uint64_t> seed) {
   const ModelDescription& description = run.model.description =
       describe_model(config, run.data.tokenizer->vocabulary_size());
   log.info("Building {} {} with {}", description.name, description.flavor, description.summary);
-  const Plan plan = make_plan(description, plan_request(run, run.place, description));
+  const auto plan_of = [&, chunks = run.memory->loss_chunks()](int64_t rank) {
+    PlanRequest asked = plan_request(run, {run.place.mesh, rank}, description);
+    asked.training.loss_chunks = chunks;
+    return make_plan(description, asked);
+  };
+  const Plan plan = plan_of(run.place.rank);
   if (const std::optional<std::string> idle = precision_warning(plan)) log.shared_warning(*idle);
   for (const std::string& line : precision_lines(plan)) log.info(line);
   if (config.model.print_after_conversion) {
     for (const std::string& line : converted_lines(plan)) log.info(line);
   }
   if (run.trains) run.memory->check(plan);
-  ModelStrategies strategies = strategies_for(config);
+  ModelStrategies strategies = strategies_for(plan.request.training);
   strategies.attention_kernel = attention_kernel_for(run, plan);
   strategies.warn = [&log](const std::string& what) { log.shared_warning(what); };
   std::unique_ptr<GraphCapture> recorder = capture_for(run, plan);
-  prove_programs(plan, [&](int64_t rank) {
-    return make_plan(description, plan_request(run, {run.place.mesh, rank}, description));
-  });
+  prove_programs(plan, plan_of);
   run.memory->watch([] { return "building the model"; },
                     [&] {
                       run.model.assembly = assemble(*find_model_family(request.model.name), request, strategies, plan,

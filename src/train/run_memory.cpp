@@ -1,8 +1,10 @@
 #include "run_memory.h"
 
+#include "rank_zero.h"
 #include "titan/base/error.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
+#include "titan/job/job.h"
 #include "titan/train/run.h"
 
 namespace titan {
@@ -52,6 +54,17 @@ std::string RunMemory::position(int64_t step) const {
   if (const std::string unit = run_.model.assembly.executor->position(); !unit.empty()) words.push_back(unit);
   words.push_back(phase_ == Phase::validation ? fmt::format("after step {}", step) : fmt::format("step {}", step + 1));
   return join(words, ", ");
+}
+
+int64_t RunMemory::loss_chunks() const {
+  const bool on_cpu = run_.device.device.is_cpu();
+  const int64_t own = choose_loss_chunks(run_.config, run_.model.description, run_.place.mesh,
+                                         on_cpu ? std::optional<int64_t>() : room_.bytes);
+  if (run_.config.training.loss_chunks > 0) return own;
+  const int64_t chunks = as_on_rank_0(run_.world, "plan/loss_chunks", own, kUsualLossChunks);
+  run_.log.info("training.loss_chunks = 0: logits are computed in {} part{}{}", chunks, chunks == 1 ? "" : "s",
+                on_cpu ? ", as always on a CPU" : "");
+  return chunks;
 }
 
 void RunMemory::check(const Plan& plan) const {

@@ -19,6 +19,8 @@ class RunMemory {
   /// Measures the available memory; construct it before the job's first tensor. `run` must outlive it.
   explicit RunMemory(const Run& run);
 
+  /// choose_loss_chunks for the memory of rank 0's device. Collective.
+  int64_t loss_chunks() const;
   /// Warns if the plan needs more than is available.
   void check(const Plan& plan) const;
   /// Runs `work`. If it runs out of memory, logs the memory table and throws Error(out_of_memory) with the settings

@@ -38,6 +38,20 @@ class AskedKernel(MockGpu):
                 run = self.on_gpu(*options, "--training.steps=1", code=BAD_CONFIG)
                 self.assertRegex(run.errors, rf'debug.attention_kernel = "\w+" cannot be used: {reason}')
 
+    def test_heads_that_no_kernel_takes_are_refused_before_the_first_step(self):
+        odd = ["--model.override.dim=252", "--model.override.n_heads=6", "--model.override.n_kv_heads=3",
+               "--model.override.head_dim=42"]  # fmt: skip
+        large = ["--model.override.dim=320", "--model.override.n_heads=1", "--model.override.n_kv_heads=1",
+                 "--model.override.head_dim=320"]  # fmt: skip
+        deterministic = "--debug.deterministic"
+        for words in ([FP32, *odd], [BF16, *odd], [BF16, deterministic, *odd], [BF16, DOCUMENTS, *odd],
+                      [BF16, deterministic, *large]):  # fmt: skip
+            with self.subTest(" ".join(words)):
+                run = self.on_gpu(*words, "--training.steps=1", code=BAD_CONFIG)
+                self.assertRegex(run.errors, r"attention .*takes \[\d+, \d+, \d, (42|320)\] with \d heads of keys: \S")
+                self.assertIn('training.device = "cpu" takes any size of head', run.errors)
+        self.train(FP32, *odd, "--training.steps=1", "--training.device=cpu")
+
     def test_a_cpu_has_none_of_them(self):
         run = self.train("--debug.attention_kernel=flash", "--training.device=cpu", exit_code=BAD_CONFIG)
         self.assertIn('debug.attention_kernel = "flash" cannot be used: a CPU has one attention kernel', run.errors)

@@ -35,6 +35,32 @@ class Memory(MockGpu):
             held[dtype] = float(re.search(r"  gradients +([\d.]+) GiB +\1 GiB", run.output)[1])
         self.assertAlmostEqual(held["float32"] - held["bfloat16"], 2 * 32 * 218_112_000 / 2**30, delta=0.02)
 
+    def test_logits_are_computed_in_as_few_parts_as_fit(self):
+        def parts(run):
+            return re.findall(r"training.loss_chunks = 0: logits are computed in (.+)", run.output)
+
+        for mib, wanted in ((143166, "1 part"), (125000, "8 parts")):
+            run = self.llama_8b(FUSED, "--training.loss_chunks=0", steps=2, MOCK_CUDA_MIB=mib)
+            self.assertEqual(parts(run), [wanted])
+            planned, actual = re.findall(r"together +([\d.]+) GiB +([\d.]+) GiB", run.output)[0]
+            self.assertAlmostEqual(float(actual) / float(planned), 1, delta=0.03)
+        # Rank 0 chooses for all, whose collectives must match: here one GPU has no room.
+        tensor = [FUSED, "--training.loss_chunks=0", "--parallelism.tensor_parallel_degree=2", "--training.steps=2"]
+        for sizes, wanted in (("143166,2100", "1 part"), ("2100,143166", "8 parts")):
+            run = self.on_gpu(*tensor, ranks=2, MOCK_CUDA_MIB=sizes)
+            self.assertEqual(parts(run), [wanted])
+
+    def test_llama_8b_with_all_recomputed_clipping_and_graphs_fits_80_gb(self):
+        words = [FUSED, "--training.gradient_dtype=bfloat16", "--activation_checkpoint.mode=full", "--training.max_norm=1"]
+        run = self.llama_8b(*words, steps=5, MOCK_CUDA_MIB=81040)
+        self.assertGreater(run.ledgers[0]["graphs"]["launched"]["times"], 0)
+        self.assertLess(run.ledgers[0]["peaks"]["device bytes"], 0.9 * (81040 << 20))
+
+    def test_gradients_in_bf16_are_among_the_settings_that_fit(self):
+        words = [FUSED, "--activation_checkpoint.mode=full"]
+        run = self.llama_8b(*words, steps=5, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=77000)
+        self.assertRegex(run.errors, r'it would fit with: .*training\.gradient_dtype = "bfloat16"')
+
     def test_memory_that_runs_out_ends_with_a_report(self):
         run = self.llama_8b(FUSED, steps=2, code=OUT_OF_MEMORY, MOCK_CUDA_MIB=90000)
         self.assertRegex(run.errors, r"out of memory .* it would fit with: ")

@@ -110,6 +110,14 @@ class EveryPath(MockGpu):
                     made = {size: count["times"] for size, count in ledger["communicators"].items()}
                     self.assertEqual(made, communicators[name])
 
+    def test_a_trace_begins_and_ends_when_the_gpu_has_done_what_was_enqueued(self):
+        traced = [FUSED, "--profiling.enable_profiling", "--profiling.profile_freq=4", "--profiling.profiler_warmup=1"]
+        waits = {}
+        for name, words in (("without", [FUSED]), ("two traces", traced)):
+            run = self.on_gpu(*words, "--training.steps=8", MOCK_CUDA="late")
+            waits[name] = run.ledgers[0]["waits"].get("cudaDeviceSynchronize", {"times": 0})["times"]
+        self.assertEqual(waits["two traces"] - waits["without"], 2 * 2)
+
     def test_work_that_is_done_as_late_as_cuda_allows_ends_the_same(self):
         late = {"MOCK_CUDA": "late"}
         saving = ["--checkpoint.enable", "--checkpoint.interval=2"]

@@ -92,39 +92,44 @@ class Rates {
   nlohmann::json kernels_ = nlohmann::json::array();
 };
 
+/// Of rows of the hidden states, and of `s.heads` heads each, as in Qwen 3.
 void norms(Rates& rates, const Shapes& s) {
   const int64_t count = s.tokens * s.dim, stream = count * bytes_of(kType);
-  const auto forward = [&](bool adds) {
+  const auto forward = [&](int64_t columns, bool adds) {
     RmsNormForward a;
     a.type = kType;
-    a.rows = s.tokens;
-    a.columns = s.dim;
+    a.rows = count / columns;
+    a.columns = columns;
     a.epsilon = 1e-5f;
     a.x = rates.numbers(kType, count);
-    a.weight = rates.numbers(kType, s.dim);
+    a.weight = rates.numbers(kType, columns);
     a.normed = rates.memory(stream);
-    a.scale = static_cast<float*>(rates.memory(s.tokens * 4));
+    a.scale = static_cast<float*>(rates.memory(a.rows * 4));
     if (adds) a.delta = rates.numbers(kType, count);
     if (adds) a.sum = rates.memory(stream);
     return a;
   };
-  rates.measure("RMS norm, forward", &Kernels::rms_norm_forward, [&] { return forward(false); });
-  rates.measure("residual add and RMS norm, forward", &Kernels::rms_norm_forward, [&] { return forward(true); });
-  rates.measure("RMS norm and residual, backward", &Kernels::rms_norm_backward, [&] {
+  rates.measure("RMS norm, forward", &Kernels::rms_norm_forward, [&] { return forward(s.dim, false); });
+  rates.measure("residual add and RMS norm, forward", &Kernels::rms_norm_forward, [&] { return forward(s.dim, true); });
+  const auto backward = [&](int64_t columns, bool adds) {
     RmsNormBackward b;
     b.type = kType;
-    b.rows = s.tokens;
-    b.columns = s.dim;
+    b.rows = count / columns;
+    b.columns = columns;
     b.d_normed = rates.numbers(kType, count);
-    b.d_residual = rates.numbers(kType, count);
+    if (adds) b.d_residual = rates.numbers(kType, count);
     b.x = rates.numbers(kType, count);
-    b.weight = rates.numbers(kType, s.dim);
-    b.scale = static_cast<const float*>(rates.numbers(KernelType::fp32, s.tokens));
+    b.weight = rates.numbers(kType, columns);
+    b.scale = static_cast<const float*>(rates.numbers(KernelType::fp32, b.rows));
     b.dx = rates.memory(stream);
-    b.partials = static_cast<float*>(rates.memory(rms_norm_partials(s.tokens, s.dim) * s.dim * 4));
-    b.d_weight = static_cast<float*>(rates.memory(s.dim * 4));
+    b.partials = static_cast<float*>(rates.memory(rms_norm_partials(b.rows, columns) * columns * 4));
+    b.d_weight = static_cast<float*>(rates.memory(columns * 4));
     return b;
-  });
+  };
+  rates.measure("RMS norm and residual, backward", &Kernels::rms_norm_backward, [&] { return backward(s.dim, true); });
+  const int64_t head_dim = s.dim / s.heads;
+  rates.measure("RMS norm of heads, forward", &Kernels::rms_norm_forward, [&] { return forward(head_dim, false); });
+  rates.measure("RMS norm of heads, backward", &Kernels::rms_norm_backward, [&] { return backward(head_dim, false); });
 }
 
 void rotation(Rates& rates, const Shapes& s) {

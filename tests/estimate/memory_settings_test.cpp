@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "support/job.h"
@@ -54,6 +55,83 @@ class SettingsThatFit : public ::testing::Test {
 
   TestFolder folder_;
 };
+
+class LossChunks : public ::testing::Test {
+ protected:
+  /// Llama 3.1 8B on `gib` GiB, with what `more` says.
+  static int64_t chosen(double gib, const std::vector<std::string>& more = {}, int64_t world = 1) {
+    std::vector<std::string> words{"--model.name=llama3_1",
+                                   "--model.flavor=8B",
+                                   "--training.dtype=bfloat16",
+                                   "--optimizer.state_dtype=bfloat16",
+                                   "--training.seq_len=8192",
+                                   "--training.local_batch_size=1",
+                                   "--training.loss_chunks=0",
+                                   "--activation_checkpoint.mode=full",
+                                   "--model.override.vocab_size=128256"};
+    words.insert(words.end(), more.begin(), more.end());
+    const JobConfig config = job_config(words);
+    const std::optional<int64_t> room = gib > 0 ? std::optional(static_cast<int64_t>(gib * kGiB)) : std::nullopt;
+    return choose_loss_chunks(config, describe_model(config, 128256), make_mesh(config, world), room);
+  }
+};
+
+TEST_F(LossChunks, AreTheFewestThatFitIntoTheMemory) {
+  EXPECT_EQ(chosen(138), 1);
+  EXPECT_EQ(chosen(40), 8) << "nothing fits";
+  int64_t before = 8;
+  std::set<int64_t> seen;
+  for (double gib = 80; gib < 120; gib += 0.25) {
+    const int64_t now = chosen(gib);
+    EXPECT_LE(now, before) << gib;
+    seen.insert(before = now);
+  }
+  EXPECT_EQ(seen, (std::set<int64_t>{1, 2, 4, 8}));
+}
+
+TEST_F(LossChunks, FitByThePlanThatTheRunWillMake) {
+  const double margin = 1.1;
+  for (double gib = 80; gib < 120; gib += 4) {
+    const int64_t chunks = chosen(gib);
+    const JobConfig config = job_config(
+        {"--model.name=llama3_1", "--model.flavor=8B", "--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16",
+         "--training.seq_len=8192", "--training.local_batch_size=1", "--activation_checkpoint.mode=full",
+         "--model.override.vocab_size=128256", "--training.loss_chunks=" + std::to_string(chunks)});
+    const MemoryQuestion question{config, {make_mesh(config, 1), 0}, 128256, /*device_only=*/true};
+    if (chunks == 8) continue;
+    EXPECT_LE(margin * static_cast<double>(predicted_bytes(question)), gib * kGiB) << gib;
+  }
+}
+
+TEST_F(LossChunks, AreWhatTheConfigSaysIfItSaysANumber) {
+  for (const int64_t number : {1, 3, 8, 40}) {
+    EXPECT_EQ(chosen(138, {"--training.loss_chunks=" + std::to_string(number)}), number);
+  }
+}
+
+TEST_F(LossChunks, AreEightWhereTheMemoryIsUnknown) { EXPECT_EQ(chosen(0), 8); }
+
+TEST_F(LossChunks, HoldAtMostSoManyLogitsAs32BitsCount) {
+  EXPECT_EQ(chosen(1000, {"--training.local_batch_size=2"}), 1) << "2,101,346,304 logits";
+  EXPECT_EQ(chosen(1000, {"--training.local_batch_size=4"}), 2);
+  EXPECT_EQ(chosen(1000, {"--training.local_batch_size=64"}), 8) << "no more than without memory to spare";
+}
+
+TEST_F(LossChunks, FitOnEveryStageOfAPipeline) {
+  const std::vector<std::string> stages{"--parallelism.pipeline_parallel_degree=2",
+                                        "--parallelism.pipeline_parallel_schedule=GPipe",
+                                        "--training.local_batch_size=2"};
+  EXPECT_EQ(chosen(100, stages, 2), 1);
+  EXPECT_EQ(chosen(20, stages, 2), 8);
+}
+
+TEST_F(SettingsThatFit, OfferMorePartsOfTheLogitsThanThePlanWouldChoose) {
+  const JobConfig config = job({"--training.loss_chunks=0", "--model.override.vocab_size=65536"});
+  const int64_t now = predicted_bytes(question(config, 0));
+  const std::vector<MemorySetting> settings = settings_that_fit(question(config, now * 3 / 2 - 1), 20);
+  EXPECT_TRUE(std::any_of(settings.begin(), settings.end(),
+                          [](const MemorySetting& setting) { return setting.words == "training.loss_chunks = 32"; }));
+}
 
 TEST_F(SettingsThatFit, AreThreeWithWhichThePlanFitsCheapestFirst) {
   const JobConfig config = job();

@@ -285,6 +285,21 @@ TEST(Simulation, OfFloat8OnAGpuWithoutItIsRefused) {
   EXPECT_THROW(simulate_step(plans, find_hardware("a100-80")), Error);
 }
 
+TEST(Simulation, FillsTheGradientOfAnEmbeddingWithZerosOnceAStepUnlessTheHeadHasWrittenIt) {
+  const Hardware hardware = find_hardware("h200");
+  const auto bytes_with = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> words{"--training.local_batch_size=1", "--training.dtype=bfloat16",
+                                   "--optimizer.state_dtype=bfloat16", "--activation_checkpoint.mode=full"};
+    words.insert(words.end(), options.begin(), options.end());
+    return simulate_step(plans_of(1, words), hardware).ranks[0].seconds.at("embedding") * hardware.memory_rate;
+  };
+  const double rows = 8192.0 * 4096, all = 128256.0 * 4096;
+  const double reads_and_adds = rows * (2 + 2) + rows * (2 + 8);
+  EXPECT_NEAR(bytes_with({}), reads_and_adds + 4 * all, 1e-6 * all);
+  EXPECT_NEAR(bytes_with({"--training.global_batch_size=4"}), 4 * reads_and_adds + 4 * all, 1e-6 * all);
+  EXPECT_NEAR(bytes_with({"--model.override.embeddings=tied"}), reads_and_adds, 1e-6 * all);
+}
+
 /// The output of attention is saved in bf16 for attention's backward. Bytes by hand, of wo alone.
 TEST(Simulation, CastsAttentionsOutputAgainInBackwardUnlessAReplayHasCastIt) {
   const Hardware hardware = find_hardware("h200");

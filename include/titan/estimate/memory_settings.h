@@ -42,6 +42,15 @@ struct MemoryQuestion {
 /// help. Empty if no known setting helps.
 std::vector<MemorySetting> settings_that_fit(const MemoryQuestion& question, size_t most = 3);
 
+/// GPU memory reserved for libraries: context, communicators, workspaces, fragmentation.
+inline constexpr int64_t kLibraryBytes = int64_t{2} << 30;
+
+/// In how many parts a step computes its logits: training.loss_chunks. If that is 0, the fewest of 1, 2, 4 and 8 with
+/// which the plan of every pipeline stage fits into `room`, the bytes of a GPU for the job's tensors (none: unknown, or
+/// a CPU), and a part has at most 2³¹ − 1 logits. 8 if nothing fits.
+int64_t choose_loss_chunks(const JobConfig& config, const ModelDescription& model, const DeviceMesh& mesh,
+                           const std::optional<int64_t>& room);
+
 /// Bytes of the job's plan: of the phase that ran out, or the maximum.
 int64_t predicted_bytes(const MemoryQuestion& question);
 
@@ -68,9 +77,9 @@ using MemoryChange = std::function<void(MemoryTrial&)>;
 /// Several values of one setting: the first that fits is used.
 using MemoryLadder = std::vector<MemoryChange>;
 
-/// Ladders for training, cheapest first: a slower loss, recomputation of cheap operations, smaller batches, full
-/// recomputation, narrower dtypes, offload to the host (if it is `other_memory`), more machines, other data; then
-/// combinations.
+/// Ladders for training, cheapest first: a slower loss, recomputation of cheap operations, gradients in bf16 (where
+/// gradients have memory of the device), smaller batches, full recomputation, narrower dtypes, offload to the host (if
+/// it is `other_memory`), more machines, other data; then combinations.
 std::vector<MemoryLadder> training_ladders(const JobConfig& config, bool other_memory);
 /// Ladders for validation: smaller batches, then shorter sequences.
 std::vector<MemoryLadder> validation_ladders(const JobConfig& config);

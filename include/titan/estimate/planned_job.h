@@ -18,8 +18,9 @@ struct PlannedJob {
 
 /// The plan of rank `rank` of `world`. `on_gpu`: as in make_plan_request. A vocabulary that depends on the tokenizer is
 /// read from its file; without the file the smallest possible one is used, with a line on standard error. Throws
-/// Error(bad_config) for degrees that do not fit.
-PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu);
+/// Error(bad_config) for degrees that do not fit. `room`: as in choose_loss_chunks.
+PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu,
+                    const std::optional<int64_t>& room = {});
 
 /// memory_estimation.enable: the bytes of rank `rank` by purpose and by unit, and settings to change if they exceed
 /// `room_bytes`, which `room_words` describe ("memory per rank: 12 GiB"); none: unknown.

@@ -29,6 +29,9 @@ struct Prediction {
   bool fits() const { return needed_bytes() <= hardware.memory_bytes; }
 };
 
+/// Bytes of a GPU that a job's tensors may take.
+int64_t room_of(const Hardware& hardware);
+
 /// Throws Error(bad_config) for invalid layouts.
 Prediction predict(const JobConfig& config, const ModelDescription& model, int64_t world, const Hardware& hardware,
                    bool keep_events = false);

@@ -24,8 +24,10 @@ struct RmsNormForward {
 
 /// Most partial sums of the weight's gradient, one for each block: fixed for a shape, so that every GPU adds in the
 /// same order. Blocks of shorter rows are smaller, so more of them are needed to keep as many bytes in flight: 256 of
-/// 4,096 columns are two for each of an H100's multiprocessors.
-constexpr int64_t most_rms_norm_partials(int64_t columns) { return columns > 2048 ? 256 : columns > 1024 ? 512 : 1024; }
+/// 4,096 columns are two for each of an H100's multiprocessors. The shortest rows, of heads, are a warp each.
+constexpr int64_t most_rms_norm_partials(int64_t columns) {
+  return columns > 2048 ? 256 : columns > 1024 ? 512 : columns > 512 ? 1024 : columns > 256 ? 2048 : 4096;
+}
 
 struct RmsNormBackward {
   KernelType type = KernelType::fp32;

@@ -40,6 +40,7 @@ class StepProfiler {
   void finish();
 
  private:
+  void wait_for_device() const;
   void start();
   void write();
 

@@ -51,8 +51,6 @@ struct MemoryUse {
 };
 MemoryUse memory_use(const at::Device& device);
 
-/// GPU memory reserved for libraries: context, communicators, workspaces, fragmentation.
-inline constexpr int64_t kLibraryBytes = int64_t{2} << 30;
 /// GPU memory in use outside this process's allocator: by libraries and by other processes.
 int64_t bytes_beside_allocator(const at::Device& device);
 
