@@ -5,15 +5,15 @@ from __future__ import annotations
 import collections
 import functools
 import gzip
-import json
 import pathlib
 import re
 import statistics
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Iterable
 
 import expected
-from card import Card, Planner
-from programs import Outcome, Session, execute, result_of, results_of, table, with_options
+from card import Card
+from programs import Outcome, Session, execute, metrics, result_of, results_of, table, with_options
 
 RUN_SECONDS = 120
 STEPS, COUNTED = 16, 10  # the last of them; before, attention is chosen, two steps run eagerly, one is captured
@@ -23,7 +23,6 @@ KERNEL_BAR = 85  # % of the copy's bandwidth, for each fused kernel that moves m
 NOTES = ["Attention by", "CUDA graphs", "[Ff]loat8"]  # of a row: the first two lines of each kind
 CEILING = ("product_seconds", "attention_seconds", "copy_bytes_per_second")
 MOST_TRACES, TRACE_BYTES = 2, 16 << 20  # kept, and of one packed
-
 
 Model = collections.namedtuple("Model", "family flavor dim hidden heads kv_heads layers vocabulary sequence config words", defaults=(
     128256, 8192, "configs/llama3_8b.toml", ("--activation_checkpoint.mode=none",)))  # fmt: skip
@@ -40,7 +39,17 @@ MODELS = {
 WHOLE = ["8b", "8b_16_layers", "8b_8_layers", "8b_2_layers"]  # which recompute nothing
 SHAPES = {"8b": ["8b", "8b_recomputed", *WHOLE[1:]]}
 TINY = Model("llama3", "debugmodel", 256, 768, 16, 16, 6, 2048, 128, "configs/debug_model.toml")
+TRAINING = """{config} --model.name={family} --model.flavor={flavor} --model.tokenizer_path=configs/tokenizers/stories.model
+    --training.device={device} --training.seq_len={sequence} --training.local_batch_size=1 --training.steps={steps}
+    --training.dtype=bfloat16 --optimizer.state_dtype=bfloat16 --lr_scheduler.warmup_steps=5 --metrics.log_freq=1 --debug.seed=1
+    --training.dataset=text --training.dataset_path=configs/corpora/stories.jsonl --model.override.vocab_size={vocabulary}"""
 PRECISIONS, MODES = ("bf16", "float8"), ("plain", "fused", "traced")
+OPTIONS = {
+    "bf16": [], "float8": ["--model.converters=quantize.linear.float8"], "plain": [], "fused": ["--compile.enable"],
+    # Without graphs, whose kernels a profiler shows without the operations that they belong to.
+    "traced": ["--compile.enable", "--compile.cuda_graphs=false", "--profiling.enable_profiling", f"--profiling.profile_freq={TRACED}",
+               f"--profiling.profiler_warmup={WARM_UP}"],
+}  # fmt: skip
 ALL_ROWS = [f"{key}-{precision}-{mode}" for key in MODELS for precision in PRECISIONS for mode in MODES]
 ROWS = [f"{key}-{precision}-{mode}" for key in ("8b", "3b", "1b") for precision in PRECISIONS for mode in MODES[:2]]
 ROWS += ["8b-bf16-traced", "8b-float8-traced"]
@@ -51,8 +60,8 @@ RATIOS = [("fused over plain, bf16", "bf16-fused", "bf16-plain"), ("fused over p
 
 class Bench:
     def __init__(self, session: Session, card: Card | None, out: pathlib.Path | None = None):
-        self.session, self.out = session, out
-        self.planner = Planner(session, card) if card else None
+        self.session, self.card, self.out = session, card, out
+        self.plans: dict[tuple[str, ...], dict] = {}
         self.traces: list[str] = []
 
     def model(self, key: str) -> Model:
@@ -61,23 +70,30 @@ class Bench:
     def words_of(self, row: str) -> list[str]:
         key, precision, mode = row.split("-")
         model, steps = self.model(key), TRACED + AFTER if mode == "traced" else STEPS
-        words = [model.config, f"--model.name={model.family}", f"--model.flavor={model.flavor}"]
-        words += ["--model.tokenizer_path=configs/tokenizers/stories.model", f"--training.device={self.session.device}"]
-        words += [f"--training.seq_len={model.sequence}", "--training.local_batch_size=1", f"--training.steps={steps}"]
-        words += ["--training.dtype=bfloat16", "--optimizer.state_dtype=bfloat16", "--lr_scheduler.warmup_steps=5"]
-        words += ["--metrics.log_freq=1", "--debug.seed=1", "--job.dump_folder={folder}", *model.words]
-        words += ["--training.dataset=text", "--training.dataset_path=configs/corpora/stories.jsonl"]
-        if self.session.device == "cuda":  # the model for a CPU computes in fp32
-            words += [f"--model.override.vocab_size={model.vocabulary}", "--training.gradient_dtype=bfloat16"]
-        words += ["--model.converters=quantize.linear.float8"] if precision == "float8" else []
-        words += ["--compile.enable"] if mode != "plain" else []
-        if mode == "traced":  # without graphs, whose kernels a profiler shows without the operations that they belong to
-            words += ["--compile.cuda_graphs=false", "--profiling.enable_profiling"]
-            words += [f"--profiling.profile_freq={TRACED}", f"--profiling.profiler_warmup={WARM_UP}"]
-        return words
+        words = TRAINING.format(**model._asdict(), device=self.session.device, steps=steps).split()
+        words += ["--job.dump_folder={folder}", *model.words]
+        words += ["--training.gradient_dtype=bfloat16"] if self.session.device == "cuda" else []  # the model for a CPU computes in fp32
+        return [*words, *OPTIONS[precision], *OPTIONS[mode]]
 
     def plan(self, row: str, extra: Iterable[str] = ()) -> dict:
-        return self.planner.plan(with_options(self.words_of(row), extra)) if self.planner else {"fits": True}
+        """What `titan_train plan --json` says of the row on this card, or {"fits": False, "why": …}."""
+        words = tuple(with_options(self.words_of(row), extra))
+        if self.card and words not in self.plans:
+            self.plans[words] = self.ask_plan(self.card, words)
+        return self.plans.get(words, {"fits": True})
+
+    def ask_plan(self, card: Card, words: Iterable[str]) -> dict:
+        with tempfile.NamedTemporaryFile("w", prefix="titan-gpu-", suffix="card.toml") as file:
+            file.write(card.table())
+            file.flush()
+            code, printed = execute([self.session.program("titan_train"), "plan", *words, "--gpu", file.name, "--json"], 60)
+        if code == 0:
+            plan = result_of(printed)
+            return plan if plan["fits"] else plan | {"why": f"needs {plan['needed_bytes'] / 2**30:.1f} GiB of {card.free_mib / 1024:.1f}"}
+        printed = self.session.without_paths(printed)
+        self.session.write(self.session.log, printed + "\n")
+        last = (printed.strip().splitlines() or ["nothing was printed"])[-1]
+        return {"fits": False, "why": f"titan_train plan ended with {code}: {last}"}
 
     def that_fits(self, row: str, shapes: list[str] | None = None, extra: Iterable[str] = ()) -> str | None:
         """The row in the first shape that stands for its model and fits the card."""
@@ -92,14 +108,13 @@ class Bench:
         fits = self.that_fits(row, WHOLE if name else None, extra)
         if not fits:
             return self.session.leave_out(name or row, self.plan(row, extra)["why"])
-        command = [str(self.session.programs / "titan_train"), *with_options(self.words_of(fits), extra)]
+        command = [self.session.program("titan_train"), *with_options(self.words_of(fits), extra)]
         planned = {key: part for key, part in self.plan(fits, extra).items() if key not in ("memory", "traffic")}
         return self.session.run(name or fits, command, limit, read=functools.partial(self.read, fits), planned=planned)
 
     def read(self, row: str, run: Outcome, folder: pathlib.Path) -> None:
         sequence = self.model(row.split("-")[0]).sequence
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        lines = [line for line in lines if "step_seconds" in line]
+        lines = [line for line in metrics(folder) if "step_seconds" in line]
         steps = [line for line in lines if STEPS - COUNTED < line["step"] <= STEPS]
         run.numbers |= {"losses": [line.get("loss") for line in lines], "step_seconds": [round(line["step_seconds"], 5) for line in lines]}
         if len(steps) < COUNTED:
@@ -115,8 +130,8 @@ class Bench:
             self.look_into_a_step(row, run, folder / "profile_traces" / f"iteration_{TRACED}" / "rank0_trace.json")
 
     def look_into_a_step(self, row: str, run: Outcome, trace: pathlib.Path) -> None:
-        code, printed = execute([str(self.session.programs / "titan_train"), "profile", "summarize", str(trace)], 60)
-        self.session.note(printed)
+        code, printed = execute([self.session.program("titan_train"), "profile", "summarize", str(trace)], 60)
+        self.session.write(self.session.log, printed + "\n")
         run.numbers["milliseconds_by_kind"] = kinds_of(printed) if code == 0 else {}
         if not run.numbers["milliseconds_by_kind"]:
             run.verdict = "the traced step could not be read"
@@ -129,17 +144,19 @@ class Bench:
                 self.session.say(f"{self.traces[-1]} has {len(packed) >> 20} MiB, more than may come back.")
 
     def kernel_rates(self, limit: float = 60) -> Outcome:
-        model = self.model("8b")
-        numbers = [model.dim, model.hidden, model.heads, model.kv_heads, model.vocabulary, model.sequence]
-        words = [str(self.session.programs / "bench_kernel_rates"), self.session.device, *map(str, numbers)]
-        return self.session.run("kernel rates", words, limit, read=keep("copy_bytes_per_second", "kernels"))
+        m = self.model("8b")
+        sizes = f"{m.dim} {m.hidden} {m.heads} {m.kv_heads} {m.vocabulary} {m.sequence}"
+        words = [self.session.program("bench_kernel_rates"), self.session.device, *sizes.split()]
+        return self.session.run("kernel rates", words, limit, read=functools.partial(keep, ("copy_bytes_per_second", "kernels")))
 
-    def ceiling(self, key: str, precision: str, limit: float = 60) -> Outcome:
-        model = self.model(key)
-        numbers = [model.dim, model.hidden, model.heads, model.kv_heads, model.layers, model.vocabulary, model.sequence, model.sequence]
-        words = [str(self.session.programs / "bench_device_ceiling"), self.session.device, *map(str, numbers), precision]
-        words += ["--gradients", "bf16"]
-        return self.session.run(f"{key}-{precision}-ceiling", words, limit, read=keep(*CEILING))
+    def ceilings(self, row: str, limit: float = 60, shapes: list[str] | None = None) -> None:
+        """What the card can do at most, in each precision, in the shape that stands for the row's model."""
+        key = (self.that_fits(row, shapes) or row).split("-")[0]
+        m = self.model(key)
+        sizes = f"{m.dim} {m.hidden} {m.heads} {m.kv_heads} {m.layers} {m.vocabulary} {m.sequence} {m.sequence}"
+        for precision in PRECISIONS:
+            words = [self.session.program("bench_device_ceiling"), self.session.device, *sizes.split(), precision, "--gradients", "bf16"]
+            self.session.run(f"{key}-{precision}-ceiling", words, limit, read=functools.partial(keep, CEILING))
 
     def ceiling_tps(self, row: str) -> float | None:
         """Products and attention as measured alone; the rest as bytes that fused kernels move, at the rate of a copy."""
@@ -172,18 +189,10 @@ def kinds_of(summary: str) -> dict[str, float]:
     return {name: float(milliseconds) for name, milliseconds in rows}
 
 
-def keep(*keys: str) -> Callable[[Outcome, object], None]:
+def keep(keys: Iterable[str], run: Outcome, _: object) -> None:
     """Of the last JSON object that is printed, these; and the lines before it that tell a rate."""
-
-    def read(run: Outcome, _: object) -> None:
-        result = result_of(run.printed)
-        run.numbers |= {key: result[key] for key in keys} | {"calls": [line for line in results_of(run.printed) if "tflops" in line]}
-
-    return read
-
-
-def speed_rows(session: Session) -> list[Outcome]:
-    return [run for run in session.outcomes.values() if run.name in ALL_ROWS]
+    result = result_of(run.printed)
+    run.numbers |= {key: result[key] for key in keys} | {"calls": [line for line in results_of(run.printed) if "tflops" in line]}
 
 
 def told(bench: Bench, run: Outcome) -> str:
@@ -196,12 +205,12 @@ def told(bench: Bench, run: Outcome) -> str:
     words += [f"{name} {of[key]:,.0f}" for name, of in expectations.items() if (key := "tokens_per_second_per_gpu") in of]
     if run.name in ALL_ROWS and (ceiling := bench.ceiling_tps(run.name)):
         words.append(f"{100 * numbers['tokens_per_second'] / ceiling:.1f} % of the ceiling's {ceiling:,.0f}")
-    return ", ".join(words)
+    return ", ".join(words) + ("" if run.ok else f"; {run.verdict}")
 
 
 def speed_lines(bench: Bench) -> list[str]:
     """For a page: ratios of rows, what they said, and their traced steps."""
-    rows = [run for run in speed_rows(bench.session) if "tokens_per_second" in run.numbers]
+    rows = [run for run in bench.session.outcomes.values() if run.name in ALL_ROWS and "tokens_per_second" in run.numbers]
     lines = ["", f"Speeds: {STEPS} steps of one sequence, parameters, optimizer states and gradients of blocks in bf16; the median of the"]
     lines += [f"last {COUNTED} (least – most). \"traced\" is fused without CUDA graphs, and then one step under the profiler. MFU by torchtitan's"]
     lines += ["formula against the card's bf16 peak, whatever the precision; likely and good are what `titan_train plan` expects. The ceiling"]
@@ -210,10 +219,10 @@ def speed_lines(bench: Bench) -> list[str]:
     lines += [f"* {key}, {what}: {tps[f'{key}-{upper}'] / tps[f'{key}-{lower}']:.3f}" for key in MODELS
               for what, upper, lower in RATIOS if f"{key}-{upper}" in tps and f"{key}-{lower}" in tps]  # fmt: skip
     lines += ["", *(f"    {row.name}: {note}".rstrip() for row in rows for note in row.numbers["notes"])]
-    for row in (row for row in rows if row.numbers.get("milliseconds_by_kind")):
-        kinds = row.numbers["milliseconds_by_kind"]
-        lines += ["", f"{row.name}, one step under the profiler, ms: {', '.join(f'{kind} {part:.1f}' for kind, part in kinds.items())}"]
-        lines += expected.lines(row.name, row.numbers["planned"], kinds) if "good" in row.numbers["planned"] else []
+    for row in rows:
+        if kinds := row.numbers.get("milliseconds_by_kind"):
+            lines += ["", f"{row.name}, one step under the profiler, ms: {', '.join(f'{kind} {part:.1f}' for kind, part in kinds.items())}"]
+            lines += expected.lines(row.name, row.numbers)
     return lines if rows else []
 
 

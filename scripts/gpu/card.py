@@ -1,4 +1,4 @@
-"""The card of this machine: what it is, what stands in the way of measuring it, and which jobs fit it."""
+"""The card of this machine: what it is, and what stands in the way of measuring it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from programs import ROOT, Session, bind, execute, result_of
+from programs import ROOT, bind, execute, result_of
 
 KNOWN = {"H200": "h200", "H100": "h100-sxm", "B200": "b200", "A100": "a100-80"}  # tables of src/estimate/hardware.toml
 STAND_IN = "H100"  # whose rates an unknown card gets
@@ -31,13 +31,14 @@ name, total, version = ctypes.create_string_buffer(256), ctypes.c_size_t(), ctyp
 code = cuda.cuInit(0)
 cuda.cuDriverGetVersion(ctypes.byref(version))
 code = code or cuda.cuDeviceGetName(name, 256, 0) or cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0)
-print(json.dumps({"code": code, "name": name.value.decode(), "mib": total.value / 2**20, "cuda": version.value}))
+print(json.dumps({"cuda": version.value} | ({} if code else {"name": name.value.decode(), "mib": total.value / 2**20})))
 """
+UNKNOWN = "an unknown card"
 
 
 @dataclasses.dataclass
 class Card:
-    name: str
+    name: str = UNKNOWN
     driver: str = ""
     mib: float = 0.0  # 0: not known
     used_mib: float = 0.0
@@ -79,20 +80,15 @@ def find_tool(name: str) -> str | None:
 
 def find_card() -> Card | None:
     """From nvidia-smi, or from the driver where that tool is missing."""
-    asked = execute([sys.executable, "-c", ASK_DRIVER], 60)
-    driver = result_of(asked[1]) if asked[0] == 0 else {"code": 1, "name": "", "mib": 0, "cuda": 0}
-    tool = find_tool("nvidia-smi")
-    query = "--query-gpu=name,driver_version,memory.total,memory.used"
-    code, printed = execute([tool, query, "--format=csv,noheader"], 30) if tool else (127, "")
-    cells = [cell.strip() for cell in (printed.splitlines() or [""])[0].split(",")]
-    if code == 0 and len(cells) >= 3:
-        total, used = ([float(re.match(r"[\d.]*", cell)[0] or 0) for cell in [*cells[2:], "0"]])[:2]
-        return Card(cells[0], cells[1], driver["mib"] or total, used, driver["cuda"])
-    if driver["code"] == 0:
-        return Card(driver["name"], "", driver["mib"], 0, driver["cuda"])
-    if driver["cuda"] > 0 or pathlib.Path("/dev/nvidiactl").exists():  # the rows will say more than this script can
-        return Card("an unknown card", "", 0, 0, driver["cuda"])
-    return None
+    code, printed = execute([sys.executable, "-c", ASK_DRIVER], 60)
+    card = Card(**result_of(printed)) if code == 0 else Card()
+    query = ["--query-gpu=name,driver_version,memory.total,memory.used", "--format=csv,noheader"]
+    code, printed = execute([find_tool("nvidia-smi") or "nvidia-smi", *query], 30)
+    if code == 0 and (told := re.match(r"(.+?), *(.+?), *([\d.]*)[^,\n]*(?:, *([\d.]*))?", printed)):
+        return Card(told[1], told[2], card.mib or float(told[3] or 0), float(told[4] or 0), card.cuda)
+    # Where only a part of a driver is there, the rows will say more than this script can.
+    there = card.name != UNKNOWN or card.cuda > 0 or pathlib.Path("/dev/nvidiactl").exists()
+    return card if there else None
 
 
 def torch_folder() -> pathlib.Path:
@@ -109,12 +105,9 @@ def library_path(programs: pathlib.Path) -> str:
 
 def torch_sentence() -> str | None:
     """Where Python's torch is not the one that the programs need."""
-    if os.environ.get("TITAN_LIBTORCH"):
-        return None
     file = torch_folder() / "version.py"
-    told = file.read_text() if file.exists() else ""
-    version = re.search(r"^__version__ *= *['\"]([^'\"]*)", told, re.MULTILINE)
-    if version and version[1].split("+")[0] == TORCH:
+    version = re.search(r"^__version__ *= *['\"]([^'\"]*)", file.read_text() if file.exists() else "", re.MULTILINE)
+    if os.environ.get("TITAN_LIBTORCH") or (version and version[1].split("+")[0] == TORCH):
         return None
     found = f"torch {version[1]}" if version else "no torch"
     return f"Python has {found} where {TORCH} is needed: titan_train will not start, and only rows that do without it run."
@@ -152,31 +145,3 @@ def start_recorder(out: pathlib.Path) -> subprocess.Popen | None:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, preexec_fn=bind)
     except (OSError, TypeError):  # there is no such tool, or no room
         return None
-
-
-class Planner:
-    """Asks titan_train whether a job fits the card."""
-
-    def __init__(self, session: Session, card: Card):
-        self.session, self.card = session, card
-        self.known: dict[tuple[str, ...], dict] = {}
-
-    def plan(self, words: list[str]) -> dict:
-        """What `titan_train plan --json` says, or {"fits": False, "why": …}."""
-        if tuple(words) not in self.known:
-            self.known[tuple(words)] = self.ask(words)
-        return self.known[tuple(words)]
-
-    def ask(self, words: list[str]) -> dict:
-        with tempfile.TemporaryDirectory(prefix="titan-gpu-") as folder:
-            table = pathlib.Path(folder) / "card.toml"
-            table.write_text(self.card.table())
-            code, printed = execute([str(self.session.programs / "titan_train"), "plan", *words, "--gpu", str(table), "--json"], 60)
-        if code != 0:
-            self.session.note(self.session.without_paths(printed))
-            last = (printed.strip().splitlines() or ["nothing was printed"])[-1]
-            return {"fits": False, "why": f"titan_train plan ended with {code}: {self.session.without_paths(last)}"}
-        plan = result_of(printed)
-        if not plan["fits"]:
-            plan["why"] = f"needs {plan['needed_bytes'] / 2**30:.1f} GiB of {self.card.free_mib / 1024:.1f}"
-        return plan

@@ -8,7 +8,7 @@ import json
 import math
 import pathlib
 
-from programs import Outcome, Session, left_out, with_options
+from programs import Outcome, Session, metrics, ran_all, with_options
 
 CONFIG = "configs/debug_model.toml"
 STEPS = 20
@@ -100,15 +100,15 @@ class Checks:
         if not (self.session.programs / program).exists():
             return self.session.leave_out(program, "it is not packed")
         names = TESTS[program] if self.session.device == "cuda" else "OnHost/*"
-        words = [str(self.session.programs / program), f"--gtest_filter={names}"]
-        return self.session.run(program, words, limit, read=none_left_out)
+        words = [self.session.program(program), f"--gtest_filter={names}"]
+        return self.session.run(program, words, limit, read=ran_all)
 
     def words_of(self, row: Row, device: str) -> list[str]:
         words = ["launch", "-n", str(row.ranks), CONFIG] if row.ranks > 1 else [CONFIG]
         words += [f"--training.device={device}", f"--training.steps={STEPS}"]
         words += [f"--training.local_batch_size={GLOBAL_BATCH // row.data_parallel}", f"--debug.seed={SEED}", "--metrics.log_freq=1"]
         words += ["--job.dump_folder={folder}", *(["--debug.share_gpu"] if row.ranks > 1 else []), *row.words]
-        return [str(self.session.programs / "titan_train"), *words]
+        return [self.session.program("titan_train"), *words]
 
     def train(self, name: str, limit: float = RUN_SECONDS, label: str = "", extra: tuple[str, ...] = (),
               environment: dict[str, str] | None = None) -> Outcome:  # fmt: skip
@@ -119,7 +119,7 @@ class Checks:
         return self.session.run(label or name, words, limit, variables, functools.partial(self.compare, row))
 
     def compare(self, row: Row, run: Outcome, folder: pathlib.Path) -> None:
-        losses = run.numbers["losses"] = read_losses(folder)
+        losses = run.numbers["losses"] = [float(line["loss"]) for line in metrics(folder) if "loss" in line]
         beside = self.session.outcomes.get(row.against)
         others = self.in_advance.get(row.against) or (beside.numbers.get("losses", []) if beside else [])
         if len(losses) != STEPS:
@@ -137,25 +137,13 @@ class Checks:
 
     def write_losses(self) -> bool:
         """Those of a CPU, beside this script."""
-
-        def keep(run: Outcome, folder: pathlib.Path) -> None:
-            self.in_advance[run.name] = read_losses(folder)
-
         for name, words in ON_CPU.items():
-            self.session.run(name, self.words_of(Row(name, "", words=words), "cpu"), 600, read=keep)
-        if whole := all(self.session.outcomes[name].ok and len(self.in_advance[name]) == STEPS for name in ON_CPU):
-            LOSSES.write_text("{\n" + ",\n".join(f'"{name}": {json.dumps(self.in_advance[name])}' for name in ON_CPU) + "\n}\n")
+            row = Row(name, "", words=words, against="")
+            self.session.run(name, self.words_of(row, "cpu"), 600, read=functools.partial(self.compare, row))
+        if whole := all(self.session.outcomes[name].ok for name in ON_CPU):
+            lines = [f'"{name}": {json.dumps(self.session.outcomes[name].numbers["losses"])}' for name in ON_CPU]
+            LOSSES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         return whole
-
-
-def none_left_out(run: Outcome, _: pathlib.Path) -> None:
-    if left := left_out(run.printed):
-        run.verdict = f"failed: {left}"
-
-
-def read_losses(folder: pathlib.Path) -> list[float]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [float(line["loss"]) for line in lines if "loss" in line]
 
 
 def told(run: Outcome) -> str:

@@ -21,8 +21,11 @@ def parts_of(named: dict[str, float], parts: dict[str, str], rest: str, scale: f
     return found
 
 
-def lines(row: str, plan: dict, kinds: dict[str, float]) -> list[str]:
-    """A table of the parts, from the plan's JSON and milliseconds by kind; a sentence for each that leaves its range."""
+def lines(row: str, numbers: dict) -> list[str]:
+    """A table of the parts of a traced row with a plan; a sentence for each that leaves its range."""
+    plan, kinds = numbers.get("planned", {}), numbers.get("milliseconds_by_kind")
+    if not kinds or "good" not in plan:
+        return []
     likely, good = (parts_of(step["seconds"], PURPOSES, "memory", 1e3) for step in (plan, plan["good"]))
     table, said = ["", f"| {row}, one traced step | ms | good | likely | |", "|---|---:|---:|---:|---|"], []
     whole = sum(kinds.values())

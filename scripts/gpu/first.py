@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -54,18 +55,10 @@ class Visit:
 
     # ---- rows
 
-    def speed(self, *rows: str, limit: float = bench.RUN_SECONDS) -> None:
-        for row in rows:
-            self.speeds.train(row, limit)
-
-    def debug(self, *names: str, limit: float = check.RUN_SECONDS) -> None:
-        for name in names:
-            (self.checks.unit_tests if name in check.TESTS else self.checks.train)(name, limit)
-
-    def ceilings(self, row: str, limit: float = 60, shapes: list[str] | None = None) -> None:
-        shape = (self.speeds.that_fits(row, shapes) or row).split("-")[0]
-        for precision in bench.PRECISIONS:
-            self.speeds.ceiling(shape, precision, limit)
+    def rows(self, limit: float, *names: str) -> list[Outcome]:
+        """Of speed, of the debug model and of unit tests."""
+        kinds = dict.fromkeys(check.TESTS, self.checks.unit_tests) | dict.fromkeys(check.BY_NAME, self.checks.train)
+        return [kinds.get(name, self.speeds.train)(name, limit) for name in names]
 
     def program(self, name: str, limit: float, words: list[str]) -> None:
         """One that need not be on the machine."""
@@ -87,12 +80,11 @@ class Visit:
         if not shapes:
             self.session.leave_out(f"baseline {mode}", "no shape of 8B fits")
             return
-        model = self.speeds.model(shapes[0])
-        words = [sys.executable, str(HERE / "baseline.py"), f"--device={self.session.device}", f"--mode={mode}", f"--length={model.sequence}"]
-        words += [f"--{size}={getattr(model, size.replace('-', '_'))}" for size in ("dim", "layers", "heads", "kv-heads", "hidden", "vocabulary")]
-        words += [f"--steps={bench.STEPS}", f"--warm-up={bench.STEPS - bench.COUNTED}"]
-
-        read = bench.keep("tokens_per_second", "max_memory_reserved")
+        m = self.speeds.model(shapes[0])
+        words = [sys.executable, str(HERE / "baseline.py"), f"--device={self.session.device}", f"--mode={mode}"]
+        words += f"--length={m.sequence} --dim={m.dim} --layers={m.layers} --heads={m.heads} --kv-heads={m.kv_heads}".split()
+        words += f"--hidden={m.hidden} --vocabulary={m.vocabulary} --steps={bench.STEPS} --warm-up={bench.STEPS - bench.COUNTED}".split()
+        read = functools.partial(bench.keep, ("tokens_per_second", "max_memory_reserved"))
         run = self.session.run(f"baseline {mode}", words, limit, read=read, key=shapes[0])
         lines = [json.dumps({"mode": mode} | line) + "\n" for line in results_of(run.printed)]  # also of one that was not over
         self.session.write(self.out / "baseline.jsonl" if self.out else None, "".join(lines))
@@ -101,32 +93,31 @@ class Visit:
 
     def first(self) -> None:
         self.machine()
-        self.debug("single", "fused", limit=50)
-        failed = [name for name in ("single", "fused") if self.session.verdict(name).startswith(("exit code", "not over"))]
+        failed = [run.name for run in self.rows(50, "single", "fused") if run.verdict.startswith(("exit code", "not over"))]
         if failed:  # other losses are for the second command
             self.diagnose(failed[0])
         if "single" in failed:  # what needs no titan_train
             self.speeds.kernel_rates(25)
             self.baseline("compiled", 100)
             return self.baseline("eager", 45)
-        self.speed("1b-bf16-traced", limit=30)
+        self.rows(30, "1b-bf16-traced")
         if self.speeds.plan("8b-bf16-traced")["fits"]:
-            self.speed("8b-bf16-traced", "8b-float8-fused", limit=50)
+            self.rows(50, "8b-bf16-traced", "8b-float8-fused")
         else:
-            self.speed("8b_16_layers-bf16-traced", "8b_8_layers-bf16-fused", limit=30)
+            self.rows(30, "8b_16_layers-bf16-traced", "8b_8_layers-bf16-fused")
             if not self.speeds.plan("8b_8_layers-bf16-fused")["fits"]:
-                self.speed("8b_2_layers-bf16-traced", limit=24)
-            self.speed("8b_recomputed-bf16-fused", limit=50)
-            self.speed("8b_16_layers-float8-fused", limit=26)
-            self.speed("8b_recomputed-float8-fused", limit=44)
-        self.ceilings("8b-bf16-traced", 50, bench.WHOLE)
+                self.rows(24, "8b_2_layers-bf16-traced")
+            self.rows(50, "8b_recomputed-bf16-fused")
+            self.rows(26, "8b_16_layers-float8-fused")
+            self.rows(44, "8b_recomputed-float8-fused")
+        self.speeds.ceilings("8b-bf16-traced", 50, bench.WHOLE)
         self.speeds.kernel_rates(25)
         self.baseline("compiled", 100)
-        self.checks.unit_tests("kernels_test", 25)
-        self.debug(*REST, limit=20)
-        self.speed("3b-bf16-fused", "3b-float8-fused", "1b-bf16-fused", limit=30)
+        self.rows(25, "kernels_test")
+        self.rows(20, *REST)
+        self.rows(30, "3b-bf16-fused", "3b-float8-fused", "1b-bf16-fused")
         self.baseline("eager", 45)
-        return self.debug(*RANKS, limit=40)
+        self.rows(40, *RANKS)
 
     def diagnose(self, row: str) -> None:
         """A row of the debug model that crashed or hung."""
@@ -139,21 +130,21 @@ class Visit:
 
     def bench(self) -> None:
         rows = self.arguments.only.split(",") if self.arguments.only else bench.ROWS
-        self.speed(*rows)
+        self.rows(bench.RUN_SECONDS, *rows)
         for row in {row.split("-")[0]: row for row in rows}.values():
-            self.ceilings(row)
-        self.checks.unit_tests("kernels_test")
+            self.speeds.ceilings(row)
+        self.rows(check.RUN_SECONDS, "kernels_test")
         self.speeds.kernel_rates()
-        self.debug(*with_others({"one"}))
+        self.rows(check.RUN_SECONDS, *with_others({"one"}))
 
     def check(self) -> None:
-        self.debug(*check.TESTS, *check.BY_NAME)
+        self.rows(check.RUN_SECONDS, *check.TESTS, *check.BY_NAME)
 
     # ---- the second command
 
     def wrong_numbers(self) -> None:
         row = check.BY_NAME[self.arguments.row]
-        self.debug(*with_others({row.name}), limit=20)
+        self.rows(20, *with_others({row.name}))
         files = {device: self.folder / f"{device}.safetensors" for device in (self.session.device, "cpu")}
         for device, file in files.items():
             words = with_options(self.checks.words_of(row, device), ["--debug.dump_steps=1", "--training.steps=1"])
@@ -163,12 +154,12 @@ class Visit:
         cases = f"--gtest_filter={self.arguments.cases or check.TESTS['kernels_test']}"
         for tool in ("racecheck", "initcheck"):
             sanitizer = ["compute-sanitizer", "--tool", tool, "--target-processes", "all"]
-            self.program(tool, 45, [*sanitizer, str(self.session.programs / "kernels_test"), cases])
+            self.program(tool, 45, [*sanitizer, self.session.program("kernels_test"), cases])
         for part in ("model", "loss"):
             self.checks.train(row.name, 20, f"{row.name}, fused {part} alone", (check.FUSED, f"--compile.components={part}"))
 
     def slow_products(self) -> None:
-        self.ceilings("8b-bf16-fused", 60, bench.WHOLE)
+        self.speeds.ceilings("8b-bf16-fused", 60, bench.WHOLE)
         self.speeds.train("8b-bf16-fused", 90, "8b, a minute", ("--training.steps=70",))
         self.speeds.train("8b-bf16-fused", 40, "8b, gradients in fp32", ("--training.gradient_dtype=float32",))
 
@@ -179,15 +170,15 @@ class Visit:
 
     def profile(self, name: str, kernels: str, row: str) -> None:
         ncu = ["ncu", "--clock-control", "none", "--section", "SpeedOfLight", "--section", "Occupancy", "--target-processes", "all"]
-        ncu += ["--launch-count", "12", "--kernel-name", f"regex:{kernels}", str(self.session.programs / "titan_train")]
+        ncu += ["--launch-count", "12", "--kernel-name", f"regex:{kernels}", self.session.program("titan_train")]
         self.program(name, 60, [*ncu, *self.speeds.words_of(row), "--compile.cuda_graphs=false"])
 
     def all_well(self) -> None:
         self.profile("kernels of a step", "rms_norm.*backward|adam|squares|cross_entropy|float8", "8b_2_layers-float8-fused")
-        self.speed("8b-bf16-plain", "3b-bf16-plain", limit=50)
+        self.rows(50, "8b-bf16-plain", "3b-bf16-plain")
         for chunks in (2, 4):
             self.speeds.train("8b-bf16-fused", 40, f"8b, {chunks} chunks of the loss", (f"--training.loss_chunks={chunks}",))
-        self.debug(*with_others({name for name in check.BY_NAME if name not in [*REST, *RANKS]}), limit=20)
+        self.rows(20, *with_others({name for name in check.BY_NAME if name not in [*REST, *RANKS]}))
 
     # ---- what is shown
 
@@ -213,21 +204,17 @@ class Visit:
         return "\n".join([*lines, *bench.kernel_lines(session), *how_they_ended(session.outcomes.values())]) + "\n"
 
     def told(self, run: Outcome) -> str:
-        if "tokens_per_second" in run.numbers:
-            return bench.told(self.speeds, run) + ("" if run.ok else f"; {run.verdict}")
-        return check.told(run)
+        return bench.told(self.speeds, run) if "tokens_per_second" in run.numbers else check.told(run)
 
     def next_step(self) -> str:
         """The second command that this one asks for."""
         bad = ("failed", "exit code", "not over", "what it wrote")
-        if wrong := [run.name for run in self.session.outcomes.values() if run.name in check.BY_NAME and run.verdict.startswith(bad)]:
+        runs = self.session.outcomes.values()
+        if wrong := [run.name for run in runs if run.name in check.BY_NAME and run.verdict.startswith(bad)]:
             return f"wrong-numbers --row {wrong[0]}"
-        for run in bench.speed_rows(self.session):
-            kinds, plan = run.numbers.get("milliseconds_by_kind"), run.numbers.get("planned", {})
-            lines = expected.lines(run.name, plan, kinds) if kinds and "good" in plan and run.name.startswith("8b") else []
-            if late := [found[1] for line in lines if (found := re.search(r"more than expected.*--variant ([a-z-]+)", line))]:
-                return late[0]
-        return "all-well"
+        said = "\n".join(line for run in runs if run.name.startswith("8b") for line in expected.lines(run.name, run.numbers))
+        late = re.search(r"more than expected.*--variant ([a-z-]+)", said)
+        return late[1] if late else "all-well"
 
     def table(self) -> str:
         lines = [*self.session.sentences, *self.baseline_lines()]
@@ -244,7 +231,7 @@ class Visit:
             return "\n".join(self.session.sentences)
 
     def save(self) -> None:
-        self.session.record(self.arguments.page, self.made(self.page))
+        self.session.write(self.arguments.page, self.made(self.page), "w")
 
     def go(self) -> int:
         arguments = self.arguments
@@ -272,13 +259,9 @@ def with_others(names: set[str]) -> list[str]:
     return [name for name in check.BY_NAME if name in names]
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str):
-        sys.exit(refuse(message))
-
-
 def parse() -> argparse.Namespace:
-    parser = Parser()
+    parser = argparse.ArgumentParser()
+    parser.error = lambda message: sys.exit(refuse(message))
     add = parser.add_argument
     add("script", choices=TITLES)
     for name in ("commit", "only", "cases"):
@@ -290,13 +273,17 @@ def parse() -> argparse.Namespace:
     add("--row", choices=[*check.BY_NAME], default="fused")
     add("--variant", choices=["wrong-numbers", "slow-products", "slow-attention", "all-well"])
     add("--losses", action="store_true")
-    arguments = parser.parse_args()
-    arguments.seconds = arguments.seconds or (240 if arguments.variant else SECONDS[arguments.script])
-    arguments.results = None
-    known = {"bench": bench.ALL_ROWS, "check": [*check.TESTS, *check.BY_NAME]}.get(arguments.script)
-    if known and (unknown := [name for name in arguments.only.split(",") if name and name not in known]):
+    a = parser.parse_args()
+    known = {"bench": bench.ALL_ROWS, "check": [*check.TESTS, *check.BY_NAME]}.get(a.script)
+    if known and (unknown := [name for name in a.only.split(",") if name and name not in known]):
         parser.error(f"there is no row {', '.join(unknown)}; there are {', '.join(known)}")
-    return arguments
+    a.seconds = a.seconds or (240 if a.variant else SECONDS[a.script])
+    a.device = "cpu" if a.losses else a.device
+    a.results = a.out / "results.jsonl" if a.out else None
+    a.log = a.log or (a.out / "log.txt" if a.out else None)
+    dated = ROOT / "docs" / "benchmarks" / f"gpu-{a.script}-{datetime.date.today()}.md"
+    a.page = a.page or (a.out / "page.md" if a.out else dated)
+    return a
 
 
 def refuse(sentence: str, code: int = 64) -> int:
@@ -316,9 +303,10 @@ def find_programs(arguments: argparse.Namespace) -> None:
             sys.exit(refuse(f"{packed} holds no {missing[0]}; --pack makes build/gpu.tar.xz, which unpacks to such a folder"))
     elif code := subprocess.run(["bash", HERE / "prepare.sh", "build"]).returncode:
         sys.exit(code)
-    told = packed / "commit" if packed else None
-    git = execute(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], 20) if not arguments.commit else (1, "")
-    arguments.commit = arguments.commit or (told.read_text().strip() if told and told.exists() else git[1].strip() if git[0] == 0 else "unknown")
+    if not arguments.commit:
+        file = arguments.programs / "commit"
+        code, told = (0, file.read_text()) if file.exists() else execute(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], 20)
+        arguments.commit = told.strip() if code == 0 else "unknown"
 
 
 def main() -> int:
@@ -327,16 +315,11 @@ def main() -> int:
     lock = cards.only_one()
     if lock is None:
         return refuse("another of these scripts runs on this machine: two would measure each other", 75)
-    arguments.device = "cpu" if arguments.losses else arguments.device
     card = cards.find_card() if arguments.device == "cuda" else None
     if arguments.device == "cuda" and not card:
         return refuse("there is no GPU here: neither nvidia-smi nor the driver sees one; --pack makes what a machine with one needs", 69)
     find_programs(arguments)
     told = [*(card.sentences() if card else []), cards.torch_sentence(), cards.disk_sentence(arguments.out) if arguments.out else None]
-    if arguments.out:
-        arguments.results = arguments.out / "results.jsonl"
-        arguments.page, arguments.log = arguments.page or arguments.out / "page.md", arguments.log or arguments.out / "log.txt"
-    arguments.page = arguments.page or ROOT / "docs" / "benchmarks" / f"gpu-{arguments.script}-{datetime.date.today()}.md"
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     visit = Visit(arguments, card, begin)

@@ -11,7 +11,6 @@ import os
 import pathlib
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterable
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHOWN_LINES = 30
 FAILURES, FAILURE_LINES = 3, 12  # of a GoogleTest program, with what they say
-KEPT_BYTES = 2 << 20  # at each end of what a program prints; the log gets a tenth
+KEPT_BYTES = 128 << 10  # at each end of what a program prints
 FILE_BYTES = 1 << 30  # of a file that a row writes, for the disk is there for all of them
 LEAST_SECONDS = 10  # no row is started with less
 REFUSAL, REFUSED = "Duplicate GPU detected", "refused by NCCL"  # its words for several ranks on one card
@@ -93,7 +92,6 @@ class Session:
         self.outcomes: dict[str, Outcome] = {}
         self.sentences: list[str] = []  # about the machine, for the page
         self.hidden: list[pathlib.Path] = [self.programs, ROOT]
-        self.recorded = 0
 
     def seconds_left(self) -> float:
         return self.total - (time.monotonic() - self.begin)
@@ -102,6 +100,9 @@ class Session:
         if sentence not in self.sentences:
             self.sentences.append(sentence)
             print(sentence, file=sys.stderr, flush=True)
+
+    def program(self, name: str) -> str:
+        return str(self.programs / name)
 
     def without_paths(self, text: str) -> str:
         """As it reads on every machine."""
@@ -119,22 +120,20 @@ class Session:
         except OSError as error:
             self.say(f"{path.name} could not be written: {error.strerror}")
 
-    def note(self, printed: str) -> None:
-        most = KEPT_BYTES // 10
-        self.write(self.log, (printed if len(printed) < most else f"{printed[: most // 2]}\n...\n{printed[-most // 2 :]}") + "\n")
-
-    def verdict(self, name: str) -> str:
-        return self.outcomes[name].verdict if name in self.outcomes else ""
-
     def unwanted(self, name: str) -> bool:
         return bool(self.only) and name not in self.only
 
-    def leave_out(self, name: str, why: str) -> Outcome:
-        if self.unwanted(name):
-            return Outcome(name)
-        self.outcomes[name] = Outcome(name, verdict=f"left out: {why}")
+    def end(self, run: Outcome) -> Outcome:
+        """It becomes a line of the results; the page is written anew."""
+        self.outcomes[run.name] = run
+        line = {"row": run.name, "verdict": run.verdict, "seconds": round(run.seconds, 2), "limit": round(run.limit, 2)}
+        self.write(self.results, json.dumps(line | {"command": run.command} | run.numbers) + "\n")
         self.save()
-        return self.outcomes[name]
+        return run
+
+    def leave_out(self, name: str, why: str) -> Outcome:
+        outcome = Outcome(name, verdict=f"left out: {why}")
+        return outcome if self.unwanted(name) else self.end(outcome)
 
     def run(self, name: str, words: list[str], limit: float, environment: dict[str, str] | None = None,
             read: Callable[[Outcome, pathlib.Path], object] = lambda outcome, folder: None, **numbers) -> Outcome:  # fmt: skip
@@ -142,27 +141,21 @@ class Session:
         outcome = Outcome(name, numbers=numbers)
         if self.unwanted(name):
             return outcome
-        self.outcomes[name] = outcome
         shown = [word for word in words if not word.startswith("--job.dump_folder=")]
         outcome.command = self.without_paths(" ".join([*(f"{k}={v}" for k, v in (environment or {}).items()), *shown]))
         if self.seconds_left() < LEAST_SECONDS:
-            self.save()
-            return outcome
+            return self.end(outcome)
         print(f"{name}: {outcome.command}", file=sys.stderr, flush=True)
-        folder = None
         try:
-            folder = pathlib.Path(tempfile.mkdtemp(prefix="titan-gpu-"))
-            self.hidden.insert(0, folder)
-            self.run_in(folder, outcome, words, min(limit, self.seconds_left()), environment or {})
-            if outcome.ok:
-                read(outcome, folder)
+            with tempfile.TemporaryDirectory(prefix="titan-gpu-", ignore_cleanup_errors=True) as folder:
+                self.hidden.insert(0, pathlib.Path(folder))
+                self.run_in(self.hidden[0], outcome, words, min(limit, self.seconds_left()), environment or {})
+                if outcome.ok:
+                    read(outcome, self.hidden[0])
         except (OSError, ValueError, LookupError, TypeError) as error:
             outcome.verdict = f"what it wrote could not be read: {type(error).__name__} {self.without_paths(str(error))}"
         finally:
-            if folder:
-                shutil.rmtree(folder, ignore_errors=True)
-                self.hidden.remove(folder)
-        self.save()
+            self.end(outcome)
         return outcome
 
     def run_in(self, folder: pathlib.Path, outcome: Outcome, words: list[str], limit: float, environment: dict[str, str]) -> None:
@@ -173,16 +166,7 @@ class Session:
         outcome.printed = self.without_paths(printed)
         outcome.verdict = "ok" if code == 0 else f"not over after {limit:.0f} s" if code is None else f"exit code {code}"
         outcome.verdict = REFUSED if code and REFUSAL in printed else outcome.verdict
-        self.note(outcome.printed)
-
-    def record(self, page: pathlib.Path | None, text: str) -> None:
-        """Rows that ended since the last call become lines of the results; the page is written anew."""
-        outcomes = list(self.outcomes.values())
-        for run in outcomes[self.recorded :]:
-            line = {"row": run.name, "verdict": run.verdict, "seconds": round(run.seconds, 2), "limit": round(run.limit, 2)}
-            self.write(self.results, json.dumps(line | {"command": run.command} | run.numbers) + "\n")
-        self.recorded = len(outcomes)
-        self.write(page, text, "w")
+        self.write(self.log, outcome.printed + "\n")
 
 
 def with_options(words: list[str], extra: Iterable[str]) -> list[str]:
@@ -191,13 +175,11 @@ def with_options(words: list[str], extra: Iterable[str]) -> list[str]:
     return [word for word in words if word.split("=")[0] not in names] + [*extra]
 
 
-def left_out(said: str) -> str:
-    """What GoogleTest did not run, or nothing. It calls it a success when nothing runs."""
-    passed = re.search(r"^\[  PASSED  \] (\d+) test", said, re.MULTILINE)
-    skipped = re.search(r"^\[  SKIPPED \] (\d+ tests?), listed below", said, re.MULTILINE)
-    if skipped:
-        return f"left out {skipped[1]}"
-    return "" if passed and int(passed[1]) > 0 else "no test ran"
+def ran_all(run: Outcome, _: object) -> None:
+    """Of GoogleTest, which calls it a success when tests are skipped, or when none runs."""
+    skipped = re.search(r"^\[  SKIPPED \] (\d+ tests?), listed below", run.printed, re.MULTILINE)
+    if skipped or not re.search(r"^\[  PASSED  \] [1-9]", run.printed, re.MULTILINE):
+        run.verdict = f"failed: left out {skipped[1]}" if skipped else "failed: no test ran"
 
 
 def end_of(printed: str) -> list[str]:
@@ -227,10 +209,8 @@ def results_of(printed: str) -> list[dict]:
     """The JSON objects that a program prints, each beginning on a line of its own; libraries may say more around them."""
     found, decoder = [], json.JSONDecoder()
     for start in re.finditer(r"^\{", printed, re.MULTILINE):
-        try:
+        with contextlib.suppress(ValueError):
             found.append(decoder.raw_decode(printed, start.start())[0])
-        except ValueError:
-            continue
     return found
 
 
@@ -239,3 +219,7 @@ def result_of(printed: str) -> dict:
     if not (found := results_of(printed)):
         raise ValueError("no line is a JSON object")
     return found[-1]
+
+
+def metrics(folder: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
