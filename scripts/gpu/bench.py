@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import gzip
+import json
 import pathlib
 import re
 import statistics
-import tempfile
+import sys
 from collections.abc import Iterable
 
-import expected
 from card import Card
-from programs import Outcome, Session, execute, metrics, result_of, results_of, table, with_options
+from programs import Outcome, Session, execute, results_of, table, with_options
 
 RUN_SECONDS = 120
 STEPS, COUNTED = 16, 10  # the last of them; before, attention is chosen, two steps run eagerly, one is captured
 WARM_UP, AFTER = 3, 3  # of the profiler, in mode traced: then one step is traced, and it is seen whether later ones are slower
 TRACED = STEPS + WARM_UP + 1
+SLACK = 0.03  # of a range: what a step's spread alone may leave
+KINDS = {"matrix products": "products", "attention": "attention", "elementwise and reductions": "memory", "optimizer": "memory",
+         "copies": "memory"}  # fmt: skip # of `titan_train profile summarize`, the rest are gaps
+PURPOSES = {"products": "products", "float8 products": "products", "attention": "attention"}  # of the plan, the rest is memory
+WHERE = {
+    "products": "the products by shape: one far below the others is cuBLAS's choice, all of them are the clock (dmon.txt); --variant slow-products",
+    "attention": "the line `Attention by` of the log, and attention alone in the ceilings; --variant slow-attention",
+    "memory": "the kernel rates, what is below the bar; cross-entropy and AdamW are open (docs/kernels.md); --variant all-well",
+    "gaps": "launches and host waits: the row without graphs, and sync-check-fused",
+}
 KERNEL_BAR = 85  # % of the copy's bandwidth, for each fused kernel that moves memory
 NOTES = ["Attention by", "CUDA graphs", "[Ff]loat8"]  # of a row: the first two lines of each kind
 CEILING = ("product_seconds", "attention_seconds", "copy_bytes_per_second")
+BASELINE = pathlib.Path(__file__).with_name("baseline.py")
+BASELINE_BYTES, BASELINE_LAYER_BYTES = 20.3e9, 2.94e9  # of 8B in PyTorch without a layer, and of each
 MOST_TRACES, TRACE_BYTES = 2, 16 << 20  # kept, and of one packed
 
 Model = collections.namedtuple("Model", "family flavor dim hidden heads kv_heads layers vocabulary sequence config words", defaults=(
@@ -61,7 +74,6 @@ RATIOS = [("fused over plain, bf16", "bf16-fused", "bf16-plain"), ("fused over p
 class Bench:
     def __init__(self, session: Session, card: Card | None, out: pathlib.Path | None = None):
         self.session, self.card, self.out = session, card, out
-        self.plans: dict[tuple[str, ...], dict] = {}
         self.traces: list[str] = []
 
     def model(self, key: str) -> Model:
@@ -75,27 +87,23 @@ class Bench:
         words += ["--training.gradient_dtype=bfloat16"] if self.session.device == "cuda" else []  # the model for a CPU computes in fp32
         return [*words, *OPTIONS[precision], *OPTIONS[mode]]
 
-    def plan(self, row: str, extra: Iterable[str] = ()) -> dict:
-        """What `titan_train plan --json` says of the row on this card, or {"fits": False, "why": …}."""
-        words = tuple(with_options(self.words_of(row), extra))
-        if self.card and words not in self.plans:
-            self.plans[words] = self.ask_plan(self.card, words)
-        return self.plans.get(words, {"fits": True})
-
-    def ask_plan(self, card: Card, words: Iterable[str]) -> dict:
-        with tempfile.NamedTemporaryFile("w", prefix="titan-gpu-", suffix="card.toml") as file:
-            file.write(card.table())
-            file.flush()
-            code, printed = execute([self.session.program("titan_train"), "plan", *words, "--gpu", file.name, "--json"], 60)
+    @functools.cache
+    def plan(self, row: str, extra: tuple[str, ...] = ()) -> dict:
+        """What `titan_train plan --json` says of the row, with "fits" by the memory of this card, or {"fits": False, "why": …}."""
+        if not self.card:
+            return {"fits": True}
+        words = with_options(self.words_of(row), extra)
+        code, printed = execute([str(self.session.programs / "titan_train"), "plan", *words, "--gpu", self.card.kind, "--json"], 60)
         if code == 0:
-            plan = result_of(printed)
-            return plan if plan["fits"] else plan | {"why": f"needs {plan['needed_bytes'] / 2**30:.1f} GiB of {card.free_mib / 1024:.1f}"}
+            plan, free = results_of(printed)[-1], self.card.free_mib * 2**20
+            why = f"needs {plan['needed_bytes'] / 2**30:.1f} GiB of {free / 2**30:.1f}"
+            return plan | ({"fits": True} if plan["needed_bytes"] <= free else {"fits": False, "why": why})
         printed = self.session.without_paths(printed)
         self.session.write(self.session.log, printed + "\n")
         last = (printed.strip().splitlines() or ["nothing was printed"])[-1]
         return {"fits": False, "why": f"titan_train plan ended with {code}: {last}"}
 
-    def that_fits(self, row: str, shapes: list[str] | None = None, extra: Iterable[str] = ()) -> str | None:
+    def that_fits(self, row: str, shapes: list[str] | None = None, extra: tuple[str, ...] = ()) -> str | None:
         """The row in the first shape that stands for its model and fits the card."""
         key, rest = row.split("-", 1)
         rows = [f"{shape}-{rest}" for shape in shapes or SHAPES.get(key, [key])]
@@ -108,13 +116,13 @@ class Bench:
         fits = self.that_fits(row, WHOLE if name else None, extra)
         if not fits:
             return self.session.leave_out(name or row, self.plan(row, extra)["why"])
-        command = [self.session.program("titan_train"), *with_options(self.words_of(fits), extra)]
+        command = ["titan_train", *with_options(self.words_of(fits), extra)]
         planned = {key: part for key, part in self.plan(fits, extra).items() if key not in ("memory", "traffic")}
         return self.session.run(name or fits, command, limit, read=functools.partial(self.read, fits), planned=planned)
 
     def read(self, row: str, run: Outcome, folder: pathlib.Path) -> None:
         sequence = self.model(row.split("-")[0]).sequence
-        lines = [line for line in metrics(folder) if "step_seconds" in line]
+        lines = [line for line in map(json.loads, open(folder / "metrics.jsonl")) if "step_seconds" in line]
         steps = [line for line in lines if STEPS - COUNTED < line["step"] <= STEPS]
         run.numbers |= {"losses": [line.get("loss") for line in lines], "step_seconds": [round(line["step_seconds"], 5) for line in lines]}
         if len(steps) < COUNTED:
@@ -130,7 +138,7 @@ class Bench:
             self.look_into_a_step(row, run, folder / "profile_traces" / f"iteration_{TRACED}" / "rank0_trace.json")
 
     def look_into_a_step(self, row: str, run: Outcome, trace: pathlib.Path) -> None:
-        code, printed = execute([self.session.program("titan_train"), "profile", "summarize", str(trace)], 60)
+        code, printed = execute([str(self.session.programs / "titan_train"), "profile", "summarize", str(trace)], 60)
         self.session.write(self.session.log, printed + "\n")
         run.numbers["milliseconds_by_kind"] = kinds_of(printed) if code == 0 else {}
         if not run.numbers["milliseconds_by_kind"]:
@@ -146,8 +154,8 @@ class Bench:
     def kernel_rates(self, limit: float = 60) -> Outcome:
         m = self.model("8b")
         sizes = f"{m.dim} {m.hidden} {m.heads} {m.kv_heads} {m.vocabulary} {m.sequence}"
-        words = [self.session.program("bench_kernel_rates"), self.session.device, *sizes.split()]
-        return self.session.run("kernel rates", words, limit, read=functools.partial(keep, ("copy_bytes_per_second", "kernels")))
+        read = functools.partial(keep, ("copy_bytes_per_second", "kernels"))
+        return self.session.run("kernel rates", ["bench_kernel_rates", self.session.device, *sizes.split()], limit, read=read)
 
     def ceilings(self, row: str, limit: float = 60, shapes: list[str] | None = None) -> None:
         """What the card can do at most, in each precision, in the shape that stands for the row's model."""
@@ -155,8 +163,25 @@ class Bench:
         m = self.model(key)
         sizes = f"{m.dim} {m.hidden} {m.heads} {m.kv_heads} {m.layers} {m.vocabulary} {m.sequence} {m.sequence}"
         for precision in PRECISIONS:
-            words = [self.session.program("bench_device_ceiling"), self.session.device, *sizes.split(), precision, "--gradients", "bf16"]
+            words = ["bench_device_ceiling", self.session.device, *sizes.split(), precision, "--gradients", "bf16"]
             self.session.run(f"{key}-{precision}-ceiling", words, limit, read=functools.partial(keep, CEILING))
+
+    def baseline(self, mode: str, limit: float) -> None:
+        """The same shape in plain PyTorch, of what fits."""
+        room = self.card.free_mib * 2**20 if self.card else 1e12
+        shapes = [key for key in WHOLE if BASELINE_BYTES + BASELINE_LAYER_BYTES * MODELS[key].layers <= room]
+        if not shapes:
+            self.session.leave_out(f"baseline {mode}", "no shape of 8B fits")
+            return
+        m = self.model(shapes[0])
+        words = [sys.executable, str(BASELINE), f"--device={self.session.device}", f"--mode={mode}"]
+        words += f"--length={m.sequence} --dim={m.dim} --layers={m.layers} --heads={m.heads} --kv-heads={m.kv_heads}".split()
+        words += f"--hidden={m.hidden} --vocabulary={m.vocabulary} --steps={STEPS} --warm-up={STEPS - COUNTED}".split()
+        read = functools.partial(keep, ("tokens_per_second", "max_memory_reserved"))
+        run = self.session.run(f"baseline {mode}", words, limit, read=read, key=shapes[0])
+        with contextlib.suppress(ValueError):  # one that was not over may have printed nothing yet
+            lines = [json.dumps({"mode": mode} | line) + "\n" for line in results_of(run.printed)]
+            self.session.write(self.out / "baseline.jsonl" if self.out else None, "".join(lines))
 
     def ceiling_tps(self, row: str) -> float | None:
         """Products and attention as measured alone; the rest as bytes that fused kernels move, at the rate of a copy."""
@@ -191,8 +216,34 @@ def kinds_of(summary: str) -> dict[str, float]:
 
 def keep(keys: Iterable[str], run: Outcome, _: object) -> None:
     """Of the last JSON object that is printed, these; and the lines before it that tell a rate."""
-    result = result_of(run.printed)
-    run.numbers |= {key: result[key] for key in keys} | {"calls": [line for line in results_of(run.printed) if "tflops" in line]}
+    *lines, last = results_of(run.printed)
+    run.numbers |= {key: last[key] for key in keys} | {"calls": [line for line in lines if "tflops" in line]}
+
+
+def parts_of(named: dict[str, float], parts: dict[str, str], rest: str, scale: float) -> dict[str, float]:
+    found = dict.fromkeys(WHERE, 0.0)
+    for name, amount in named.items():
+        found["gaps" if name.startswith("waiting") else parts.get(name, rest)] += scale * amount
+    return found
+
+
+def expectation(run: Outcome) -> list[str]:
+    """Which parts of its traced step, if there is one, leave the range that `titan_train plan` expects, and where to look."""
+    plan, kinds = run.numbers.get("planned", {}), run.numbers.get("milliseconds_by_kind")
+    if not kinds or "good" not in plan:
+        return []
+    likely, good = (parts_of(step["seconds"], PURPOSES, "memory", 1e3) for step in (plan, plan["good"]))
+    lines, said = ["", f"| {run.name}, one traced step | ms | good | likely | |", "|---|---:|---:|---:|---|"], []
+    whole = sum(kinds.values())
+    for part, found in parts_of(kinds, KINDS, "gaps", 1).items():
+        room = 0.01 * whole if part == "gaps" else SLACK * likely[part]
+        slower, faster = found - likely[part], good[part] - found
+        verdict = f"{slower:.1f} ms more" if slower > room else f"{faster:.1f} ms less" if faster > room else ""
+        lines.append(f"| {part} | {found:.1f} | {good[part]:.1f} | {likely[part]:.1f} | {verdict or 'as expected'} |")
+        if verdict:
+            share = 100 * max(slower, faster) / whole
+            said.append(f"* {part}: {verdict} than expected, {share:.1f} % of the step; look at {WHERE[part]}.")
+    return [*lines, *([""] + said if said else [])]
 
 
 def told(bench: Bench, run: Outcome) -> str:
@@ -201,11 +252,11 @@ def told(bench: Bench, run: Outcome) -> str:
     words = [f"{numbers['tokens_per_second']:,.0f} tokens/s" + (f" ({numbers['least']:,.0f} – {numbers['most']:,.0f})" if "least" in numbers else "")]
     words += [f"{(numbers.get('peak_bytes') or numbers.get('max_memory_reserved') or 0) / 2**30:.1f} GiB"]
     words += [f"MFU {numbers['mfu_percent']:.1f} %"] if "mfu_percent" in numbers else []
-    expectations = {"likely": plan, "good": plan.get("good", {})}
-    words += [f"{name} {of[key]:,.0f}" for name, of in expectations.items() if (key := "tokens_per_second_per_gpu") in of]
+    key, expected = "tokens_per_second_per_gpu", {"likely": plan, "good": plan.get("good", {})}
+    words += [f"{name} {rates[key]:,.0f}" for name, rates in expected.items() if key in rates]
     if run.name in ALL_ROWS and (ceiling := bench.ceiling_tps(run.name)):
         words.append(f"{100 * numbers['tokens_per_second'] / ceiling:.1f} % of the ceiling's {ceiling:,.0f}")
-    return ", ".join(words) + ("" if run.ok else f"; {run.verdict}")
+    return ", ".join(words) + ("" if run.verdict == "ok" else f"; {run.verdict}")
 
 
 def speed_lines(bench: Bench) -> list[str]:
@@ -222,7 +273,7 @@ def speed_lines(bench: Bench) -> list[str]:
     for row in rows:
         if kinds := row.numbers.get("milliseconds_by_kind"):
             lines += ["", f"{row.name}, one step under the profiler, ms: {', '.join(f'{kind} {part:.1f}' for kind, part in kinds.items())}"]
-            lines += expected.lines(row.name, row.numbers)
+            lines += expectation(row)
     return lines if rows else []
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import pathlib
 
-from programs import Outcome, Session, metrics, ran_all, with_options
+from programs import Outcome, Session, ran_all, with_options
 
 CONFIG = "configs/debug_model.toml"
 STEPS = 20
@@ -39,6 +39,7 @@ SYNC_CHECK = "--debug.sync_check"
 DOCUMENTS = "--model.flavor=debugmodel_flex_attn"
 OFFLOAD = ("--activation_checkpoint.mode=full", "--activation_checkpoint.offload", "--optimizer.offload")
 GROUPS_OF_ONE = "--debug.groups_of_one"
+DEGREES = ("data_parallel_replicate", "data_parallel_shard", "tensor_parallel")
 # Several ranks on one card: nothing that needs the card alone, and little of it each.
 ONE_CARD = {"NCCL_MNNVL_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2", "NCCL_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "WARN"}
 # Rows of a CPU, computed in advance (first.sh --losses): no card's time goes to them.
@@ -52,16 +53,10 @@ class Row:
 
     name: str
     what: str
-    ranks: int = 1
-    data_parallel: int = 1
     words: tuple[str, ...] = ()
     against: str = "single"  # or empty: with none
     bars: tuple[float, float] = BARS
-
-
-def layout(replicate: int = 1, shard: int = 1, tensor: int = 1) -> tuple[str, ...]:
-    degrees = {"data_parallel_replicate": replicate, "data_parallel_shard": shard, "tensor_parallel": tensor}
-    return tuple(f"--parallelism.{name}_degree={degree}" for name, degree in degrees.items())
+    degrees: tuple[int, int, int] = (1, 1, 1)  # of DEGREES
 
 
 ROWS = [
@@ -79,14 +74,14 @@ ROWS = [
     Row("offload", "activations and moments on the host", words=OFFLOAD),
     Row("one", "one rank, every group over NCCL", words=(GROUPS_OF_ONE,)),
     Row("one-fused", "the same with fused kernels, a graph a block", words=(GROUPS_OF_ONE, FUSED), against="fused"),
-    Row("ddp2", "DDP 2 on one card", 2, 2, layout(replicate=2)),
-    Row("fsdp2", "FSDP 2 on one card", 2, 2, layout(shard=2)),
-    Row("tp2", "TP 2 on one card", 2, 1, layout(tensor=2)),
-    Row("fsdp2-tp2", "FSDP 2 × TP 2 on one card", 4, 2, layout(shard=2, tensor=2)),
-    Row("fsdp2-fused", "FSDP 2 with fused kernels, a graph a block", 2, 2, (*layout(shard=2), FUSED), against="fused"),
-    Row("tp2-fused", "TP 2 with fused kernels", 2, 1, (*layout(tensor=2), FUSED), against="fused"),
-    Row("tp2-float8-fused", "TP 2 in float8 with fused kernels", 2, 1, (*layout(tensor=2), BF16, FLOAT8, FUSED),
-        against="float8-fused", bars=FUSED_FLOAT8_BARS),  # fmt: skip
+    Row("ddp2", "DDP 2 on one card", degrees=(2, 1, 1)),
+    Row("fsdp2", "FSDP 2 on one card", degrees=(1, 2, 1)),
+    Row("tp2", "TP 2 on one card", degrees=(1, 1, 2)),
+    Row("fsdp2-tp2", "FSDP 2 × TP 2 on one card", degrees=(1, 2, 2)),
+    Row("fsdp2-fused", "FSDP 2 with fused kernels, a graph a block", words=(FUSED,), against="fused", degrees=(1, 2, 1)),
+    Row("tp2-fused", "TP 2 with fused kernels", words=(FUSED,), against="fused", degrees=(1, 1, 2)),
+    Row("tp2-float8-fused", "TP 2 in float8 with fused kernels", words=(BF16, FLOAT8, FUSED), against="float8-fused",
+        bars=FUSED_FLOAT8_BARS, degrees=(1, 1, 2)),  # fmt: skip
 ]
 BY_NAME = {row.name: row for row in ROWS}
 
@@ -97,29 +92,29 @@ class Checks:
         self.in_advance: dict[str, list[float]] = json.loads(LOSSES.read_text()) if LOSSES.exists() else {}
 
     def unit_tests(self, program: str, limit: float = RUN_SECONDS) -> Outcome:
-        if not (self.session.programs / program).exists():
-            return self.session.leave_out(program, "it is not packed")
         names = TESTS[program] if self.session.device == "cuda" else "OnHost/*"
-        words = [self.session.program(program), f"--gtest_filter={names}"]
-        return self.session.run(program, words, limit, read=ran_all)
+        return self.session.run(program, [program, f"--gtest_filter={names}"], limit, read=ran_all)
 
     def words_of(self, row: Row, device: str) -> list[str]:
-        words = ["launch", "-n", str(row.ranks), CONFIG] if row.ranks > 1 else [CONFIG]
-        words += [f"--training.device={device}", f"--training.steps={STEPS}"]
-        words += [f"--training.local_batch_size={GLOBAL_BATCH // row.data_parallel}", f"--debug.seed={SEED}", "--metrics.log_freq=1"]
-        words += ["--job.dump_folder={folder}", *(["--debug.share_gpu"] if row.ranks > 1 else []), *row.words]
-        return [self.session.program("titan_train"), *words]
+        replicas, shards, _ = row.degrees
+        words = [CONFIG, f"--training.device={device}", f"--training.steps={STEPS}"]
+        words += [f"--training.local_batch_size={GLOBAL_BATCH // (replicas * shards)}", f"--debug.seed={SEED}", "--metrics.log_freq=1"]
+        words += ["--job.dump_folder={folder}", *row.words]
+        if (ranks := math.prod(row.degrees)) > 1:
+            degrees = [f"--parallelism.{name}_degree={degree}" for name, degree in zip(DEGREES, row.degrees)]
+            words = ["launch", "-n", str(ranks), *words, "--debug.share_gpu", *degrees]
+        return ["titan_train", *words]
 
     def train(self, name: str, limit: float = RUN_SECONDS, label: str = "", extra: tuple[str, ...] = (),
               environment: dict[str, str] | None = None) -> Outcome:  # fmt: skip
         """`extra`: options on top, of a row that is called `label`."""
         row = BY_NAME[name]
         words = with_options(self.words_of(row, self.session.device), extra)
-        variables = (ONE_CARD if row.ranks > 1 else {}) | (environment or {})
+        variables = (ONE_CARD if math.prod(row.degrees) > 1 else {}) | (environment or {})
         return self.session.run(label or name, words, limit, variables, functools.partial(self.compare, row))
 
     def compare(self, row: Row, run: Outcome, folder: pathlib.Path) -> None:
-        losses = run.numbers["losses"] = [float(line["loss"]) for line in metrics(folder) if "loss" in line]
+        losses = run.numbers["losses"] = [float(line["loss"]) for line in map(json.loads, open(folder / "metrics.jsonl")) if "loss" in line]
         beside = self.session.outcomes.get(row.against)
         others = self.in_advance.get(row.against) or (beside.numbers.get("losses", []) if beside else [])
         if len(losses) != STEPS:
@@ -140,7 +135,7 @@ class Checks:
         for name, words in ON_CPU.items():
             row = Row(name, "", words=words, against="")
             self.session.run(name, self.words_of(row, "cpu"), 600, read=functools.partial(self.compare, row))
-        if whole := all(self.session.outcomes[name].ok for name in ON_CPU):
+        if whole := all(self.session.outcomes[name].verdict == "ok" for name in ON_CPU):
             lines = [f'"{name}": {json.dumps(self.session.outcomes[name].numbers["losses"])}' for name in ON_CPU]
             LOSSES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         return whole

@@ -5,39 +5,36 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import functools
-import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 import bench
 import card as cards
 import check
-import expected
-from programs import REFUSED, ROOT, Outcome, Session, execute, how_they_ended, results_of, table, with_options
+from programs import REFUSED, ROOT, Outcome, Session, execute, how_they_ended, table, with_options
 
 HERE = pathlib.Path(__file__).resolve().parent
-SECONDS = {"first": 400, "bench": 480, "check": 420}
-TITLES = {"first": "The first minutes on a card", "bench": "Training on one GPU", "check": "GPU check"}
+SCRIPTS = {"first": (400, "The first minutes on a card"), "bench": (480, "Training on one GPU"), "check": (420, "GPU check")}
 PROGRAMS = ["titan_train", "kernels_test", "bench_device_ceiling", "bench_kernel_rates"]
 RANKS = ["fsdp2", "tp2", "fsdp2-fused"]
 REST = ["bf16", "bf16-fused", "float8", "float8-fused", "sync-check-fused", "deterministic", "documents", "one-fused", "offload"]
-GOOD = ("ok", REFUSED, "left out: it is not packed", "left out: needs", "left out: no shape", "left out: there is no")
+GOOD = ("ok", REFUSED, "left out: needs", "left out: no shape", "left out: there is no")
 TABLE_LINES, TABLE_WIDTH = 60, 150
-BASELINE_BYTES, BASELINE_LAYER_BYTES = 20.3e9, 2.94e9  # of 8B in PyTorch without a layer, and of each
+SANITIZER = ["compute-sanitizer", "--target-processes", "all", "--tool"]
+# Where containers have nvidia-smi and others when PATH does not say so.
+TOOL_FOLDERS = ["/usr/local/nvidia/bin", "/usr/bin", "/usr/local/bin", "/opt/nvidia/bin", "/usr/local/cuda/bin"]
 COMPARE = """
 import sys, pathlib
-sys.path.insert(0, sys.argv[3])
-from baseline import read_dump
-a, b = (read_dump(pathlib.Path(name), "cpu") for name in sys.argv[1:3])
+from scripts.gpu.baseline import read_dump
+a, b = (read_dump(pathlib.Path(name), "cpu") for name in sys.argv[1:])
 far = {key: ((a[key].double() - b[key].double()).norm() / max(b[key].double().norm().item(), 1e-30)).item() for key in b if key in a}
 for key in sorted(far, key=far.get, reverse=True)[:25]:
     print(f"{far[key]:.2e}  {key}")
@@ -50,46 +47,20 @@ class Visit:
         self.session = Session(arguments, begin, self.save)
         self.speeds = bench.Bench(self.session, self.card, self.out)
         self.checks = check.Checks(self.session)
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="titan-gpu-"))
-        self.session.hidden.append(self.folder)
-
-    # ---- rows
 
     def rows(self, limit: float, *names: str) -> list[Outcome]:
         """Of speed, of the debug model and of unit tests."""
         kinds = dict.fromkeys(check.TESTS, self.checks.unit_tests) | dict.fromkeys(check.BY_NAME, self.checks.train)
         return [kinds.get(name, self.speeds.train)(name, limit) for name in names]
 
-    def program(self, name: str, limit: float, words: list[str]) -> None:
-        """One that need not be on the machine."""
-        if tool := cards.find_tool(words[0]):
-            self.session.run(name, [tool, *words[1:]], limit)
-        else:
-            self.session.leave_out(name, f"there is no {words[0]} here")
-
     def machine(self) -> None:
         libraries = " ".join(f"'{path}'" for path in sorted((self.session.programs / "lib").glob("*titan*")))
-        script = f"uname -a; {sys.executable} --version; df -h '{self.folder}' /dev/shm; ! ldd {libraries} | grep 'not found'"
-        self.session.run("machine", ["sh", "-c", script], 20, {"LD_LIBRARY_PATH": cards.library_path(self.session.programs)})
-        self.program("clocks and power", 20, ["nvidia-smi", "-q", "-d", "CLOCK,POWER"])
-
-    def baseline(self, mode: str, limit: float) -> None:
-        """The same shape in plain PyTorch, of what fits."""
-        room = self.card.free_mib * 2**20 if self.card else 1e12
-        shapes = [key for key in bench.WHOLE if BASELINE_BYTES + BASELINE_LAYER_BYTES * bench.MODELS[key].layers <= room]
-        if not shapes:
-            self.session.leave_out(f"baseline {mode}", "no shape of 8B fits")
-            return
-        m = self.speeds.model(shapes[0])
-        words = [sys.executable, str(HERE / "baseline.py"), f"--device={self.session.device}", f"--mode={mode}"]
-        words += f"--length={m.sequence} --dim={m.dim} --layers={m.layers} --heads={m.heads} --kv-heads={m.kv_heads}".split()
-        words += f"--hidden={m.hidden} --vocabulary={m.vocabulary} --steps={bench.STEPS} --warm-up={bench.STEPS - bench.COUNTED}".split()
-        read = functools.partial(bench.keep, ("tokens_per_second", "max_memory_reserved"))
-        run = self.session.run(f"baseline {mode}", words, limit, read=read, key=shapes[0])
-        lines = [json.dumps({"mode": mode} | line) + "\n" for line in results_of(run.printed)]  # also of one that was not over
-        self.session.write(self.out / "baseline.jsonl" if self.out else None, "".join(lines))
-
-    # ---- the scripts
+        script = f"uname -a; {sys.executable} --version; df -h \"$TMPDIR\" /dev/shm; ! ldd {libraries} | grep 'not found'"
+        # As the start script sets it (cmake/start.sh).
+        folders = [self.session.programs / "lib", (torch := cards.torch_folder()) / "lib", *torch.parent.glob("nvidia/*/lib")]
+        path = ":".join([*map(str, folders), os.environ.get("LD_LIBRARY_PATH", "")])
+        self.session.run("machine", ["sh", "-c", script], 20, {"LD_LIBRARY_PATH": path})
+        self.session.run("clocks and power", ["nvidia-smi", "-q", "-d", "CLOCK,POWER"], 20)
 
     def first(self) -> None:
         self.machine()
@@ -98,8 +69,8 @@ class Visit:
             self.diagnose(failed[0])
         if "single" in failed:  # what needs no titan_train
             self.speeds.kernel_rates(25)
-            self.baseline("compiled", 100)
-            return self.baseline("eager", 45)
+            self.speeds.baseline("compiled", 100)
+            return self.speeds.baseline("eager", 45)
         self.rows(30, "1b-bf16-traced")
         if self.speeds.plan("8b-bf16-traced")["fits"]:
             self.rows(50, "8b-bf16-traced", "8b-float8-fused")
@@ -112,21 +83,22 @@ class Visit:
             self.rows(44, "8b_recomputed-float8-fused")
         self.speeds.ceilings("8b-bf16-traced", 50, bench.WHOLE)
         self.speeds.kernel_rates(25)
-        self.baseline("compiled", 100)
+        self.speeds.baseline("compiled", 100)
         self.rows(25, "kernels_test")
         self.rows(20, *REST)
         self.rows(30, "3b-bf16-fused", "3b-float8-fused", "1b-bf16-fused")
-        self.baseline("eager", 45)
+        self.speeds.baseline("eager", 45)
         self.rows(40, *RANKS)
 
     def diagnose(self, row: str) -> None:
         """A row of the debug model that crashed or hung."""
         self.checks.train(row, 40, f"{row}, each launch waited for", environment={"CUDA_LAUNCH_BLOCKING": "1"})
-        self.checks.unit_tests("kernels_test", 25)
+        self.rows(25, "kernels_test")
         words = with_options(self.checks.words_of(check.BY_NAME[row], self.session.device), ["--training.steps=2"])
-        self.program("memcheck", 90, ["compute-sanitizer", "--tool", "memcheck", "--target-processes", "all", *words])
+        job = [str(self.session.programs / words[0]), *words[1:]]
+        self.session.run("memcheck", [*SANITIZER, "memcheck", *job], 90)
         gdb = ["cuda-gdb", "-batch", "-ex", "run", "-ex", "bt", "--args", "/bin/sh", "-c", 'exec "$0" "$@"']
-        self.program("backtrace", 60, [*gdb, *words])
+        self.session.run("backtrace", [*gdb, *job], 60)
 
     def bench(self) -> None:
         rows = self.arguments.only.split(",") if self.arguments.only else bench.ROWS
@@ -145,16 +117,17 @@ class Visit:
     def wrong_numbers(self) -> None:
         row = check.BY_NAME[self.arguments.row]
         self.rows(20, *with_others({row.name}))
-        files = {device: self.folder / f"{device}.safetensors" for device in (self.session.device, "cpu")}
-        for device, file in files.items():
-            words = with_options(self.checks.words_of(row, device), ["--debug.dump_steps=1", "--training.steps=1"])
-            keep = lambda _, folder, file=file: shutil.move(folder / "debug" / "step-1" / "step.safetensors", file)
-            self.session.run(f"step 1 on {device}", words, 40, read=keep)
-        self.program("tensors that differ", 40, [sys.executable, "-c", COMPARE, *map(str, files.values()), str(HERE)])
-        cases = f"--gtest_filter={self.arguments.cases or check.TESTS['kernels_test']}"
+        with tempfile.TemporaryDirectory(prefix="titan-gpu-") as folder:
+            self.session.hidden.append(pathlib.Path(folder))
+            files = {device: pathlib.Path(folder) / f"{device}.safetensors" for device in (self.session.device, "cpu")}
+            for device, file in files.items():
+                words = with_options(self.checks.words_of(row, device), ["--debug.dump_steps=1", "--training.steps=1"])
+                keep = lambda _, folder, file=file: (folder / "debug" / "step-1" / "step.safetensors").rename(file)
+                self.session.run(f"step 1 on {device}", words, 40, read=keep)
+            self.session.run("tensors that differ", [sys.executable, "-c", COMPARE, *map(str, files.values())], 40)
+        cases = [str(self.session.programs / "kernels_test"), f"--gtest_filter={self.arguments.cases or check.TESTS['kernels_test']}"]
         for tool in ("racecheck", "initcheck"):
-            sanitizer = ["compute-sanitizer", "--tool", tool, "--target-processes", "all"]
-            self.program(tool, 45, [*sanitizer, self.session.program("kernels_test"), cases])
+            self.session.run(tool, [*SANITIZER, tool, *cases], 45)
         for part in ("model", "loss"):
             self.checks.train(row.name, 20, f"{row.name}, fused {part} alone", (check.FUSED, f"--compile.components={part}"))
 
@@ -170,8 +143,8 @@ class Visit:
 
     def profile(self, name: str, kernels: str, row: str) -> None:
         ncu = ["ncu", "--clock-control", "none", "--section", "SpeedOfLight", "--section", "Occupancy", "--target-processes", "all"]
-        ncu += ["--launch-count", "12", "--kernel-name", f"regex:{kernels}", self.session.program("titan_train")]
-        self.program(name, 60, [*ncu, *self.speeds.words_of(row), "--compile.cuda_graphs=false"])
+        ncu += ["--launch-count", "12", "--kernel-name", f"regex:{kernels}", str(self.session.programs / "titan_train")]
+        self.session.run(name, [*ncu, *self.speeds.words_of(row), "--compile.cuda_graphs=false"], 60)
 
     def all_well(self) -> None:
         self.profile("kernels of a step", "rms_norm.*backward|adam|squares|cross_entropy|float8", "8b_2_layers-float8-fused")
@@ -193,10 +166,10 @@ class Visit:
 
     def page(self) -> str:
         arguments, session = self.arguments, self.session
-        machine = self.card.words if self.card else f"no GPU, --device {session.device}"
+        machine = str(self.card) if self.card else f"no GPU, --device {session.device}"
         given = {key: value for key in ("device", "only", "variant", "cases") if (value := getattr(arguments, key)) not in ("", "cuda", None)}
         command = " ".join([f"scripts/gpu/{arguments.script}.sh", *(f"--{key} {value}" for key, value in given.items())])
-        lines = [f"# {TITLES[arguments.script]}, {datetime.date.today()}", ""]
+        lines = [f"# {SCRIPTS[arguments.script][1]}, {datetime.date.today()}", ""]
         lines += [f"Commit {arguments.commit}; {machine}; {session.total - session.seconds_left():.0f} s. Made by", "", f"    {command}"]
         lines += [f"\n{said}" for said in [*session.sentences, *self.baseline_lines()]]
         rows = [[run.name, f"{run.seconds:.1f}", self.told(run)] for run in session.outcomes.values()]
@@ -208,11 +181,10 @@ class Visit:
 
     def next_step(self) -> str:
         """The second command that this one asks for."""
-        bad = ("failed", "exit code", "not over", "what it wrote")
         runs = self.session.outcomes.values()
-        if wrong := [run.name for run in runs if run.name in check.BY_NAME and run.verdict.startswith(bad)]:
+        if wrong := [run.name for run in runs if run.name in check.BY_NAME and not run.verdict.startswith(("ok", "left out", REFUSED))]:
             return f"wrong-numbers --row {wrong[0]}"
-        said = "\n".join(line for run in runs if run.name.startswith("8b") for line in expected.lines(run.name, run.numbers))
+        said = "\n".join(line for run in runs if run.name.startswith("8b") for line in bench.expectation(run))
         late = re.search(r"more than expected.*--variant ([a-z-]+)", said)
         return late[1] if late else "all-well"
 
@@ -246,7 +218,6 @@ class Visit:
             if missing := [name for name in self.session.only if name not in self.session.outcomes]:
                 self.session.say(f"There was no row {', '.join(missing)}.")
             self.save()
-            shutil.rmtree(self.folder, ignore_errors=True)
         print(self.made(self.table if arguments.script == "first" else self.page).rstrip(), flush=True)
         return 0 if all(run.verdict.startswith(GOOD) for run in self.session.outcomes.values()) else 1
 
@@ -261,9 +232,9 @@ def with_others(names: set[str]) -> list[str]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.error = lambda message: sys.exit(refuse(message))
+    parser.error = refuse
     add = parser.add_argument
-    add("script", choices=TITLES)
+    add("script", choices=SCRIPTS)
     for name in ("commit", "only", "cases"):
         add(f"--{name}", default="")
     for name in ("packed", "page", "log", "out"):
@@ -277,18 +248,18 @@ def parse() -> argparse.Namespace:
     known = {"bench": bench.ALL_ROWS, "check": [*check.TESTS, *check.BY_NAME]}.get(a.script)
     if known and (unknown := [name for name in a.only.split(",") if name and name not in known]):
         parser.error(f"there is no row {', '.join(unknown)}; there are {', '.join(known)}")
-    a.seconds = a.seconds or (240 if a.variant else SECONDS[a.script])
+    a.seconds = a.seconds or (240 if a.variant else SCRIPTS[a.script][0])
     a.device = "cpu" if a.losses else a.device
-    a.results = a.out / "results.jsonl" if a.out else None
-    a.log = a.log or (a.out / "log.txt" if a.out else None)
+    a.results = a.out and a.out / "results.jsonl"
+    a.log = a.log or (a.out and a.out / "log.txt")
     dated = ROOT / "docs" / "benchmarks" / f"gpu-{a.script}-{datetime.date.today()}.md"
     a.page = a.page or (a.out / "page.md" if a.out else dated)
     return a
 
 
-def refuse(sentence: str, code: int = 64) -> int:
+def refuse(sentence: str, code: int = 64) -> NoReturn:
     print(f"error: {sentence}", file=sys.stderr)
-    return code
+    sys.exit(code)
 
 
 def find_programs(arguments: argparse.Namespace) -> None:
@@ -296,11 +267,9 @@ def find_programs(arguments: argparse.Namespace) -> None:
     packed = arguments.packed or (ROOT if (ROOT / "lib" / "titan_train").exists() else None)
     arguments.programs = packed or ROOT / "build" / "release"
     if packed:
-        for path in [*(packed / name for name in PROGRAMS), *packed.glob("lib/*")]:
-            if not os.access(path, os.X_OK) and path.exists():  # a copy may have lost that
-                path.chmod(0o755)
+        subprocess.run(["chmod", "-f", "a+x", *(packed / name for name in PROGRAMS), *packed.glob("lib/*")])  # a copy may have lost that
         if missing := [name for name in PROGRAMS[: 1 if arguments.losses else None] if not (packed / name).exists()]:
-            sys.exit(refuse(f"{packed} holds no {missing[0]}; --pack makes build/gpu.tar.xz, which unpacks to such a folder"))
+            refuse(f"{packed} holds no {missing[0]}; --pack makes build/gpu.tar.xz, which unpacks to such a folder")
     elif code := subprocess.run(["bash", HERE / "prepare.sh", "build"]).returncode:
         sys.exit(code)
     if not arguments.commit:
@@ -312,22 +281,20 @@ def find_programs(arguments: argparse.Namespace) -> None:
 def main() -> int:
     begin = time.monotonic()
     arguments = parse()
-    lock = cards.only_one()
-    if lock is None:
-        return refuse("another of these scripts runs on this machine: two would measure each other", 75)
-    card = cards.find_card() if arguments.device == "cuda" else None
-    if arguments.device == "cuda" and not card:
-        return refuse("there is no GPU here: neither nvidia-smi nor the driver sees one; --pack makes what a machine with one needs", 69)
-    find_programs(arguments)
-    told = [*(card.sentences() if card else []), cards.torch_sentence(), cards.disk_sentence(arguments.out) if arguments.out else None]
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    visit = Visit(arguments, card, begin)
-    if arguments.losses:
-        return 0 if visit.checks.write_losses() else refuse("the rows of the CPU did not run", 70)
-    for sentence in filter(None, told):
-        visit.session.say(sentence)
-    return visit.go()
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), *TOOL_FOLDERS])
+    with cards.only_one() or refuse("another of these scripts runs on this machine: two would measure each other", 75):
+        card = cards.find_card() if arguments.device == "cuda" else None
+        if arguments.device == "cuda" and not card:
+            refuse("there is no GPU here: neither nvidia-smi nor the driver sees one; --pack makes what a machine with one needs", 69)
+        find_programs(arguments)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler)
+        visit = Visit(arguments, card, begin)
+        if arguments.losses:
+            return 0 if visit.checks.write_losses() else refuse("the rows of the CPU did not run", 70)
+        for sentence in [*(card.obstacles() if card else []), *cards.obstacles(arguments.out)]:
+            visit.session.say(sentence)
+        return visit.go()
 
 
 if __name__ == "__main__":

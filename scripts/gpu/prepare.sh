@@ -1,36 +1,27 @@
 #!/usr/bin/env bash
-# For first.sh, bench.sh and check.sh: "build" builds what they run; "pack" makes build/gpu.tar.xz, which holds all that a
-# machine with Python's torch needs, these scripts included, and prints its path.
+# Builds what first.sh, bench.sh and check.sh run. With "pack" it also makes build/gpu.tar.xz, which holds all that a machine
+# with Python's torch needs, these scripts included, and prints its path.
 . "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 readonly tests=(kernels_test bench_device_ceiling bench_kernel_rates) most_bytes=$((16 * 1024 * 1024))
+readonly folder=$TITAN_ROOT/build/gpu packed=$TITAN_ROOT/build/gpu.tar.xz
 
-pack() {
-  local bundle name folder=$TITAN_ROOT/build/gpu packed=$TITAN_ROOT/build/gpu.tar.xz size
-  bundle=$("$TITAN_ROOT/scripts/bundle.sh" --allow-newer | tail -n 1)
-  rm -rf "$folder" "$packed"
-  cp -r "$bundle" "$folder"
-  build_targets "${tests[@]}"
-  for name in "${tests[@]}"; do
-    strip -o "$folder/lib/$name" "$TITAN_BUILD/$name"
-    cp "$folder/titan_train" "$folder/$name" # the start script starts what it is named after
-  done
-  mkdir -p "$folder/scripts" "$folder/src/estimate"
-  cp -r "$TITAN_ROOT/scripts/gpu" "$folder/scripts"
-  rm -rf "$folder/scripts/gpu/__pycache__"
-  cp "$TITAN_ROOT/src/estimate/hardware.toml" "$folder/src/estimate"
-  git -C "$TITAN_ROOT" rev-parse --short HEAD >"$folder/commit" 2>/dev/null || printf unknown >"$folder/commit"
-  tar -C "$TITAN_ROOT/build" --owner=0 --group=0 -c gpu | xz -T 0 -9 >"$packed"
-  size=$(stat -c %s "$packed")
-  [ "$size" -le "$most_bytes" ] || fail 70 "$packed has $size bytes, more than $most_bytes"
-  printf '%s\n' "$packed"
-}
+"$TITAN_ROOT/scripts/setup.sh"
+build_targets titan_program "${tests[@]}"
+[ "${1:-}" = pack ] || exit 0
 
-case ${1:-} in
-  pack) pack ;;
-  build)
-    "$TITAN_ROOT/scripts/setup.sh"
-    build_targets titan_program "${tests[@]}"
-    ;;
-  *) fail 64 "it is called by other scripts, with build or pack" ;;
-esac
+bundle=$("$TITAN_ROOT/scripts/bundle.sh" --allow-newer | tail -n 1)
+rm -rf "$folder" "$packed"
+cp -r "$bundle" "$folder"
+for name in "${tests[@]}"; do
+  strip -o "$folder/lib/$name" "$TITAN_BUILD/$name"
+  cp "$folder/titan_train" "$folder/$name" # the start script starts what it is named after
+done
+mkdir -p "$folder/scripts"
+cp -r "$TITAN_ROOT/scripts/gpu" "$folder/scripts"
+rm -rf "$folder/scripts/gpu/__pycache__"
+git -C "$TITAN_ROOT" rev-parse --short HEAD >"$folder/commit" 2>/dev/null || printf unknown >"$folder/commit"
+tar -C "$TITAN_ROOT/build" --owner=0 --group=0 -c gpu | xz -T 0 -9 >"$packed"
+size=$(stat -c %s "$packed")
+[ "$size" -le "$most_bytes" ] || fail 70 "$packed has $size bytes, more than $most_bytes"
+printf '%s\n' "$packed"

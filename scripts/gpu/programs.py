@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,9 +32,8 @@ LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 def bind() -> None:
     """In the new process: it dies with this script, and fills no disk."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    most = FILE_BYTES if hard == resource.RLIM_INFINITY else min(hard, FILE_BYTES)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    with contextlib.suppress(ValueError):  # a lower limit holds
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
 
 
 def execute(command: list[str], limit: float, environment: dict[str, str] | None = None) -> tuple[int | None, str]:
@@ -55,13 +55,11 @@ def execute(command: list[str], limit: float, environment: dict[str, str] | None
             with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(5)  # one that a driver holds may not die; the rows after it are run all the same
-        size = printed.seek(0, os.SEEK_END)
         printed.seek(0)
-        text = printed.read(KEPT_BYTES)
-        if size > 2 * KEPT_BYTES:
-            printed.seek(size - KEPT_BYTES)
-            text += b"\n... %d bytes ...\n" % (size - 2 * KEPT_BYTES)
-        return code, (text + printed.read()).decode(errors="replace")
+        text = printed.read()
+        if (left := len(text) - 2 * KEPT_BYTES) > 0:
+            text = b"%b\n... %d bytes ...\n%b" % (text[:KEPT_BYTES], left, text[-KEPT_BYTES:])
+        return code, text.decode(errors="replace")
 
 
 @dataclasses.dataclass
@@ -75,10 +73,6 @@ class Outcome:
     limit: float = 0.0
     printed: str = ""
     numbers: dict = dataclasses.field(default_factory=dict)
-
-    @property
-    def ok(self) -> bool:
-        return self.verdict == "ok"
 
 
 class Session:
@@ -101,9 +95,6 @@ class Session:
             self.sentences.append(sentence)
             print(sentence, file=sys.stderr, flush=True)
 
-    def program(self, name: str) -> str:
-        return str(self.programs / name)
-
     def without_paths(self, text: str) -> str:
         """As it reads on every machine."""
         for folder in self.hidden:
@@ -112,11 +103,10 @@ class Session:
 
     def write(self, path: pathlib.Path | None, text: str | bytes, mode: str = "a") -> None:
         """A file that cannot be written ends no row: all of it is printed in the end, too."""
-        if path is None:
-            return
         try:
-            with open(path, mode) as file:
-                file.write(text)
+            if path:
+                with open(path, mode) as file:
+                    file.write(text)
         except OSError as error:
             self.say(f"{path.name} could not be written: {error.strerror}")
 
@@ -141,6 +131,9 @@ class Session:
         outcome = Outcome(name, numbers=numbers)
         if self.unwanted(name):
             return outcome
+        program = shutil.which(words[0], path=f"{self.programs}:{os.environ['PATH']}")
+        if not program:
+            return self.leave_out(name, f"there is no {words[0]} here")
         shown = [word for word in words if not word.startswith("--job.dump_folder=")]
         outcome.command = self.without_paths(" ".join([*(f"{k}={v}" for k, v in (environment or {}).items()), *shown]))
         if self.seconds_left() < LEAST_SECONDS:
@@ -149,8 +142,8 @@ class Session:
         try:
             with tempfile.TemporaryDirectory(prefix="titan-gpu-", ignore_cleanup_errors=True) as folder:
                 self.hidden.insert(0, pathlib.Path(folder))
-                self.run_in(self.hidden[0], outcome, words, min(limit, self.seconds_left()), environment or {})
-                if outcome.ok:
+                self.run_in(self.hidden[0], outcome, [program, *words[1:]], min(limit, self.seconds_left()), environment or {})
+                if outcome.verdict == "ok":
                     read(outcome, self.hidden[0])
         except (OSError, ValueError, LookupError, TypeError) as error:
             outcome.verdict = f"what it wrote could not be read: {type(error).__name__} {self.without_paths(str(error))}"
@@ -195,7 +188,7 @@ def end_of(printed: str) -> list[str]:
 def how_they_ended(outcomes: Iterable[Outcome]) -> list[str]:
     """For a page, of rows that were started and did not go well."""
     lines = []
-    for run in (run for run in outcomes if run.command and not run.ok):
+    for run in (run for run in outcomes if run.command and run.verdict != "ok"):
         lines += ["", f"## {run.name}", "", f"    {run.command}", ""]
         lines += [f"    {line}".rstrip() for line in [*end_of(run.printed), run.verdict]]
     return lines
@@ -206,20 +199,12 @@ def table(header: str, rows: list[list[str]]) -> list[str]:
 
 
 def results_of(printed: str) -> list[dict]:
-    """The JSON objects that a program prints, each beginning on a line of its own; libraries may say more around them."""
+    """The JSON objects that a program prints, each beginning on a line of its own; libraries may say more around them. Throws
+    ValueError where there is none."""
     found, decoder = [], json.JSONDecoder()
     for start in re.finditer(r"^\{", printed, re.MULTILINE):
         with contextlib.suppress(ValueError):
             found.append(decoder.raw_decode(printed, start.start())[0])
-    return found
-
-
-def result_of(printed: str) -> dict:
-    """The last of them. Throws ValueError."""
-    if not (found := results_of(printed)):
+    if not found:
         raise ValueError("no line is a JSON object")
-    return found[-1]
-
-
-def metrics(folder: pathlib.Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return found
