@@ -1,7 +1,5 @@
 """Rows of speed: training, kernels and what the card can do at most; and how a page shows them."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import functools
@@ -11,7 +9,6 @@ import pathlib
 import re
 import statistics
 import sys
-from collections.abc import Iterable
 
 from card import Card
 from programs import Outcome, Session, execute, results_of, table, with_options
@@ -94,8 +91,8 @@ class Bench:
             return {"fits": True}
         words = with_options(self.words_of(row), extra)
         code, printed = execute([str(self.session.programs / "titan_train"), "plan", *words, "--gpu", self.card.kind, "--json"], 60)
-        if code == 0:
-            plan, free = results_of(printed)[-1], self.card.free_mib * 2**20
+        with contextlib.suppress(ValueError, LookupError):  # where it failed, or printed something else
+            plan, free = results_of(printed)[-1] if code == 0 else {}, self.card.free_mib * 2**20
             why = f"needs {plan['needed_bytes'] / 2**30:.1f} GiB of {free / 2**30:.1f}"
             return plan | ({"fits": True} if plan["needed_bytes"] <= free else {"fits": False, "why": why})
         printed = self.session.without_paths(printed)
@@ -109,10 +106,8 @@ class Bench:
         rows = [f"{shape}-{rest}" for shape in shapes or SHAPES.get(key, [key])]
         return next((each for each in rows if self.plan(each, extra)["fits"]), None)
 
-    def train(self, row: str, limit: float = RUN_SECONDS, name: str = "", extra: Iterable[str] = ()) -> Outcome:
+    def train(self, row: str, limit: float = RUN_SECONDS, name: str = "", extra: tuple[str, ...] = ()) -> Outcome:
         """`extra`: options instead of the row's or beside them, of a row of 8B that is called `name`."""
-        if self.session.unwanted(name or row):
-            return Outcome(name)
         fits = self.that_fits(row, WHOLE if name else None, extra)
         if not fits:
             return self.session.leave_out(name or row, self.plan(row, extra)["why"])
@@ -186,10 +181,9 @@ class Bench:
     def ceiling_tps(self, row: str) -> float | None:
         """Products and attention as measured alone; the rest as bytes that fused kernels move, at the rate of a copy."""
         key, precision, _ = row.split("-")
-        ceiling = self.session.outcomes.get(f"{key}-{precision}-ceiling")
-        if not ceiling or not ceiling.numbers.get("attention_seconds"):
+        parts, model = self.session.numbers_of(f"{key}-{precision}-ceiling"), self.model(key)
+        if not parts.get("attention_seconds"):
             return None
-        parts, model = ceiling.numbers, self.model(key)
         seconds = parts["product_seconds"] + parts["attention_seconds"] + bytes_moved(model) / parts["copy_bytes_per_second"]
         return model.sequence / seconds
 
@@ -214,7 +208,7 @@ def kinds_of(summary: str) -> dict[str, float]:
     return {name: float(milliseconds) for name, milliseconds in rows}
 
 
-def keep(keys: Iterable[str], run: Outcome, _: object) -> None:
+def keep(keys: tuple[str, ...], run: Outcome, _: object) -> None:
     """Of the last JSON object that is printed, these; and the lines before it that tell a rate."""
     *lines, last = results_of(run.printed)
     run.numbers |= {key: last[key] for key in keys} | {"calls": [line for line in lines if "tflops" in line]}
@@ -278,10 +272,10 @@ def speed_lines(bench: Bench) -> list[str]:
 
 
 def kernel_lines(session: Session) -> list[str]:
-    rates, lines = session.outcomes.get("kernel rates"), []
-    if rates and rates.numbers:
-        copy, rows = rates.numbers["copy_bytes_per_second"], []
-        for kernel in rates.numbers["kernels"]:
+    rates, lines = session.numbers_of("kernel rates"), []
+    if rates:
+        copy, rows = rates["copy_bytes_per_second"], []
+        for kernel in rates["kernels"]:
             rate = kernel["bytes"] / kernel["seconds"]
             rows.append([kernel["name"], f"{kernel['bytes'] / 1e9:.3f}", f"{1e3 * kernel['seconds']:.3f}", f"{rate / 1e12:.2f}"])
             rows[-1] += [f"{100 * rate / copy:.1f}", "met" if 100 * rate / copy >= KERNEL_BAR else "missed"]

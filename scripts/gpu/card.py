@@ -1,7 +1,5 @@
 """The card of this machine: what it is, and what stands in the way of measuring it."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import fcntl
@@ -72,8 +70,7 @@ def find_card() -> Card | None:
     """From nvidia-smi, or from the driver where that tool is missing."""
     code, printed = execute([sys.executable, "-c", ASK_DRIVER], 60)
     card = Card(**results_of(printed)[-1]) if code == 0 else Card()
-    query = ["--query-gpu=name,driver_version,memory.total,memory.used", "--format=csv,noheader"]
-    code, printed = execute(["nvidia-smi", *query], 30)
+    code, printed = execute(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,memory.used", "--format=csv,noheader"], 30)
     if code == 0 and (told := re.match(r"(.+?), *(.+?), *([\d.]*)[^,\n]*(?:, *([\d.]*))?", printed)):
         return Card(told[1], told[2], card.mib or float(told[3] or 0), float(told[4] or 0), card.cuda)
     # Where only a part of a driver is there, the rows will say more than this script can.

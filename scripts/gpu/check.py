@@ -1,7 +1,5 @@
 """Rows of correctness: the debug model's losses against those of other rows, or of a CPU in advance; and CUDA unit tests."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -11,8 +9,7 @@ import pathlib
 from programs import Outcome, Session, ran_all, with_options
 
 CONFIG = "configs/debug_model.toml"
-STEPS = 20
-GLOBAL_BATCH = 8
+STEPS, GLOBAL_BATCH = 20, 8
 RUN_SECONDS = 90
 # Of this seed no step's loss jumps: there rounding alone would move it by percents.
 SEED = 2
@@ -24,8 +21,7 @@ BARS = (1e-6, 1e-5)
 OTHER_DEVICE_BARS = (1e-6, 1e-3)
 FUSED_BARS = (1e-5, 1e-3)
 FUSED_BF16_BARS = (2e-4, 1e-2)
-FUSED_FLOAT8_BARS = (2e-4, 2e-2)
-DOCUMENTS_BF16_BARS = (2e-4, 2e-2)
+FUSED_FLOAT8_BARS = DOCUMENTS_BF16_BARS = (2e-4, 2e-2)
 TESTS = {
     "kernels_test": "OnGpu/*:KernelsOfTheGpu.*",
     "ops_test": "AttentionKernel.OfAGpu*",
@@ -96,9 +92,8 @@ class Checks:
         return self.session.run(program, [program, f"--gtest_filter={names}"], limit, read=ran_all)
 
     def words_of(self, row: Row, device: str) -> list[str]:
-        replicas, shards, _ = row.degrees
         words = [CONFIG, f"--training.device={device}", f"--training.steps={STEPS}"]
-        words += [f"--training.local_batch_size={GLOBAL_BATCH // (replicas * shards)}", f"--debug.seed={SEED}", "--metrics.log_freq=1"]
+        words += [f"--training.local_batch_size={GLOBAL_BATCH // math.prod(row.degrees[:2])}", f"--debug.seed={SEED}", "--metrics.log_freq=1"]
         words += ["--job.dump_folder={folder}", *row.words]
         if (ranks := math.prod(row.degrees)) > 1:
             degrees = [f"--parallelism.{name}_degree={degree}" for name, degree in zip(DEGREES, row.degrees)]
@@ -115,8 +110,7 @@ class Checks:
 
     def compare(self, row: Row, run: Outcome, folder: pathlib.Path) -> None:
         losses = run.numbers["losses"] = [float(line["loss"]) for line in map(json.loads, open(folder / "metrics.jsonl")) if "loss" in line]
-        beside = self.session.outcomes.get(row.against)
-        others = self.in_advance.get(row.against) or (beside.numbers.get("losses", []) if beside else [])
+        others = self.in_advance.get(row.against) or self.session.numbers_of(row.against).get("losses")
         if len(losses) != STEPS:
             run.verdict = f"failed: {len(losses)} losses of {STEPS}"
         elif row.against and not others:
@@ -127,8 +121,9 @@ class Checks:
             run.verdict = "failed: a loss of 0"
         elif row.against:
             off = [abs(a - b) / abs(b) if b and math.isfinite(b) else math.inf for a, b in zip(losses, others)]
-            run.numbers |= {"first_off": off[0], "later_off": max(off)}
-            run.verdict = "ok" if off[0] <= row.bars[0] and max(off) <= row.bars[1] else "failed: other losses"
+            first, later = run.numbers["off"] = (off[0], max(off))
+            run.verdict = "ok" if first <= row.bars[0] and later <= row.bars[1] else "failed: other losses"
+            run.told = f": {first:.1e} off {row.against} at step 1 (bar {row.bars[0]:.0e}), {later:.1e} later ({row.bars[1]:.0e})"
 
     def write_losses(self) -> bool:
         """Those of a CPU, beside this script."""
@@ -139,15 +134,6 @@ class Checks:
             lines = [f'"{name}": {json.dumps(self.session.outcomes[name].numbers["losses"])}' for name in ON_CPU]
             LOSSES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         return whole
-
-
-def told(run: Outcome) -> str:
-    """In a line, how far off the losses of a row are, and may be."""
-    row = BY_NAME.get(run.name)
-    if "later_off" not in run.numbers or not row:
-        return run.verdict
-    first, later = run.numbers["first_off"], run.numbers["later_off"]
-    return f"{run.verdict}: {first:.1e} off {row.against} at step 1 (bar {row.bars[0]:.0e}), {later:.1e} later ({row.bars[1]:.0e})"
 
 
 def check_lines(session: Session) -> list[str]:

@@ -1,8 +1,6 @@
 """Driver of first.sh, bench.sh and check.sh: which rows run in which order, the page, and the table at the end. Needs no
 package; only the baseline needs Python's torch."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import os
@@ -21,7 +19,6 @@ import card as cards
 import check
 from programs import REFUSED, ROOT, Outcome, Session, execute, how_they_ended, table, with_options
 
-HERE = pathlib.Path(__file__).resolve().parent
 SCRIPTS = {"first": (400, "The first minutes on a card"), "bench": (480, "Training on one GPU"), "check": (420, "GPU check")}
 PROGRAMS = ["titan_train", "kernels_test", "bench_device_ceiling", "bench_kernel_rates"]
 RANKS = ["fsdp2", "tp2", "fsdp2-fused"]
@@ -112,8 +109,6 @@ class Visit:
     def check(self) -> None:
         self.rows(check.RUN_SECONDS, *check.TESTS, *check.BY_NAME)
 
-    # ---- the second command
-
     def wrong_numbers(self) -> None:
         row = check.BY_NAME[self.arguments.row]
         self.rows(20, *with_others({row.name}))
@@ -153,15 +148,13 @@ class Visit:
             self.speeds.train("8b-bf16-fused", 40, f"8b, {chunks} chunks of the loss", (f"--training.loss_chunks={chunks}",))
         self.rows(20, *with_others({name for name in check.BY_NAME if name not in [*REST, *RANKS]}))
 
-    # ---- what is shown
-
     def baseline_lines(self) -> list[str]:
-        lines, speeds = [], {run.name: run.numbers["tokens_per_second"] for run in self.session.outcomes.values() if "tokens_per_second" in run.numbers}
+        lines = []
         for mode in ("compiled", "eager"):
-            if other := speeds.get(f"baseline {mode}"):
-                key = self.session.outcomes[f"baseline {mode}"].numbers["key"]
-                own = speeds.get(f"{key}-bf16-fused", speeds.get(f"{key}-bf16-traced"))
-                lines.append(f"titan / {mode} PyTorch, {key}: " + (f"{own / other:.3f}" if own else "titan's row is missing"))
+            if "tokens_per_second" in (other := self.session.numbers_of(f"baseline {mode}")):
+                rows = [self.session.numbers_of(f"{other['key']}-bf16-{kind}") for kind in ("fused", "traced")]
+                ratios = [f"{own['tokens_per_second'] / other['tokens_per_second']:.3f}" for own in rows if "tokens_per_second" in own]
+                lines.append(f"titan / {mode} PyTorch, {other['key']}: {[*ratios, 'titan is missing'][0]}")
         return lines
 
     def page(self) -> str:
@@ -177,7 +170,7 @@ class Visit:
         return "\n".join([*lines, *bench.kernel_lines(session), *how_they_ended(session.outcomes.values())]) + "\n"
 
     def told(self, run: Outcome) -> str:
-        return bench.told(self.speeds, run) if "tokens_per_second" in run.numbers else check.told(run)
+        return bench.told(self.speeds, run) if "tokens_per_second" in run.numbers else run.verdict + run.told
 
     def next_step(self) -> str:
         """The second command that this one asks for."""
@@ -191,8 +184,7 @@ class Visit:
     def table(self) -> str:
         lines = [*self.session.sentences, *self.baseline_lines()]
         lines += [f"{run.name:<30} {run.seconds:6.1f} s  {self.told(run)}" for run in self.session.outcomes.values()]
-        lines = [line[:TABLE_WIDTH] for line in lines]
-        return "\n".join([*lines[: TABLE_LINES - 1], f"next: first.sh --variant {self.next_step()}"])
+        return "\n".join([*(line[:TABLE_WIDTH] for line in lines[: TABLE_LINES - 1]), f"next: first.sh --variant {self.next_step()}"])
 
     def made(self, what: Callable[[], str]) -> str:
         """Numbers that are not as they should be cost the page, and no row."""
@@ -206,10 +198,9 @@ class Visit:
         self.session.write(self.arguments.page, self.made(self.page), "w")
 
     def go(self) -> int:
-        arguments = self.arguments
         recorder = cards.start_recorder(self.out) if self.out and self.card else None
         try:
-            getattr(self, (arguments.variant or arguments.script).replace("-", "_"))()
+            getattr(self, (self.arguments.variant or self.arguments.script).replace("-", "_"))()
         except KeyboardInterrupt:
             self.session.say("Ended from outside: what had run until then is here.")
         finally:
@@ -218,7 +209,7 @@ class Visit:
             if missing := [name for name in self.session.only if name not in self.session.outcomes]:
                 self.session.say(f"There was no row {', '.join(missing)}.")
             self.save()
-        print(self.made(self.table if arguments.script == "first" else self.page).rstrip(), flush=True)
+        print(self.made(self.table if self.arguments.script == "first" else self.page).rstrip(), flush=True)
         return 0 if all(run.verdict.startswith(GOOD) for run in self.session.outcomes.values()) else 1
 
 
@@ -270,7 +261,7 @@ def find_programs(arguments: argparse.Namespace) -> None:
         subprocess.run(["chmod", "-f", "a+x", *(packed / name for name in PROGRAMS), *packed.glob("lib/*")])  # a copy may have lost that
         if missing := [name for name in PROGRAMS[: 1 if arguments.losses else None] if not (packed / name).exists()]:
             refuse(f"{packed} holds no {missing[0]}; --pack makes build/gpu.tar.xz, which unpacks to such a folder")
-    elif code := subprocess.run(["bash", HERE / "prepare.sh", "build"]).returncode:
+    elif code := subprocess.run(["bash", ROOT / "scripts" / "gpu" / "prepare.sh", "build"]).returncode:
         sys.exit(code)
     if not arguments.commit:
         file = arguments.programs / "commit"

@@ -1,7 +1,5 @@
 """What the scripts of this folder share: rows, which are programs with a limit, and where their results go."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes
@@ -20,8 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SHOWN_LINES = 30
-FAILURES, FAILURE_LINES = 3, 12  # of a GoogleTest program, with what they say
+SHOWN_LINES, FAILURES, FAILURE_LINES = 30, 3, 12  # the last of a program; of GoogleTest so many failures, with what they say
 KEPT_BYTES = 128 << 10  # at each end of what a program prints
 FILE_BYTES = 1 << 30  # of a file that a row writes, for the disk is there for all of them
 LEAST_SECONDS = 10  # no row is started with less
@@ -41,10 +38,8 @@ def execute(command: list[str], limit: float, environment: dict[str, str] | None
     that it started ends with it."""
     with open(os.memfd_create("printed"), "w+b") as printed:  # not on a disk, which may be full
         try:
-            process = subprocess.Popen(
-                command, cwd=ROOT, env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, stdout=printed,
-                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=bind,
-            )  # fmt: skip
+            process = subprocess.Popen(command, cwd=ROOT, env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, stdout=printed,
+                                       stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=bind)  # fmt: skip
         except OSError as error:  # as a shell says that there is no such program
             return 127, str(error)
         code = None
@@ -63,9 +58,7 @@ def execute(command: list[str], limit: float, environment: dict[str, str] | None
 
 
 @dataclasses.dataclass
-class Outcome:
-    """Of a row."""
-
+class Outcome:  # of a row
     name: str
     command: str = ""
     verdict: str = "left out: no time"
@@ -73,6 +66,7 @@ class Outcome:
     limit: float = 0.0
     printed: str = ""
     numbers: dict = dataclasses.field(default_factory=dict)
+    told: str = ""  # behind the verdict
 
 
 class Session:
@@ -121,6 +115,9 @@ class Session:
         self.save()
         return run
 
+    def numbers_of(self, name: str) -> dict:
+        return self.outcomes[name].numbers if name in self.outcomes else {}
+
     def leave_out(self, name: str, why: str) -> Outcome:
         outcome = Outcome(name, verdict=f"left out: {why}")
         return outcome if self.unwanted(name) else self.end(outcome)
@@ -142,24 +139,21 @@ class Session:
         try:
             with tempfile.TemporaryDirectory(prefix="titan-gpu-", ignore_cleanup_errors=True) as folder:
                 self.hidden.insert(0, pathlib.Path(folder))
-                self.run_in(self.hidden[0], outcome, [program, *words[1:]], min(limit, self.seconds_left()), environment or {})
-                if outcome.verdict == "ok":
-                    read(outcome, self.hidden[0])
+                self.write(self.log, f"$ {outcome.command}\n")  # first: if all is lost, it is seen which row it was
+                begin, outcome.limit = time.monotonic(), min(limit, self.seconds_left())
+                command = [program, *(word.replace("{folder}", folder) for word in words[1:])]
+                code, printed = execute(command, outcome.limit, {"TMPDIR": folder} | (environment or {}))
+                outcome.seconds, outcome.printed = time.monotonic() - begin, self.without_paths(printed)
+                ended = f"not over after {outcome.limit:.0f} s" if code is None else f"exit code {code}"
+                outcome.verdict = "ok" if code == 0 else REFUSED if code and REFUSAL in printed else ended
+                self.write(self.log, outcome.printed + "\n")
+                if code == 0:
+                    read(outcome, pathlib.Path(folder))
         except (OSError, ValueError, LookupError, TypeError) as error:
             outcome.verdict = f"what it wrote could not be read: {type(error).__name__} {self.without_paths(str(error))}"
         finally:
             self.end(outcome)
         return outcome
-
-    def run_in(self, folder: pathlib.Path, outcome: Outcome, words: list[str], limit: float, environment: dict[str, str]) -> None:
-        self.write(self.log, f"$ {outcome.command}\n")  # first: if all is lost, it is seen which row it was
-        begin, outcome.limit = time.monotonic(), limit
-        code, printed = execute([word.replace("{folder}", str(folder)) for word in words], limit, {"TMPDIR": str(folder)} | environment)
-        outcome.seconds = time.monotonic() - begin
-        outcome.printed = self.without_paths(printed)
-        outcome.verdict = "ok" if code == 0 else f"not over after {limit:.0f} s" if code is None else f"exit code {code}"
-        outcome.verdict = REFUSED if code and REFUSAL in printed else outcome.verdict
-        self.write(self.log, outcome.printed + "\n")
 
 
 def with_options(words: list[str], extra: Iterable[str]) -> list[str]:

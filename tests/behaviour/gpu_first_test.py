@@ -123,12 +123,12 @@ class Machine(unittest.TestCase):
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout
 
-    def driver(self, *words: str, code: int = 1, hanging: str = "nothing") -> str:
-        """What it prints, within this process; the row that hangs has a second, in which the others cannot hang."""
-        run_in = programs.Session.run_in
+    def driver(self, *words: str, code: int = 1, hanging: tuple[str, ...] = ()) -> str:
+        """What it prints, within this process; the row with the words `hanging` has a second, in which the others cannot hang."""
+        execute = programs.execute
 
-        def shortened(session, folder, outcome, command, limit, environment):
-            run_in(session, folder, outcome, command, min(limit, 1) if hanging in outcome.name else limit, environment)
+        def shortened(command, limit, environment):
+            return execute(command, min(limit, 1) if hanging and set(hanging) <= set(command) else limit, environment)
 
         arguments = ["first.py", "first", "--packed", self.programs, "--commit", "abc", "--out", self.out, *words]
         with contextlib.ExitStack() as stack:
@@ -136,8 +136,7 @@ class Machine(unittest.TestCase):
                 unittest.mock.patch.dict(os.environ, self.variables()),
                 unittest.mock.patch.object(tempfile, "tempdir", None),
                 unittest.mock.patch.object(card, "torch_folder", lambda: self.folder / "python" / "torch"),
-                unittest.mock.patch.object(programs.Session, "run_in", shortened),
-                unittest.mock.patch.object(first, "HERE", self.folder),
+                unittest.mock.patch.object(programs, "execute", shortened),
                 unittest.mock.patch.object(bench, "BASELINE", self.folder / "baseline.py"),
                 unittest.mock.patch.object(check, "LOSSES", self.folder / "losses.json"),
             ):
@@ -236,12 +235,12 @@ class Trouble(Machine):
             esac
             """
         )
-        self.driver(hanging="3b-float8")
+        self.driver(hanging=("--model.flavor=3B", "--model.converters=quantize.linear.float8"))
         found = self.expect_rows([*ALWAYS, *ON_H100, *REST])
         verdicts = {name: line["verdict"] for name, line in found.items() if line["verdict"] != "ok"}
         self.assertEqual(verdicts.pop("sync-check-fused").split()[:2], ["exit", "code"])
         self.assertEqual(verdicts.pop("one-fused").split(":")[0], "what it wrote could not be read")
-        self.assertEqual(verdicts, {"3b-float8-fused": "not over after 1 s", "3b-bf16-fused": "exit code -11"})
+        self.assertEqual(verdicts, {"3b-float8-fused": "not over after 30 s", "3b-bf16-fused": "exit code -11"})
         self.assertIn("    a message\n    exit code -11\n", (self.out / "page.md").read_text())
         self.assertLess((self.out / "log.txt").stat().st_size, 1 << 20)
         self.assertEqual([path.name for path in (self.folder / "tmp").iterdir()], ["titan-gpu.lock"])
