@@ -45,6 +45,8 @@ def parse(
     arguments.rows = arguments.rows.split(",")
     if unknown := set(arguments.rows) - set(names):
         parser.error(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    if arguments.binary and arguments.record:
+        parser.error("--record with --binary, which may be the program of another commit: leave --binary out, and this script builds HEAD's")
     arguments.binary = arguments.binary or arguments.default_binary
     if not arguments.binary or not os.access(arguments.binary, os.X_OK):
         parser.error(f"no program at {arguments.binary}: build it, or name it with --binary")
@@ -53,6 +55,9 @@ def parse(
         parser.error("--pairs must be at least 1")
     if arguments.quick and arguments.record:
         parser.error("--quick measures nothing that --record could keep")
+    if arguments.record and (reason := records.refusal(arguments.binary, arguments.pairs)):
+        parser.error(reason)
+    arguments.commit = records.head() if arguments.record else ""  # now: a later commit is not what is measured
     return arguments
 
 
@@ -72,7 +77,7 @@ def verdict(rows: list[ratios.Row], arguments: argparse.Namespace) -> int:
         return 0
     if arguments.record:
         for row in filter(lambda row: row.key, rows):
-            records.append(row.key, row.against, row.samples, row.median, processor())
+            records.append(row.key, row.against, row.samples, row.median, processor(), arguments.commit)
         records.write()
     met = [row for row in rows if row.met and not row.undecided]
     print(f"\n{len(met)} of {len(rows)} bars met")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -39,16 +37,10 @@ def row(binary: str, mode: str, other: str, pairs: int, tokens: int) -> ratios.R
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/bench/ring.sh", description="Ring attention against one process.")
-    parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs per row (default 7)")
-    parser.add_argument("--binary", required=True, help=argparse.SUPPRESS)
-    parser.add_argument("--quick", action="store_true", help="one pair, few tokens: does it run at all?")
-    parser.add_argument("--check", action="store_true", help="exit 1 when the bar is missed")
-    parser.add_argument("--record", action="store_true", help="add the results to docs/benchmarks/records.jsonl and its tables")
-    arguments = parser.parse_args()
+    arguments = driver.parse("scripts/bench/ring.sh", "Ring attention against one process.", list(dict(ROWS)))
     pairs, tokens = (1, 1024) if arguments.quick else (arguments.pairs, TOKENS)
     print(f"{driver.machine()}; {pairs} interleaved pairs a row, {THREADS} threads")
-    rows = [row(os.path.abspath(arguments.binary), *each, pairs, tokens) for each in ROWS]
+    rows = [row(arguments.binary, *each, pairs, tokens) for each in ROWS if each[0] in arguments.rows]
     print(f"\n{ratios.table(rows, 'one process')}")
     return driver.verdict(rows, arguments)
 

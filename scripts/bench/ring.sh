@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Ring attention of two ranks against one process on the same threads; method: docs/benchmarks/README.md
-#   scripts/bench/ring.sh [--pairs 7] [--quick] [--check]
+#   scripts/bench/ring.sh [--pairs 7] [--rows NAME,...] [--quick] [--check] [--record] [--binary FILE]
 . "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
-build_targets bench_ring_attention
-exec python3 "$TITAN_ROOT/scripts/bench/ring.py" --binary "$TITAN_BUILD/bench_ring_attention" "$@"
+case " $* " in
+  *' --binary'* | *' --help '* | *' -h '*) ;;
+  *) build_targets bench_ring_attention ;;
+esac
+exec python3 "$TITAN_ROOT/scripts/bench/ring.py" --default-binary "$TITAN_BUILD/bench_ring_attention" "$@"

@@ -16,6 +16,10 @@ import xml.etree.ElementTree
 from program import FULL, OK, BehaviourTest
 from titan import ROOT
 
+sys.path.insert(0, str(ROOT / "scripts" / "bench"))
+
+import simulated  # noqa: E402
+
 CONFIGS = sorted((ROOT / "configs" / "bench").glob("*.toml"))
 LAYOUTS = ("A1", "A4", "B2", "S2f", "T1c", "T2d", "T4b", "T5b", "T6d")  # one row of each
 HEADER = re.compile(
@@ -187,6 +191,48 @@ class SimulatedTest(ScriptTest):
             timeout=1200,  # two minutes of two cores, which other tests use too
         )
         self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_sentences_of_simulated_pages_have_no_results_of_their_own(self) -> None:
+        reasons = [other[-1] for other in simulated.OTHERS]
+        for text in (*(line for _, line in simulated.MISSES), simulated.OTHER_LINES, *reasons):
+            self.assertNotRegex(re.sub(r"\{[^}]*\}", "", text), r"\d %|\d\.\d|\d-fold")
+
+    def test_sentences_take_the_rate_of_the_attention_kernel_that_they_name_and_the_share_without_casts(self) -> None:
+        hardware = tomllib.loads((ROOT / "src/estimate/hardware.toml").read_text())
+
+        def plan_on(path: pathlib.Path) -> dict:
+            (gpu,) = tomllib.loads(path.read_text()).values()
+            self.assertEqual(gpu["likely"], hardware["h100-95"]["likely"])
+            self.assertEqual(gpu["memory_gb_s"], hardware["h200"]["memory_gb_s"])
+            return {"tokens_per_second_per_gpu": gpu["attention_tflops"]}
+
+        likely = {"step_seconds": 2.0, "tokens_per_second_per_gpu": 90.0, "seconds": {"float8 casts": 0.2}}
+        good = {"step_seconds": 1.0, "tokens_per_second_per_gpu": 180.0, "seconds": {"float8 casts": 0.05}}
+        found = simulated.reason_numbers(100, likely | {"good": good}, plan_on)
+        wanted = {"flash": hardware["h200"]["flash_tflops"] / 100, "attention": hardware["h200"]["attention_tflops"] / 100,
+                  "likely_casts": 10, "likely_rest": 1.0, "good_casts": 5, "good_rest": 1.8 / 0.95}  # fmt: skip
+        self.assertEqual({key: round(value, 9) for key, value in found.items()}, {key: round(value, 9) for key, value in wanted.items()})
+        torchtitan = next(other[-1] for other in simulated.OTHERS if other[0].startswith("torchtitan"))
+        self.assertRegex(torchtitan, r"(?s)used FlashAttention 2\. With that kernel's rate.* the ratio is \{flash:")
+
+    def test_each_row_that_is_far_off_is_in_a_line_of_what_the_misses_have_in_common(self) -> None:
+        page = (ROOT / "docs/benchmarks/simulated.md").read_text()
+        rows = re.findall(r"^\| (\w+)(\*?) \| (\d+) \| (\d+) \| [\d.]+ \|", page.split("\nWhat the misses")[0], re.M)
+        ratios = {name: int(ours) / int(published) for name, fitted, published, ours in rows if not fitted}
+        misses = {name for name, ratio in ratios.items() if abs(ratio - 1) > simulated.NEAR}
+        lines = page.split("\nWhat the misses have in common:\n")[1].split("\n* **Order**")[0]
+        self.assertLessEqual(misses, set(re.findall(r"\b[TABS]\d\w?\b", lines)))
+        said = f"{len(ratios) - len(misses)} of {len(ratios)} predicted rows are within 15 %"
+        self.assertIn(f"\n{said} of the published throughput", page)
+        with self.assertRaises(SystemExit) as ended:
+            simulated.misses_text({row: 1.2 if row.name == "A2" else 1.0 for row in simulated.all_rows()}, {})
+        self.assertRegex(str(ended.exception), r"more than 15 % off: A2; MISSES in .* has B1, S1f, .*: change its lines")
+
+    def test_readme_has_the_number_of_predicted_rows_that_the_page_has(self) -> None:
+        page = (ROOT / "docs/benchmarks/simulated.md").read_text()
+        near, rows, percent = re.search(r"^(\d+) of (\d+) predicted rows are within (\d+) %", page, re.M).groups()
+        readme = (ROOT / "README.md").read_text()
+        self.assertEqual(re.findall(r"(\d+) of (\d+) published rows predicted within (\d+) %", readme), [(near, rows, percent)])
 
     def test_presets_say_what_the_plan_says(self) -> None:
         said = re.compile(r"^# (Planned: .* \(titan_train plan --world (\d+) --gpu ([\w-]+)\)\.)$", re.M)

@@ -85,6 +85,16 @@ class Opponents(unittest.TestCase):
         self.assertEqual([row.against for row in rows[:3:2]], ["compiled PyTorch 2.11", "eager PyTorch 2.11"])
         self.assertEqual(rows[2].samples, [0.5] * 3)
 
+    def test_the_ratios_of_pairs_decide_where_medians_of_seconds_and_bytes_are_in_another_order(self):
+        """Eager has the smaller medians, and compiled the less favourable ratios."""
+        seconds = {"titan": (1, 2, 3), "eager": (1.8, 3.0, 4.8), "compiled": (1.4, 3.2, 4.5)}
+        mebibytes = {"titan": (100, 50, 150), "eager": (200, 110, 300), "compiled": (210, 90, 250)}
+        runs = {who: [self.measurement(*each) for each in zip(seconds[who], mebibytes[who])] for who in seconds}
+        rows = cpu.training_rows(cpu.WORKLOADS["long-float32"], runs)
+        found = [(row.key, row.against, round(row.median, 3)) for row in rows[:3]]
+        self.assertEqual(found, [("cpu/step/8x512/float32", "compiled PyTorch 2.11", 1.5), ("", "eager PyTorch 2.11", 1.6),
+                                 ("cpu/memory/8x512/float32", "compiled PyTorch 2.11", 0.556)])  # fmt: skip
+
 
 if __name__ == "__main__":
     unittest.main()
