@@ -244,7 +244,7 @@ def fit():
 
 JOB = ("--training.seq_len=8192", "--training.local_batch_size=1", "--training.dtype=bfloat16", "--compile.enable",
        "--optimizer.state_dtype=bfloat16", "--training.gradient_dtype=bfloat16", "--activation_checkpoint.mode=none",
-       "--model.override.vocab_size=128256")  # fmt: skip
+       "--training.loss_chunks=0", "--model.override.vocab_size=128256")  # fmt: skip
 FLOAT8 = "--model.converters=quantize.linear.float8"
 ONE_GPU = {"Llama 3.1 8B": ("llama3_8b", "--model.name=llama3_1"), "Llama 3.2 3B": ("llama3_2_3b",),
            "Llama 3.2 1B": ("llama3_2_1b",)}  # fmt: skip
@@ -253,7 +253,8 @@ EXPECTED_HEAD = """# What a step should take on one H200
 Written by `scripts/bench/simulated.py`; a test runs it and compares. Nothing here was measured by this project: it is
 `titan_train plan --gpu h200` ([estimate.md](../estimate.md)), part by part, so that the first run on a card can be held
 against it. A step is one sequence of 8,192 tokens and an optimizer step over bf16 weights and moments, with gradients of
-blocks in bf16, fused kernels and nothing recomputed; float8 is tensorwise. Launches follow each other without gaps, and nothing overlaps.
+blocks in bf16, logits in as few parts as fit, fused kernels and nothing recomputed; float8 is tensorwise. Launches follow
+each other without gaps, and nothing overlaps.
 
 A part takes its operations or bytes over a rate that others measured on the card (`src/estimate/hardware.toml`), times the share
 of it that a step holds. That share is unknown before a run, so there are two: "likely" is what trainers of 2025 and 2026
