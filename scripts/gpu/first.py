@@ -154,7 +154,7 @@ class Visit:
             if "tokens_per_second" in (other := self.session.numbers_of(f"baseline {mode}")):
                 rows = [self.session.numbers_of(f"{other['key']}-bf16-{kind}") for kind in ("fused", "traced")]
                 ratios = [f"{own['tokens_per_second'] / other['tokens_per_second']:.3f}" for own in rows if "tokens_per_second" in own]
-                lines.append(f"titan / {mode} PyTorch, {other['key']}: {[*ratios, 'titan is missing'][0]}")
+                lines.append(f"titan / {mode} PyTorch, {other['key']}: " + (ratios or ["titan's row is missing"])[0])
         return lines
 
     def page(self) -> str:

@@ -76,7 +76,7 @@ class Bench(Scripts):
         self.assertEqual(self.results["kernels_test"]["verdict"], "exit code 1")
         measured = ["1b-float8-fused", "1b-float8-traced", "kernel rates", "1b-float8-ceiling"]
         self.assertEqual(self.verdicts(measured), dict.fromkeys(measured, "ok"))
-        self.assertEqual(len(re.findall(r"^\| .* \| (?:met|missed) \|$", page, re.MULTILINE)), 13)
+        self.assertEqual(len(re.findall(r"^\| .* \| (?:met|missed) \|$", page, re.MULTILINE)), 17)
         self.assertRegex(page, r"1b-float8-traced, one step under the profiler, ms: ")
         self.assertIn("| 1b-float8-traced, one traced step | ms | good | likely | |", page)
         self.assertIn("    1b-float8-fused: Attention by cuDNN: ", page)
