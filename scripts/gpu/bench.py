@@ -11,7 +11,7 @@ import statistics
 import sys
 
 from card import Card
-from programs import Outcome, Session, execute, results_of, table, with_options
+from programs import LEAST_SECONDS, Outcome, Session, execute, results_of, table, with_options
 
 RUN_SECONDS = 120
 STEPS, COUNTED = 16, 10  # the last of them; before, attention is chosen, two steps run eagerly, one is captured
@@ -87,10 +87,11 @@ class Bench:
     @functools.cache
     def plan(self, row: str, extra: tuple[str, ...] = ()) -> dict:
         """What `titan_train plan --json` says of the row, with "fits" by the memory of this card, or {"fits": False, "why": …}."""
-        if not self.card:
+        if not self.card or self.session.seconds_left() < LEAST_SECONDS:  # then no row is started
             return {"fits": True}
         words = with_options(self.words_of(row), extra)
-        code, printed = execute([str(self.session.programs / "titan_train"), "plan", *words, "--gpu", self.card.kind, "--json"], 60)
+        command = [str(self.session.programs / "titan_train"), "plan", *words, "--gpu", self.card.kind, "--json"]
+        code, printed = execute(command, min(60, self.session.seconds_left()))
         with contextlib.suppress(ValueError, LookupError):  # where it failed, or printed something else
             plan, free = results_of(printed)[-1] if code == 0 else {}, self.card.free_mib * 2**20
             why = f"needs {plan['needed_bytes'] / 2**30:.1f} GiB of {free / 2**30:.1f}"

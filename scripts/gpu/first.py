@@ -243,8 +243,7 @@ def parse() -> argparse.Namespace:
     a.device = "cpu" if a.losses else a.device
     a.results = a.out and a.out / "results.jsonl"
     a.log = a.log or (a.out and a.out / "log.txt")
-    dated = ROOT / "docs" / "benchmarks" / f"gpu-{a.script}-{datetime.date.today()}.md"
-    a.page = a.page or (a.out / "page.md" if a.out else dated)
+    a.page = a.page or (a.out / "page.md" if a.out else ROOT / "docs" / "benchmarks" / f"gpu-{a.script}-{datetime.date.today()}.md")
     return a
 
 

@@ -247,6 +247,13 @@ class Trouble(Machine):
         left = subprocess.run(["pgrep", "-f", str(self.programs)], capture_output=True, text=True)
         self.assertEqual(left.stdout, "")
 
+    def test_a_plan_that_prints_nothing_leaves_its_rows_out(self):
+        self.tool("programs/titan_train", TRAIN.replace("  need=109\n", "  exit\n"))
+        self.driver()
+        found = self.results()
+        self.assertEqual(found["1b-bf16-traced"]["verdict"], "left out: titan_train plan ended with 0: nothing was printed")
+        self.assertEqual([found[row]["verdict"] for row in ("kernel rates", *first.REST, *first.RANKS)], ["ok"] * 13)
+
     def test_numbers_that_are_none_cost_the_page_alone(self):
         self.tool("programs/bench_kernel_rates", """#!/bin/sh\necho '{"copy_bytes_per_second": 4, "kernels": [{}]}'\n""")
         printed = self.driver("--only", "single,kernel rates,tp2", code=0)
