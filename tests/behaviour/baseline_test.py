@@ -18,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from gpu_first_test import Machine
 from program import ROOT, BehaviourTest
 
 BASELINE = ROOT / "scripts" / "gpu" / "baseline.py"
@@ -186,3 +187,27 @@ class Dumps(Runs):
                 self.assertIn(getattr(torch, kind), {tensor.dtype for tensor in two.values()})
                 far = [(one[key].double() - two[key].double()).norm() / max(one[key].double().norm(), 1e-30) for key in one]
                 self.assertLess(max(far), 1e-4 if kind == "float32" else 0.05)
+
+
+class Compared(Machine):
+    def test_the_tensor_that_is_farthest_off_on_the_card_is_named_first(self):
+        numbers = torch.arange(1.0, 7.0)
+        cpu = {"loss": numbers[0].double(), "tokens": numbers.long(), "param.a": numbers, "grad.a": numbers.bfloat16(), "grad.b": numbers + 0}
+        cuda = cpu | {"param.a": 1.5 * numbers, "grad.b": 1.01 * numbers, "grad.a": numbers.to(torch.uint8)}
+        for device, tensors in (("cpu", cpu), ("cuda", cuda)):
+            save_file(tensors, self.folder / f"{device}.safetensors")
+        self.behave(
+            f"""case "$*" in *dump_steps*)
+              case "$*" in *device=cpu*) file=cpu ;; *) file=cuda ;; esac
+              mkdir -p "$folder/debug/step-1"
+              cp "{self.folder}/$file.safetensors" "$folder/debug/step-1/step.safetensors"
+              exit ;;
+            esac
+            """
+        )
+        self.driver("--variant", "wrong-numbers", "--only", "step 1 on cuda,step 1 on cpu,tensors that differ", code=0)
+        self.assertEqual({row["verdict"] for row in self.results().values()}, {"ok"})
+        compared = (self.out / "log.txt").read_text().rpartition("\n$ ")[2].splitlines()
+        told = [line.split() for line in compared if re.match(r"\d\.\d\de[+-]\d\d  ", line)]
+        self.assertEqual(told[:2], [["5.00e-01", "param.a"], ["1.00e-02", "grad.b"]])
+        self.assertEqual({name: float(far) for far, name in told[2:]}, {"loss": 0, "tokens": 0, "grad.a": 0})
