@@ -13,23 +13,33 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from programs import bind, execute, results_of
+from programs import LEAST_DISK, bind, execute, results_of
 
-KNOWN = {"H200": "h200", "H100": "h100-sxm", "B200": "b200", "A100": "a100-80"}  # and their tables in src/estimate/hardware.toml
-STAND_IN = "H100"  # whose rates an unknown card gets
+# Those of servers' own boards, whose slower relatives share a part of the name, and their tables in src/estimate/hardware.toml.
+KNOWN = {r"^NVIDIA H200(?! NVL)": "h200", r"^NVIDIA H100 80GB HBM3": "h100-sxm", r"^NVIDIA B200": "b200", r"^NVIDIA A100-SXM4?-80GB": "a100-80"}
+NAMES, STAND_IN = "H200, H100 SXM, B200, A100 SXM 80 GB", "h100-sxm"  # whose rates an unknown card gets
+GENERATIONS = (8, 9)  # of cards that the programs have code for (cmake/Cuda.cmake)
 TORCH = "2.11.0"
 CUDA, DRIVER = 13000, 580  # what the programs are built for, and the first driver that runs it
 IDLE_MIB, ASSUMED_MIB = 600, 24 << 10  # used on an idle card; assumed if the card's memory is unknown
-LEAST_DISK = 256 << 20
-# Asks the driver itself, in a process of its own: a broken one may hang.
+LOCKS = ["/dev/nvidiactl"]  # which all on this machine see, before a folder for temporary files
+# Asks the driver itself, in a process of its own: a broken one may hang. Where nobody else says what memory is used, it has
+# to make a context, which takes 500 MiB or so.
 ASK_DRIVER = """
-import ctypes, json
+import ctypes, json, sys
 cuda = ctypes.CDLL("libcuda.so.1")
 name, total, version = ctypes.create_string_buffer(256), ctypes.c_size_t(), ctypes.c_int()
+free, context, generation = ctypes.c_size_t(), ctypes.c_void_p(), ctypes.c_int()
 code = cuda.cuInit(0)
 cuda.cuDriverGetVersion(ctypes.byref(version))
 code = code or cuda.cuDeviceGetName(name, 256, 0) or cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0)
-print(json.dumps({"cuda": version.value} | ({} if code else {"name": name.value.decode(), "mib": total.value / 2**20})))
+told = {} if code else {"name": name.value.decode(), "mib": total.value / 2**20}
+print(json.dumps({"cuda": version.value} | told), flush=True)
+if not cuda.cuDeviceGetAttribute(ctypes.byref(generation), 75, 0):
+    print(json.dumps({"generation": generation.value}), flush=True)
+made = "memory" in sys.argv and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) and not cuda.cuCtxSetCurrent(context)
+if made and not cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)):
+    print(json.dumps({"used_mib": max((total.value - free.value) / 2**20 - 500, 0)}))
 """
 
 
@@ -40,6 +50,7 @@ class Card:
     mib: float = 0.0  # 0: not known
     used_mib: float = 0.0
     cuda: int = 0  # that the driver runs; 0: not known
+    generation: int = 0  # first number of its compute capability; 0: not known
 
     def __str__(self) -> str:
         return ", ".join(filter(None, [self.name, self.driver, f"{self.mib:.0f} MiB"]))
@@ -51,14 +62,18 @@ class Card:
     @property
     def kind(self) -> str:
         """Whose rates are expected of it, by the name that `titan_train plan --gpu` knows."""
-        return next((table for name, table in KNOWN.items() if name in self.name), KNOWN[STAND_IN])
+        return next((table for name, table in KNOWN.items() if re.search(name, self.name)), STAND_IN)
 
     def obstacles(self) -> Iterator[str]:
         """What is to be known before its numbers are read, a sentence each."""
-        if not any(name in self.name for name in KNOWN):
-            yield f"{self.name} is none of {', '.join(KNOWN)}: rows are chosen by its memory, and what is expected of them is an {STAND_IN}'s."
+        if not any(re.search(name, self.name) for name in KNOWN):
+            yield f"{self.name} is none of {NAMES}: rows are chosen by its memory, and what is expected of them is an H100 SXM's."
+        if self.generation and self.generation not in GENERATIONS:
+            yield (f"The programs have no code for compute capability {self.generation}.x, unless they were built for it (CUDAARCHS): "
+                   "rows on the card will be refused.")  # fmt: skip
         if 0 < self.cuda < CUDA or 0 < int(re.match(r"\d*", self.driver)[0] or 0) < DRIVER:
-            yield f"The driver {self.driver} is too old for CUDA {CUDA // 1000} (it takes {DRIVER} or newer): rows on the card will be refused."
+            driver = f"driver {self.driver}".strip()
+            yield f"The {driver} is too old for CUDA {CUDA // 1000} (it takes {DRIVER} or newer): rows on the card will be refused."
         if self.used_mib > IDLE_MIB:
             yield (f"Another process has {self.used_mib:,.0f} MiB of the card: rows are chosen for the {self.free_mib:,.0f} MiB left, and may be "
                    "slower than alone.")  # fmt: skip
@@ -68,11 +83,15 @@ class Card:
 
 def find_card() -> Card | None:
     """From nvidia-smi, or from the driver where that tool is missing."""
-    code, printed = execute([sys.executable, "-c", ASK_DRIVER], 60)
-    card = Card(**results_of(printed)[-1]) if code == 0 else Card()
     code, printed = execute(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,memory.used", "--format=csv,noheader"], 30)
-    if code == 0 and (told := re.match(r"(.+?), *(.+?), *([\d.]*)[^,\n]*(?:, *([\d.]*))?", printed)):
-        return Card(told[1], told[2], card.mib or float(told[3] or 0), float(told[4] or 0), card.cuda)
+    told = re.match(r"(.+?), *(.+?), *([\d.]*)[^,\n]*(?:, *([\d.]*))?", printed) if code == 0 else None
+    _, printed = execute([sys.executable, "-c", ASK_DRIVER, "" if told and told[4] else "memory"], 60)
+    card = Card()
+    with contextlib.suppress(ValueError):  # it said nothing
+        for line in results_of(printed):
+            card = dataclasses.replace(card, **line)
+    if told:
+        return dataclasses.replace(card, name=told[1], driver=told[2], mib=card.mib or float(told[3] or 0), used_mib=float(told[4] or card.used_mib))
     # Where only a part of a driver is there, the rows will say more than this script can.
     return card if card != Card() or pathlib.Path("/dev/nvidiactl").exists() else None
 
@@ -100,17 +119,21 @@ def obstacles(out: pathlib.Path | None) -> Iterator[str]:
         yield f"The folder {out.name} could not be made: {error.strerror}; what would go there is printed alone."
 
 
-def only_one():
-    """A lock that is held until it is closed, or none when another process holds it."""
+def only_one() -> contextlib.AbstractContextManager | None:
+    """A lock that is held until it is closed, or none when another process holds it. Where none can be made, all go on."""
     try:
         tempfile.gettempdir()
     except OSError:  # the disk is full; this is memory
         tempfile.tempdir = "/dev/shm"
-    lock = open(pathlib.Path(tempfile.gettempdir()) / "titan-gpu.lock", "w")
-    with contextlib.suppress(OSError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return lock
-    return None
+    for path in [*LOCKS, f"{tempfile.gettempdir()}/titan-gpu.lock"]:
+        with contextlib.suppress(OSError):
+            lock = os.fdopen(os.open(path, os.O_RDONLY | (0 if path in LOCKS else os.O_CREAT), 0o666))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+            except BlockingIOError:
+                return None
+    return contextlib.nullcontext()
 
 
 def start_recorder(out: pathlib.Path) -> subprocess.Popen | None:

@@ -2,6 +2,7 @@
 package; only the baseline needs Python's torch."""
 
 import argparse
+import contextlib
 import datetime
 import os
 import pathlib
@@ -11,20 +12,23 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
 import bench
 import card as cards
 import check
-from programs import REFUSED, ROOT, Outcome, Session, execute, how_they_ended, table, with_options
+from programs import REFUSED, ROOT, Outcome, Session, execute, how_they_ended, roomy, table, with_options
 
 SCRIPTS = {"first": (400, "The first minutes on a card"), "bench": (480, "Training on one GPU"), "check": (420, "GPU check")}
 PROGRAMS = ["titan_train", "kernels_test", "bench_device_ceiling", "bench_kernel_rates"]
 RANKS = ["fsdp2", "tp2", "fsdp2-fused"]
 REST = ["bf16", "bf16-fused", "float8", "float8-fused", "sync-check-fused", "deterministic", "documents", "one-fused", "offload"]
 GOOD = ("ok", REFUSED, "left out: needs", "left out: no shape", "left out: there is no")
+ODD = (LookupError, TypeError, ValueError, ArithmeticError)  # of numbers that are not as they should be
 TABLE_LINES, TABLE_WIDTH = 60, 150
+PROFILED = ["rms_norm_backward", "adam", "exact_squares", "cross_entropy", "float8_cast"]  # kernels of src/kernels
 SANITIZER = ["compute-sanitizer", "--target-processes", "all", "--tool"]
 # Where containers have nvidia-smi and others when PATH does not say so.
 TOOL_FOLDERS = ["/usr/local/nvidia/bin", "/usr/bin", "/usr/local/bin", "/opt/nvidia/bin", "/usr/local/cuda/bin"]
@@ -32,9 +36,12 @@ COMPARE = """
 import sys, pathlib
 from scripts.gpu.baseline import read_dump
 a, b = (read_dump(pathlib.Path(name), "cpu") for name in sys.argv[1:])
-far = {key: ((a[key].double() - b[key].double()).norm() / max(b[key].double().norm().item(), 1e-30)).item() for key in b if key in a}
-for key in sorted(far, key=far.get, reverse=True)[:25]:
-    print(f"{far[key]:.2e}  {key}")
+def off(key):
+    x, y = a[key].double(), b[key].double()
+    return ((x - y).norm() / max(y.norm().item(), 1e-30)).nan_to_num(9e99).item() if x.shape == y.shape else 9e99
+far = {key: off(key) for key in b if key in a}
+print(len(far), "tensors in both, by relative distance:", *(f"\\n{far[key]:.2e}  {key}" for key in sorted(far, key=far.get, reverse=True)[:25]))
+sys.exit(0 if far else "there are none")
 """
 
 
@@ -70,32 +77,38 @@ class Visit:
             return self.speeds.baseline("eager", 45)
         self.rows(30, "1b-bf16-traced")
         if self.speeds.plan("8b-bf16-traced")["fits"]:
-            self.rows(50, "8b-bf16-traced", "8b-float8-fused")
+            self.rows(50, "8b-bf16-traced", "8b-float8-traced")
         else:
             self.rows(30, "8b_16_layers-bf16-traced", "8b_8_layers-bf16-fused")
             if not self.speeds.plan("8b_8_layers-bf16-fused")["fits"]:
                 self.rows(24, "8b_2_layers-bf16-traced")
             self.rows(50, "8b_recomputed-bf16-fused")
-            self.rows(26, "8b_16_layers-float8-fused")
+            self.rows(30, "8b_16_layers-float8-traced")
             self.rows(44, "8b_recomputed-float8-fused")
         self.speeds.ceilings("8b-bf16-traced", 50, bench.WHOLE)
         self.speeds.kernel_rates(25)
         self.speeds.baseline("compiled", 100)
         self.rows(25, "kernels_test")
         self.rows(20, *REST)
+        if self.speeds.plan("8b-bf16-traced")["fits"]:
+            self.rows(40, "8b-bf16-fused")
         self.rows(30, "3b-bf16-fused", "3b-float8-fused", "1b-bf16-fused")
         self.speeds.baseline("eager", 45)
         self.rows(40, *RANKS)
 
     def diagnose(self, row: str) -> None:
-        """A row of the debug model that crashed or hung."""
-        self.checks.train(row, 40, f"{row}, each launch waited for", environment={"CUDA_LAUNCH_BLOCKING": "1"})
+        """One that crashed or hung. What is slow with a tool takes the debug model, or two layers of 8B."""
+        kind, rest = (self.checks, None) if row in check.BY_NAME else (self.speeds, row.partition("-")[2])
+        kind.train(row, 50, f"{row}, each launch waited for", environment={"CUDA_LAUNCH_BLOCKING": "1"})
         self.rows(25, "kernels_test")
-        words = with_options(self.checks.words_of(check.BY_NAME[row], self.session.device), ["--training.steps=2"])
-        job = [str(self.session.programs / words[0]), *words[1:]]
+        words = self.speeds.words_of(f"8b_2_layers-{rest}") if rest else self.checks.words_of(check.BY_NAME[row], self.session.device)[1:]
+        job = [str(self.session.programs / "titan_train"), *with_options(words, ["--training.steps=2"])]
         self.session.run("memcheck", [*SANITIZER, "memcheck", *job], 90)
         gdb = ["cuda-gdb", "-batch", "-ex", "run", "-ex", "bt", "--args", "/bin/sh", "-c", 'exec "$0" "$@"']
         self.session.run("backtrace", [*gdb, *job], 60)
+
+    def crash(self) -> None:
+        self.diagnose(self.arguments.row)
 
     def bench(self) -> None:
         rows = self.arguments.only.split(",") if self.arguments.only else bench.ROWS
@@ -112,14 +125,15 @@ class Visit:
     def wrong_numbers(self) -> None:
         row = check.BY_NAME[self.arguments.row]
         self.rows(20, *with_others({row.name}))
-        with tempfile.TemporaryDirectory(prefix="titan-gpu-") as folder:
+        with tempfile.TemporaryDirectory(prefix="titan-gpu-", dir=roomy()) as folder:
             self.session.hidden.append(pathlib.Path(folder))
             files = {device: pathlib.Path(folder) / f"{device}.safetensors" for device in (self.session.device, "cpu")}
             for device, file in files.items():
                 words = with_options(self.checks.words_of(row, device), ["--debug.dump_steps=1", "--training.steps=1"])
                 keep = lambda _, folder, file=file: (folder / "debug" / "step-1" / "step.safetensors").rename(file)
                 self.session.run(f"step 1 on {device}", words, 40, read=keep)
-            self.session.run("tensors that differ", [sys.executable, "-c", COMPARE, *map(str, files.values())], 40)
+            pair = [str(files[device]) for device in (self.session.device, "cpu")]
+            self.session.run("tensors that differ", [sys.executable, "-c", COMPARE, *pair], 40)
         cases = [str(self.session.programs / "kernels_test"), f"--gtest_filter={self.arguments.cases or check.TESTS['kernels_test']}"]
         for tool in ("racecheck", "initcheck"):
             self.session.run(tool, [*SANITIZER, tool, *cases], 45)
@@ -134,27 +148,31 @@ class Visit:
     def slow_attention(self) -> None:
         for kernel in ("cudnn", "flash", "efficient"):
             self.speeds.train("8b-bf16-fused", 40, f"8b, attention by {kernel}", (f"--debug.attention_kernel={kernel}",))
-        self.profile("8b attention", "sdpa|flash|fmha|cudnn", "8b_2_layers-bf16-fused")
+        self.profile("sdpa|flash|fmha|cudnn", "8b_2_layers-bf16-fused", 4, "--debug.attention_kernel=cudnn")
 
-    def profile(self, name: str, kernels: str, row: str) -> None:
+    def profile(self, kernels: str, row: str, count: int = 2, *extra: str) -> None:
+        """Their first launches of a step: one process for each kind of kernel, because they are counted over all names."""
         ncu = ["ncu", "--clock-control", "none", "--section", "SpeedOfLight", "--section", "Occupancy", "--target-processes", "all"]
-        ncu += ["--launch-count", "12", "--kernel-name", f"regex:{kernels}", str(self.session.programs / "titan_train")]
-        self.session.run(name, [*ncu, *self.speeds.words_of(row), "--compile.cuda_graphs=false"], 60)
+        ncu += ["--launch-count", str(count), "--kernel-name", f"regex:{kernels}", str(self.session.programs / "titan_train")]
+        words = with_options(self.speeds.words_of(row), ["--training.steps=1", "--compile.cuda_graphs=false", *extra])
+        self.session.run(f"ncu {kernels}", [*ncu, *words], 30)
 
     def all_well(self) -> None:
-        self.profile("kernels of a step", "rms_norm.*backward|adam|squares|cross_entropy|float8", "8b_2_layers-float8-fused")
+        for kernels in PROFILED:
+            self.profile(kernels, "8b_2_layers-float8-fused")
         self.rows(50, "8b-bf16-plain", "3b-bf16-plain")
-        for chunks in (2, 4):
-            self.speeds.train("8b-bf16-fused", 40, f"8b, {chunks} chunks of the loss", (f"--training.loss_chunks={chunks}",))
+        for parts in (2, 8):
+            self.speeds.train("8b-bf16-fused", 40, f"8b, {parts} parts of the logits", (f"--training.loss_chunks={parts}",))
         self.rows(20, *with_others({name for name in check.BY_NAME if name not in [*REST, *RANKS]}))
 
     def baseline_lines(self) -> list[str]:
         lines = []
         for mode in ("compiled", "eager"):
             if "tokens_per_second" in (other := self.session.numbers_of(f"baseline {mode}")):
-                rows = [self.session.numbers_of(f"{other['key']}-bf16-{kind}") for kind in ("fused", "traced")]
-                ratios = [f"{own['tokens_per_second'] / other['tokens_per_second']:.3f}" for own in rows if "tokens_per_second" in own]
-                lines.append(f"titan / {mode} PyTorch, {other['key']}: " + (ratios or ["titan's row is missing"])[0])
+                rows = [f"{other['key']}-bf16-{kind}" for kind in ("fused", "traced")]
+                own = [(row, tps) for row in rows if (tps := self.session.numbers_of(row).get("tokens_per_second"))]
+                said = [f"{tps / other['tokens_per_second']:.3f} by {row}{', without CUDA graphs' * row.endswith('traced')}" for row, tps in own]
+                lines.append(f"titan / {mode} PyTorch, {other['key']}: {[*said, 'titan is missing'][0]}")
         return lines
 
     def page(self) -> str:
@@ -170,27 +188,40 @@ class Visit:
         return "\n".join([*lines, *bench.kernel_lines(session), *how_they_ended(session.outcomes.values())]) + "\n"
 
     def told(self, run: Outcome) -> str:
-        return bench.told(self.speeds, run) if "tokens_per_second" in run.numbers else run.verdict + run.told
+        with contextlib.suppress(*ODD):
+            return bench.told(self.speeds, run)
+        return run.verdict
 
     def next_step(self) -> str:
-        """The second command that this one asks for."""
-        runs = self.session.outcomes.values()
-        if wrong := [run.name for run in runs if run.name in check.BY_NAME and not run.verdict.startswith(("ok", "left out", REFUSED))]:
-            return f"wrong-numbers --row {wrong[0]}"
-        said = "\n".join(line for run in runs if run.name.startswith("8b") for line in bench.expectation(run))
-        late = re.search(r"more than expected.*--variant ([a-z-]+)", said)
-        return late[1] if late else "all-well"
+        """The second command that this one asks for: by the first row that went wrong, or by the part that loses most time."""
+        runs = self.session.outcomes
+        crashed = [name for name, run in runs.items() if run.verdict.startswith(("exit code", "not over"))]
+        if "single" in crashed:
+            return "none of the variants; first mend what keeps the row single from running"
+        cases = check.failed_cases(runs["kernels_test"]) if "kernels_test" in crashed else []
+        told = f" --cases {':'.join(cases)}" if cases else ""
+        for name, run in runs.items():
+            if name in check.BY_NAME and (run.verdict.startswith(("failed", "what")) or name in crashed and name == "fused"):  # it was diagnosed
+                return f"--variant wrong-numbers --row {name}{told}"
+            if name in crashed and name in [*check.BY_NAME, *bench.ALL_ROWS]:
+                return f"--variant crash --row {name}"
+            if name == "kernels_test" and name in crashed:
+                return f"--variant wrong-numbers{told}"
+        said = "\n".join(line for run in runs.values() if run.name.startswith("8b") for line in bench.expectation(run))
+        late = re.findall(r"([\d.]+) ms more than expected.*--variant ([a-z-]+)", said)
+        return f"--variant {max(late, key=lambda part: float(part[0]))[1] if late else 'all-well'}"
 
     def table(self) -> str:
         lines = [*self.session.sentences, *self.baseline_lines()]
         lines += [f"{run.name:<30} {run.seconds:6.1f} s  {self.told(run)}" for run in self.session.outcomes.values()]
-        return "\n".join([*(line[:TABLE_WIDTH] for line in lines[: TABLE_LINES - 1]), f"next: first.sh --variant {self.next_step()}"])
+        last = [] if self.session.only or self.arguments.variant else [f"next: first.sh {self.next_step()}"]
+        return "\n".join([*(line[:TABLE_WIDTH] for line in lines[: TABLE_LINES - 1]), *last])
 
     def made(self, what: Callable[[], str]) -> str:
         """Numbers that are not as they should be cost the page, and no row."""
         try:
             return what()
-        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        except ODD as error:
             self.session.say(f"The {what.__name__} could not be made of these numbers: {type(error).__name__} {error}")
             return "\n".join(self.session.sentences)
 
@@ -199,10 +230,15 @@ class Visit:
 
     def go(self) -> int:
         recorder = cards.start_recorder(self.out) if self.out and self.card else None
+        whole = False
         try:
             getattr(self, (self.arguments.variant or self.arguments.script).replace("-", "_"))()
+            whole = True
         except KeyboardInterrupt:
             self.session.say("Ended from outside: what had run until then is here.")
+        except Exception as error:  # of these scripts; what ran is printed all the same
+            self.session.say(f"No more rows were run: {type(error).__name__} {error}")
+            self.session.write(self.session.log, traceback.format_exc())
         finally:
             if recorder:
                 recorder.kill()
@@ -210,7 +246,7 @@ class Visit:
                 self.session.say(f"There was no row {', '.join(missing)}.")
             self.save()
         print(self.made(self.table if self.arguments.script == "first" else self.page).rstrip(), flush=True)
-        return 0 if all(run.verdict.startswith(GOOD) for run in self.session.outcomes.values()) else 1
+        return 0 if whole and not missing and all(run.verdict.startswith(GOOD) for run in self.session.outcomes.values()) else 1
 
 
 def with_others(names: set[str]) -> list[str]:
@@ -232,8 +268,8 @@ def parse() -> argparse.Namespace:
         add(f"--{name}", type=pathlib.Path)
     add("--device", choices=["cuda", "cpu"], default="cuda")
     add("--seconds", type=float)
-    add("--row", choices=[*check.BY_NAME], default="fused")
-    add("--variant", choices=["wrong-numbers", "slow-products", "slow-attention", "all-well"])
+    add("--row", choices=[*check.BY_NAME, *bench.ALL_ROWS], default="fused")
+    add("--variant", choices=["wrong-numbers", "crash", "slow-products", "slow-attention", "all-well"])
     add("--losses", action="store_true")
     a = parser.parse_args()
     known = {"bench": bench.ALL_ROWS, "check": [*check.TESTS, *check.BY_NAME]}.get(a.script)
@@ -243,7 +279,10 @@ def parse() -> argparse.Namespace:
     a.device = "cpu" if a.losses else a.device
     a.results = a.out and a.out / "results.jsonl"
     a.log = a.log or (a.out and a.out / "log.txt")
-    a.page = a.page or (a.out / "page.md" if a.out else ROOT / "docs" / "benchmarks" / f"gpu-{a.script}-{datetime.date.today()}.md")
+    if a.variant == "wrong-numbers" and a.row not in check.BY_NAME:
+        parser.error(f"--variant wrong-numbers compares a row of check.sh, and {a.row} is none")
+    pages = folder if (folder := ROOT / "docs" / "benchmarks").is_dir() else pathlib.Path.cwd()  # a package has none
+    a.page = a.page or (a.out / "page.md" if a.out else pages / f"gpu-{a.script}-{datetime.date.today()}.md")
     return a
 
 

@@ -6,8 +6,8 @@
 #   python3 -m tarfile -e gpu.tar.xz . && bash gpu/scripts/gpu/first.sh --out FOLDER     there: needs python3 with torch 2.11.0
 #   --out FOLDER     page.md, results.jsonl, log.txt, dmon.txt (clocks and power), baseline.jsonl and two traces go there
 #   --seconds N      for all (400; of a second command 240)      --packed FOLDER  programs of an unpacked gpu.tar.xz
-#   --variant NAME   the second command: wrong-numbers (--row ROW of check.sh, --cases of kernels_test), slow-products,
-#                    slow-attention, all-well                    --only ROWS    those rows alone, by commas
+#   --variant NAME   the second command: wrong-numbers (--row ROW of check.sh, --cases of kernels_test), crash (--row ROW),
+#                    slow-products, slow-attention, all-well     --only ROWS    those rows alone, by commas
 #   --page FILE, --log FILE   instead of those in --out          --commit HASH  where neither git nor the package says it
 #   --losses         writes cpu_losses.json, with which the card's are compared
 #   --device cpu     without a GPU, with a tiny model, to try the script itself

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -16,13 +17,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from typing import BinaryIO
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHOWN_LINES, FAILURES, FAILURE_LINES = 30, 3, 12  # the last of a program; of GoogleTest so many failures, with what they say
 KEPT_BYTES = 128 << 10  # at each end of what a program prints
 FILE_BYTES = 1 << 30  # of a file that a row writes, for the disk is there for all of them
-LEAST_SECONDS = 10  # no row is started with less
+LEAST_SECONDS, LEAST_DISK = 10, 256 << 20  # no row is started with less; a disk with less is called full
+LOG_SECONDS = 2  # so often what a program has printed goes to the log, for this script may be killed, too
 REFUSAL, REFUSED = "Duplicate GPU detected", "refused by NCCL"  # its words for several ranks on one card
+FROM_OUTSIDE = "ended from outside"
 LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 
 
@@ -33,28 +37,45 @@ def bind() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
 
 
-def execute(command: list[str], limit: float, environment: dict[str, str] | None = None) -> tuple[int | None, str]:
-    """Exit code, none when it did not end within `limit` seconds, and what was printed. `environment`: on top of ours. All
-    that it started ends with it."""
+def roomy() -> str | None:
+    """Where folders of rows go: none for the usual place, memory where that is full."""
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        return "/dev/shm" if free < LEAST_DISK and free < shutil.disk_usage("/dev/shm").free else None
+    return None
+
+
+def execute(command: list[str], limit: float, environment: dict[str, str] | None = None,
+            tell: Callable[[str], object] = lambda printed: None) -> tuple[int | None, str]:  # fmt: skip
+    """Exit code, none when it did not end within `limit` seconds, and what was printed, of which `tell` is told now and then,
+    and a KeyboardInterrupt says it, too. `environment`: on top of ours. All that it started ends with it."""
     with open(os.memfd_create("printed"), "w+b") as printed:  # not on a disk, which may be full
         try:
             process = subprocess.Popen(command, cwd=ROOT, env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, stdout=printed,
                                        stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=bind)  # fmt: skip
         except OSError as error:  # as a shell says that there is no such program
             return 127, str(error)
-        code = None
+        code, stopped, end = None, False, time.monotonic() + max(limit, 0.1)
         try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = process.wait(max(limit, 0.1))
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(5)  # one that a driver holds may not die; the rows after it are run all the same
-        printed.seek(0)
-        text = printed.read()
-        if (left := len(text) - 2 * KEPT_BYTES) > 0:
-            text = b"%b\n... %d bytes ...\n%b" % (text[:KEPT_BYTES], left, text[-KEPT_BYTES:])
-        return code, text.decode(errors="replace")
+            while code is None and (left := end - time.monotonic()) > 0:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = process.wait(min(left, LOG_SECONDS))
+                tell(text_of(printed))
+        except KeyboardInterrupt:
+            stopped = True
+        with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(5)  # one that a driver holds may not die; the rows after it are run all the same
+        if stopped:
+            raise KeyboardInterrupt(text_of(printed))
+        return code, text_of(printed)
+
+
+def text_of(printed: BinaryIO) -> str:
+    """Both ends of it."""
+    size, begin = os.fstat(printed.fileno()).st_size, os.pread(printed.fileno(), KEPT_BYTES, 0)
+    between = b"\n... %d bytes ...\n" % left if (left := size - 2 * KEPT_BYTES) > 0 else b""
+    return (begin + between + os.pread(printed.fileno(), KEPT_BYTES, max(size - KEPT_BYTES, KEPT_BYTES))).decode(errors="replace")
 
 
 @dataclasses.dataclass
@@ -78,6 +99,7 @@ class Session:
         self.begin, self.total, self.save = begin, arguments.seconds, save
         self.only = [name for name in arguments.only.split(",") if name and arguments.script != "bench"]
         self.outcomes: dict[str, Outcome] = {}
+        self.logged = 0  # characters of the running row in the log
         self.sentences: list[str] = []  # about the machine, for the page
         self.hidden: list[pathlib.Path] = [self.programs, ROOT]
 
@@ -96,13 +118,27 @@ class Session:
         return text
 
     def write(self, path: pathlib.Path | None, text: str | bytes, mode: str = "a") -> None:
-        """A file that cannot be written ends no row: all of it is printed in the end, too."""
+        """A file that cannot be written ends no row and keeps what it had; the table at the end says each row's main numbers."""
+        if not path:
+            return
+        new = path if mode == "a" else path.with_name(f"{path.name}.new")
+        size = os.path.getsize(new) if os.path.exists(new) else 0
         try:
-            if path:
-                with open(path, mode) as file:
-                    file.write(text)
+            with open(new, mode) as file:
+                file.write(text)
+            os.replace(new, path)
         except OSError as error:
             self.say(f"{path.name} could not be written: {error.strerror}")
+            with contextlib.suppress(OSError):
+                os.truncate(new, size) if new == path else new.unlink()
+
+    def write_log(self, printed: str, whole: bool = True) -> None:
+        """What of the running row is not there yet; of one that is not over, lines that are."""
+        text = self.without_paths(printed)
+        end = len(text) if whole else text.rfind("\n") + 1 if len(printed) < KEPT_BYTES else 0
+        if end > self.logged:
+            self.write(self.log, text[self.logged : end])
+            self.logged = end
 
     def unwanted(self, name: str) -> bool:
         return bool(self.only) and name not in self.only
@@ -124,7 +160,7 @@ class Session:
 
     def run(self, name: str, words: list[str], limit: float, environment: dict[str, str] | None = None,
             read: Callable[[Outcome, pathlib.Path], object] = lambda outcome, folder: None, **numbers) -> Outcome:  # fmt: skip
-        """A row. {folder} in its words is a folder that is removed behind it; `read` looks into that where all went well."""
+        """A row. {folder} in its words is a folder that is removed behind it; before, `read` looks into that, however it ended."""
         outcome = Outcome(name, numbers=numbers)
         if self.unwanted(name):
             return outcome
@@ -135,25 +171,40 @@ class Session:
         outcome.command = self.without_paths(" ".join([*(f"{k}={v}" for k, v in (environment or {}).items()), *shown]))
         if self.seconds_left() < LEAST_SECONDS:
             return self.end(outcome)
-        print(f"{name}: {outcome.command}", file=sys.stderr, flush=True)
         try:
-            with tempfile.TemporaryDirectory(prefix="titan-gpu-", ignore_cleanup_errors=True) as folder:
-                self.hidden.insert(0, pathlib.Path(folder))
-                self.write(self.log, f"$ {outcome.command}\n")  # first: if all is lost, it is seen which row it was
-                begin, outcome.limit = time.monotonic(), min(limit, self.seconds_left())
-                command = [program, *(word.replace("{folder}", folder) for word in words[1:])]
-                code, printed = execute(command, outcome.limit, {"TMPDIR": folder} | (environment or {}))
-                outcome.seconds, outcome.printed = time.monotonic() - begin, self.without_paths(printed)
-                ended = f"not over after {outcome.limit:.0f} s" if code is None else f"exit code {code}"
-                outcome.verdict = "ok" if code == 0 else REFUSED if code and REFUSAL in printed else ended
-                self.write(self.log, outcome.printed + "\n")
-                if code == 0:
-                    read(outcome, pathlib.Path(folder))
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            outcome.verdict = f"what it wrote could not be read: {type(error).__name__} {self.without_paths(str(error))}"
-        finally:
-            self.end(outcome)
-        return outcome
+            made = tempfile.TemporaryDirectory(prefix="titan-gpu-", dir=roomy(), ignore_cleanup_errors=True)
+        except OSError as error:
+            return self.leave_out(name, f"its folder could not be made: {error.strerror}")
+        with made as folder:
+            self.hidden.insert(0, pathlib.Path(folder))
+            command = [program, *(word.replace("{folder}", folder) for word in words[1:])]
+            ended = self.start(outcome, command, limit, {"TMPDIR": folder} | (environment or {}))
+            if ended == FROM_OUTSIDE:
+                self.end(outcome)
+                raise KeyboardInterrupt
+            try:
+                read(outcome, pathlib.Path(folder))
+            except Exception as error:  # whatever it wrote, the rows after it are run
+                outcome.verdict = f"what it wrote could not be read: {type(error).__name__} {self.without_paths(str(error))}"
+            outcome.verdict = outcome.verdict if ended == "ok" else ended
+        return self.end(outcome)
+
+    def start(self, outcome: Outcome, command: list[str], limit: float, environment: dict[str, str]) -> str:
+        """How it ended."""
+        print(f"{outcome.name}: {outcome.command}", file=sys.stderr, flush=True)
+        self.write(self.log, f"$ {outcome.command}\n")  # first: if all is lost, it is seen which row it was
+        begin, outcome.limit, self.logged = time.monotonic(), min(limit, self.seconds_left()), 0
+        try:
+            code, printed = execute(command, outcome.limit, environment, functools.partial(self.write_log, whole=False))
+            over = "not over" if outcome.limit == limit else "cut off"
+            outcome.verdict = f"{over} after {outcome.limit:.0f} s" if code is None else f"exit code {code}" if code else "ok"
+            if code and REFUSAL in printed:
+                outcome.verdict = REFUSED
+        except KeyboardInterrupt as stopped:
+            printed, outcome.verdict = "".join(stopped.args), FROM_OUTSIDE
+        outcome.seconds, outcome.printed = time.monotonic() - begin, self.without_paths(printed)
+        self.write_log(printed + "\n")
+        return outcome.verdict
 
 
 def with_options(words: list[str], extra: Iterable[str]) -> list[str]:

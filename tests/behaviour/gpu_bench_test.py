@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+import subprocess
 import sys
 import time
 import unittest
@@ -17,6 +18,7 @@ from program import OK, ROOT, BehaviourTest
 sys.path.insert(0, str(ROOT / "scripts" / "gpu"))
 
 import bench  # noqa: E402
+import card  # noqa: E402
 import check  # noqa: E402
 import programs  # noqa: E402
 
@@ -51,6 +53,19 @@ class Rows(BehaviourTest):
             said = f"dim {model.dim}, {model.layers} layers, {model.heads} heads ({model.kv_heads} for keys and values)"
             self.assertIn(said, run.output)
             self.assertIn(f"hidden {model.hidden}, vocabulary {model.vocabulary}", run.output)
+
+    def test_what_a_copys_rate_is_taken_for_are_the_bytes_that_the_plan_counts(self):
+        """Of 8B's SwiGLU, norms, rotation and residual, as docs/kernels.md counts them; with float8 there are casts, too."""
+        h200 = card.Card("NVIDIA H200", mib=143771)
+        made = bench.Bench(self.session("cuda"), h200)
+        m = bench.MODELS["8b"]
+        seconds = made.plan("8b-bf16-fused")["seconds"]
+        scale = 2 * bench.SWIGLU * m.hidden * m.sequence * m.layers / seconds["swiglu"]
+        turned = 2 * 2 * (m.dim + m.dim // m.heads * m.kv_heads)  # read and written, forward and backward
+        self.assertAlmostEqual(scale * seconds["rotary"] / (2 * turned * m.sequence * m.layers), 1, delta=0.02)
+        moved, with_casts = made.bytes_moved("8b-bf16-fused"), made.bytes_moved("8b-float8-fused")
+        self.assertGreater(moved, scale * (seconds["norm"] + seconds["optimizer"] + seconds["gradient norm"] + seconds["swiglu"]))
+        self.assertGreater(with_casts, 1.2 * moved)
 
     def test_a_row_runs_to_a_trace_whose_kinds_of_work_the_script_reads(self):
         run = self.titan(*self.words("1b-float8-traced", "cpu"), "--training.threads=1")
@@ -87,6 +102,20 @@ class Rows(BehaviourTest):
         for against, name in (("cpu", "single"), ("documents-cpu", "documents")):
             run = checks.train(name)
             self.assertEqual(run.verdict, "ok", f"{run.printed}\nscripts/gpu/first.sh --losses writes those of {against} anew")
+
+
+class WrongNumbers(BehaviourTest):
+    def test_rows_of_several_ranks_over_nccl_and_in_float8_are_compared_tensor_by_tensor(self):
+        for row in ("fused", "one-fused", "fsdp2", "tp2-float8-fused"):
+            with self.subTest(row):
+                out = self.folder / row
+                words = ["--packed", pathlib.Path(self.program).parent, "--out", out, "--device", "cpu", "--commit", "abc", "--variant", "wrong-numbers"]
+                command = [sys.executable, ROOT / "scripts" / "gpu" / "first.py", "first", *words, "--row", row,
+                           "--only", "step 1 on cpu,tensors that differ"]  # fmt: skip
+                environment = os.environ | {"TMPDIR": str(self.folder)}
+                done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, timeout=300)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertRegex((out / "log.txt").read_text(), r"\n\d\d+ tensors in both, by relative distance: \n0.00e\+00  \w")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,12 @@ class First(Scripts):
         self.expect_a_visit(81040, ON_H100)
 
     def test_a_card_of_141_gb(self):
-        self.expect_a_visit(143771, ON_H200)
+        self.expect_a_visit(143771, [*ON_H200, "8b-bf16-fused"])
+
+    def test_a_card_that_the_programs_have_no_code_for(self):
+        said = self.script("first.sh", "--only", "single", code=1, MOCK_CUDA_CAPABILITY=100)
+        self.assertIn("The programs have no code for compute capability 10.x", said)
+        self.assertEqual(self.verdicts(["single"]), {"single": "exit code 64"})
 
 
 class Bench(Scripts):
