@@ -1,6 +1,8 @@
 #include "rank_zero.h"
 
-#include "titan/base/error.h"
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
 #include "titan/checkpoint/store_barrier.h"
 
 namespace titan {

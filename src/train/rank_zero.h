@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "titan/train/run.h"
+#include "titan/distributed/world.h"
 
 namespace titan {
 
