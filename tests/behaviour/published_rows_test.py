@@ -293,22 +293,27 @@ class SimulatedTest(ScriptTest):
 
     def test_a_traced_step_is_held_against_the_range_part_by_part(self) -> None:
         sys.path.insert(0, str(ROOT / "scripts" / "gpu"))
-        import expected
+        import bench
+        from programs import Outcome
 
         words = ("configs/llama3_8b.toml", "--world", 1, "--gpu", "h200", "--training.seq_len=8192", "--json")
         plan = json.loads(self.plan(*words).stdout)
         ms = {part: 1e3 * (plan["seconds"][part] + plan["good"]["seconds"][part]) / 2 for part in ("products", "attention")}
         rest = 1e3 * sum(seconds for part, seconds in plan["seconds"].items() if part not in ms)
         kinds = {"matrix products": ms["products"], "attention": ms["attention"], "optimizer": rest, "gaps": 0.5}
-        lines = "\n".join(expected.lines("a row", plan, kinds))
-        self.assertEqual(lines.count("as expected |"), 4, lines)
-        self.assertNotIn("look at", lines)
-        for kind, factor, said in (("matrix products", 1.2, "products"), ("attention", 0.8, "attention"), ("optimizer", 2, "memory")):
+
+        def said(**changed) -> str:
+            found = {"planned": plan, "milliseconds_by_kind": kinds | changed}
+            return "\n".join(bench.expectation(Outcome("a row", numbers=found)))
+
+        self.assertEqual(said().count("as expected |"), 4, said())
+        self.assertNotIn("look at", said())
+        for kind, factor, part in (("matrix products", 1.2, "products"), ("attention", 0.8, "attention"), ("optimizer", 2, "memory")):
             with self.subTest(kind=kind):
-                lines = "\n".join(expected.lines("a row", plan, kinds | {kind: factor * kinds[kind]}))
+                lines = said(**{kind: factor * kinds[kind]})
                 self.assertEqual(lines.count("as expected |"), 3, lines)
                 word = "more" if factor > 1 else "less"
-                self.assertRegex(lines, rf"\* {said}: [\d.]+ ms {word} than expected, [\d.]+ % of the step; look at ")
+                self.assertRegex(lines, rf"\* {part}: [\d.]+ ms {word} than expected, [\d.]+ % of the step; look at ")
 
     def test_a_pipelines_bubble_is_a_line_of_its_own(self) -> None:
         job = ("configs/llama3_8b.toml", "--world", 8, "--gpu", "h100-sxm")
