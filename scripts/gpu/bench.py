@@ -271,7 +271,7 @@ def told(bench: Bench, run: Outcome) -> str:
     words += [f"{name} {rates[key]:,.0f}" for name, rates in expected.items() if key in rates]
     if run.name in ALL_ROWS and plan and (ceiling := bench.ceiling_tps(run.name)):
         words.append(f"{100 * numbers['tokens_per_second'] / ceiling:.1f} % of the ceiling's {ceiling:,.0f}")
-    return ", ".join(words) + ("" if run.verdict == "ok" else f"; {run.verdict}")
+    return ("" if run.verdict == "ok" else f"{run.verdict}; ") + ", ".join(words)
 
 
 def speed_lines(bench: Bench) -> list[str]:
