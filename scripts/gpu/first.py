@@ -131,7 +131,7 @@ class Visit:
                 keep = lambda _, folder, file=file: shutil.move(folder / "debug" / "step-1" / "step.safetensors", file)
                 self.session.run(f"step 1 on {device}", words, 40, read=keep)
             pair = [str(files[device]) for device in (self.session.device, "cpu")]
-            self.session.run("tensors that differ", [sys.executable, "-c", COMPARE, *pair], 40)
+            self.session.run("tensors that differ", [sys.executable, "-c", COMPARE, *pair], 40, read=say_the_first)
         cases = [str(self.session.programs / "kernels_test"), f"--gtest_filter={self.arguments.cases or check.TESTS['kernels_test']}"]
         for tool in ("racecheck", "initcheck"):
             self.session.run(tool, [*SANITIZER, tool, *cases], 45)
@@ -245,6 +245,11 @@ class Visit:
             self.save()
         print(self.made(self.table if self.arguments.script == "first" else self.page).rstrip(), flush=True)
         return 0 if whole and not missing and all(run.verdict.startswith(GOOD) for run in self.session.outcomes.values()) else 1
+
+
+def say_the_first(run: Outcome, _: object) -> None:
+    """Behind the verdict, of what it printed."""
+    run.told = ": " + ";".join(run.printed.splitlines()[:4])
 
 
 def with_others(names: set[str]) -> list[str]:

@@ -97,7 +97,7 @@ class Session:
         self.programs, self.device = arguments.programs.resolve(), arguments.device
         self.log, self.results = arguments.log, arguments.results
         self.begin, self.total, self.save = begin, arguments.seconds, save
-        self.only = [name for name in arguments.only.split(",") if name and arguments.script != "bench"]
+        self.only = [name for name in re.split(",(?! )", arguments.only) if name and arguments.script != "bench"]
         self.outcomes: dict[str, Outcome] = {}
         self.logged = 0  # characters of the running row in the log
         self.sentences: list[str] = []  # about the machine, for the page

@@ -115,6 +115,7 @@ class WrongNumbers(BehaviourTest):
                 environment = os.environ | {"TMPDIR": str(self.folder)}
                 done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, timeout=300)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertRegex(done.stdout, r"tensors that differ .* ok: \d+ tensors in both, by relative distance: ;0.00e\+00  \w")
                 self.assertRegex((out / "log.txt").read_text(), r"\n\d\d+ tensors in both, by relative distance: \n0.00e\+00  \w")
 
 
