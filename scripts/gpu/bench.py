@@ -121,9 +121,8 @@ class Bench:
             return self.session.leave_out(name or row, self.plan(row, extra)["why"])
         command = ["titan_train", *with_options(self.words_of(fits), extra)]
         steps = next(int(word.split("=")[1]) for word in command if word.startswith("--training.steps="))
-        planned = {key: part for key, part in self.plan(fits, extra).items() if key not in ("memory", "traffic")}
-        if "--debug.attention_kernel=efficient" in extra:  # for which there are no rates
-            planned = {}
+        known = "--debug.attention_kernel=efficient" not in extra  # for which there are no rates
+        planned = {key: part for key, part in self.plan(fits, extra).items() if known and key not in ("memory", "traffic")}
         read = functools.partial(self.read, fits, STEPS if fits.endswith("-traced") else steps)
         return self.session.run(name or fits, command, limit, environment, read, planned=planned)
 

@@ -117,20 +117,22 @@ class Session:
             text = text.replace(f"{folder}/", "")
         return text
 
-    def write(self, path: pathlib.Path | None, text: str | bytes, mode: str = "a") -> None:
-        """A file that cannot be written ends no row and keeps what it had; the table at the end says each row's main numbers."""
+    def write(self, path: pathlib.Path | None, text: str | bytes, mode: str = "a") -> bool:
+        """Whether it could be written. A file that cannot ends no row, and keeps what it had."""
         if not path:
-            return
+            return True
         new = path if mode == "a" else path.with_name(f"{path.name}.new")
         size = os.path.getsize(new) if os.path.exists(new) else 0
         try:
             with open(new, mode) as file:
                 file.write(text)
             os.replace(new, path)
+            return True
         except OSError as error:
             self.say(f"{path.name} could not be written: {error.strerror}")
             with contextlib.suppress(OSError):
                 os.truncate(new, size) if new == path else new.unlink()
+            return False
 
     def write_log(self, printed: str, whole: bool = True) -> None:
         """What of the running row is not there yet; of one that is not over, lines that are."""
@@ -147,7 +149,9 @@ class Session:
         """It becomes a line of the results; the page is written anew."""
         self.outcomes[run.name] = run
         line = {"row": run.name, "verdict": run.verdict, "seconds": round(run.seconds, 2), "limit": round(run.limit, 2)}
-        self.write(self.results, json.dumps(line | {"command": run.command} | run.numbers) + "\n")
+        text = json.dumps(line | {"command": run.command} | run.numbers)
+        if not self.write(self.results, text + "\n"):
+            print(text, flush=True)
         self.save()
         return run
 

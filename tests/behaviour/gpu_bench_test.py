@@ -109,9 +109,9 @@ class WrongNumbers(BehaviourTest):
         for row in ("fused", "one-fused", "fsdp2", "tp2-float8-fused"):
             with self.subTest(row):
                 out = self.folder / row
-                words = ["--packed", pathlib.Path(self.program).parent, "--out", out, "--device", "cpu", "--commit", "abc", "--variant", "wrong-numbers"]
-                command = [sys.executable, ROOT / "scripts" / "gpu" / "first.py", "first", *words, "--row", row,
-                           "--only", "step 1 on cpu,tensors that differ"]  # fmt: skip
+                words = ["--packed", pathlib.Path(self.program).parent, "--out", out, "--device", "cpu", "--commit", "abc"]
+                words += ["--variant", "wrong-numbers", "--row", row, "--only", "step 1 on cpu,tensors that differ"]
+                command = [sys.executable, ROOT / "scripts" / "gpu" / "first.py", "first", *words]
                 environment = os.environ | {"TMPDIR": str(self.folder)}
                 done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, timeout=300)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

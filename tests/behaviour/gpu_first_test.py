@@ -373,6 +373,7 @@ class Trouble(Machine):
         (self.out / "trace-1b-bf16-traced.json.gz.new").symlink_to("/dev/full")
         printed = self.driver("--only", "single,1b-bf16-traced,tp2", code=0)
         self.assertIn("results.jsonl could not be written: No space left on device", printed)
+        self.assertIn('\n{"row": "tp2", "verdict": "ok", ', printed)  # in no file, so before the table
         self.assertIn("trace-1b-bf16-traced.json.gz could not be written: No space left on device", printed)
         self.assertIn("tp2 ", printed)
         (self.folder / "file").write_text("")
