@@ -21,7 +21,10 @@ mkdir -p "$folder/scripts"
 cp -r "$TITAN_ROOT/scripts/gpu" "$folder/scripts"
 git -C "$TITAN_ROOT" rev-parse --short HEAD >"$folder/commit" 2>/dev/null || printf unknown >"$folder/commit"
 # Without what reads Parquet files, which is opened for them only and would be 12 MB of the package.
-tar -C "$TITAN_ROOT/build" --exclude={__pycache__,'lib*parquet*','libarrow*',pyarrow.txt} --owner=0 --group=0 -c gpu | xz -T 0 -9 >"$packed"
+tar -C "$TITAN_ROOT/build" --exclude={__pycache__,'lib*parquet*','libarrow*',pyarrow.txt} --owner=0 --group=0 -c gpu |
+  python3 -c 'import lzma, shutil, sys
+with lzma.open(sys.argv[1], "wb", preset=9) as packed:
+    shutil.copyfileobj(sys.stdin.buffer, packed)' "$packed"
 size=$(stat -c %s "$packed")
 [ "$size" -le "$most_bytes" ] || fail 70 "$packed has $size bytes, more than $most_bytes"
 printf '%s\n' "$packed"

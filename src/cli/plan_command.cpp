@@ -28,8 +28,9 @@ struct PlanOptions {
   int64_t rank = 0;
   bool verbose = false;
   bool program = false;
-  std::optional<std::string> gpu;  // predict fit and step time for GPUs of this name; none: no prediction
-  std::string trace;               // output file of the simulated step
+  std::optional<std::string> gpu;    // predict fit and step time for GPUs of this name; none: no prediction
+  std::optional<double> gpu_memory;  // GiB of that GPU; none: as the table says
+  std::string trace;                 // output file of the simulated step
   bool search = false;
   bool json = false;
   std::vector<std::string> rest;  // the config and its overrides
@@ -49,6 +50,9 @@ std::optional<PlanOptions> parse_plan(std::span<const std::string> arguments) {
   app.add_option("--gpu", options.gpu,
                  "Whether it fits, and how long a step takes, on " + join(hardware_names(), ", ") +
                      ", or a TOML file with one such table");
+  app.add_option("--gpu-memory", options.gpu_memory, "GiB of memory of that GPU, instead of the table's")
+      ->needs("--gpu")
+      ->check(CLI::Range(1.0, 1e6));
   const auto is_drawn = [](const std::string& file) {
     return file.ends_with(".json") || file.ends_with(".svg") ? "" : file + " ends with neither .json nor .svg";
   };
@@ -269,7 +273,8 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
     return static_cast<int>(ExitCode::bad_config);
   }
   check_rank(*options, loaded.config, world);
-  const Hardware hardware = options->gpu ? hardware_of(*options->gpu, world) : Hardware{};
+  Hardware hardware = options->gpu ? hardware_of(*options->gpu, world) : Hardware{};
+  if (options->gpu_memory) hardware.memory_bytes = *options->gpu_memory * kGiB;
   const std::optional<int64_t> room = options->gpu ? std::optional(room_of(hardware)) : std::nullopt;
   const PlannedJob job = plan_job(loaded.config, world, options->rank, loaded.config.training.device != "cpu", room);
   if (options->json) {
@@ -277,6 +282,9 @@ int run_plan(const Schema& schema, std::span<const std::string> arguments) {
     return 0;
   }
   print_plan(*options, loaded.config, job, world);
+  if (!options->gpu && loaded.config.training.loss_chunks == 0) {
+    std::cout << loss_chunks_line(job.plan) << "; --gpu says how many fit into that GPU\n";
+  }
   if (options->gpu) print_prediction(*options, loaded.config, job, world, hardware);
   return 0;
 }

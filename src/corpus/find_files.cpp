@@ -155,7 +155,8 @@ TextFiles files_matching(const std::string& pattern) {
         fail(pattern, fmt::format("{} is a link to nothing", path.string()), "Mend the link or remove it");
       }
       const bool is_folder = fs::is_directory(status);
-      if (!is_folder || !fs::is_empty(path)) (is_folder ? folders : files).push_back(path);
+      std::error_code unreadable;  // such a folder counts as one with files
+      if (!is_folder || !fs::is_empty(path, unreadable)) (is_folder ? folders : files).push_back(path);
     }
   } catch (const fs::filesystem_error& problem) {
     fail(pattern, fmt::format("{}: {}", problem.path1().string(), problem.code().message()), "");

@@ -152,6 +152,13 @@ class Search {
   std::vector<MemorySetting> found_;
 };
 
+/// The logits' block is the largest of a step. While it is free, an allocator cuts it up for what lives longer, and the
+/// next logits need another one: the head counts twice.
+int64_t held_bytes(const Plan& plan) {
+  const UnitPlan& last = plan.units.back();
+  return plan.predicted_bytes(/*device_only=*/true) + (last.is_models_last ? last.forward_peak : 0);
+}
+
 /// True if the plan of each pipeline stage, with so many parts, fits into `room` bytes of a GPU.
 bool fits_in_chunks(int64_t chunks, const JobConfig& config, const ModelDescription& model, const DeviceMesh& mesh,
                     int64_t room) {
@@ -161,7 +168,7 @@ bool fits_in_chunks(int64_t chunks, const JobConfig& config, const ModelDescript
     PlanRequest request = make_plan_request(config, {mesh, rank}, /*on_gpu=*/true);
     add_pipeline(request, config, model);
     request.training.loss_chunks = chunks;
-    return make_plan(model, request).predicted_bytes(/*device_only=*/true) <= planned_within(room, /*on_gpu=*/true);
+    return held_bytes(make_plan(model, request)) <= planned_within(room, /*on_gpu=*/true);
   });
 }
 
@@ -171,7 +178,11 @@ int64_t choose_loss_chunks(const JobConfig& config, const ModelDescription& mode
                            const std::optional<int64_t>& room) {
   if (config.training.loss_chunks > 0) return config.training.loss_chunks;
   if (!room) return kUsualLossChunks;
-  const int64_t tokens = make_plan_request(config, {mesh, 0}).tokens();
+  int64_t tokens = make_plan_request(config, {mesh, 0}).tokens();
+  const ValidationSection& validation = config.validation;
+  if (validation.enable) {
+    tokens = std::max(tokens, validation.local_batch_size * validation.seq_len / mesh.size(MeshAxis::cp));
+  }
   for (int64_t chunks = 1; chunks < kUsualLossChunks; chunks *= 2) {
     // Libraries count the numbers of a matrix in 32 bits here and there, and larger products are no faster.
     const int64_t logits = (tokens + chunks - 1) / chunks * model.vocabulary;

@@ -64,6 +64,10 @@ std::vector<std::string> unit_table(const Plan& plan) {
 
 }  // namespace
 
+std::string loss_chunks_line(const Plan& plan) {
+  return fmt::format("training.loss_chunks = 0: parts of the logits: {}", plan.request.training.loss_chunks);
+}
+
 PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu,
                     const std::optional<int64_t>& room) {
   const MeshPlace place{make_mesh(config, world), rank};
@@ -85,6 +89,7 @@ std::vector<std::string> estimate_lines(const JobConfig& config, const PlannedJo
   const auto append = [&](const std::vector<std::string>& more) {
     lines.insert(lines.end(), more.begin(), more.end());
   };
+  if (config.training.loss_chunks == 0) lines.push_back(loss_chunks_line(job.plan));
   append(memory_table(job.plan));
   append(unit_table(job.plan));
   const int64_t peak = job.plan.predicted_bytes(on_gpu);

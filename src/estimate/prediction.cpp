@@ -10,6 +10,7 @@
 #include "titan/base/error.h"
 #include "titan/base/text.h"
 #include "titan/estimate/memory_settings.h"
+#include "titan/estimate/planned_job.h"
 #include "titan/job/checks.h"
 #include "titan/job/job.h"
 #include "titan/job/pipeline_job.h"
@@ -200,10 +201,7 @@ std::vector<std::string> prediction_lines(const Prediction& prediction, const Jo
     }
     if (settings.empty()) lines.emplace_back("no setting that was tried would do; --search tries other layouts");
   }
-  if (config.training.loss_chunks == 0) {
-    lines.push_back(
-        fmt::format("training.loss_chunks = 0: parts of the logits: {}", plan.request.training.loss_chunks));
-  }
+  if (config.training.loss_chunks == 0) lines.push_back(loss_chunks_line(plan));
   lines.push_back(speed_line(prediction));
   const std::optional<double> mfu = prediction.mfu(prediction.step), best = prediction.mfu(prediction.good);
   lines.push_back(fmt::format("model FLOPs of a step: {:.3g}; MFU: {}", prediction.flops(),

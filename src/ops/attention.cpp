@@ -259,6 +259,7 @@ KernelTiming time_kernel(AttentionKernel kernel, const std::function<double(Atte
     throw;
   } catch (const c10::Error& error) {
     timing.refusal = first_line(error.what_without_backtrace());
+    if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr) timing.device_error = std::current_exception();
   }
   return timing;
 }

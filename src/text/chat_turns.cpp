@@ -232,9 +232,8 @@ std::string remove_marks(const Messages& messages, WrittenChat& written) {
     if (owners.empty()) owners = owners_of(messages, written);
     if (any_hidden || !keep_counted(mark, messages, owners, written, kept)) {
       const auto of = std::find_if(messages.begin(), messages.end(), is_unlabelled);
-      return fmt::format("does not show which marked text is that of message {} ({}), which is no label",
-                         1 + ((of == messages.end() ? off : of) - messages.begin()),
-                         of == messages.end() ? "not of the assistant" : "of the assistant");
+      return fmt::format("does not show which marked text is that of message {} (of the assistant), which is no label",
+                         1 + ((of == messages.end() ? off : of) - messages.begin()));
     }
   }
   written.marks = std::move(kept);

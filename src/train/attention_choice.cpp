@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
-#include "rank_zero.h"
 #include "titan/base/error.h"
+#include "titan/checkpoint/store_barrier.h"
 #include "titan/job/device_problems.h"
 
 namespace titan {
@@ -26,11 +26,14 @@ AttentionShape attention_shape(const Run& run, const Plan& plan) {
           model.kv_heads / ranks, model.head_dim};
 }
 
-/// What only a trial on the device shows; device_problems reports the rest.
+/// What only a trial on the device shows; device_problems reports the rest. An error of the device is thrown: no other
+/// kernel can take its place.
 KernelTiming trial_of(AttentionKernel kernel, const Run& run, const Plan& plan, at::ScalarType type) {
-  return time_kernel(kernel, [&](AttentionKernel each) {
+  KernelTiming timing = time_kernel(kernel, [&](AttentionKernel each) {
     return measure_kernel(each, attention_shape(run, plan), type, run.device.device);
   });
+  if (timing.device_error) std::rethrow_exception(timing.device_error);
+  return timing;
 }
 
 [[noreturn]] void refuse_shape(const AttentionShape& shape, const std::string& kernels, const std::string& refusal) {
@@ -72,9 +75,14 @@ AttentionKernel asked_kernel(const Run& run, const Plan& plan, const AttentionUs
   return kernel;
 }
 
+/// The choice of rank 0.
 AttentionKernel agreed_kernel(const Run& run, AttentionKernel chosen) {
-  const auto agreed = static_cast<AttentionKernel>(
-      as_on_rank_0(run.world, "attention/kernel", static_cast<int64_t>(chosen), std::ssize(kKernelNames) - 1));
+  if (!run.world.store || !run.world.is_distributed()) return chosen;
+  const std::string key = "attention/kernel";
+  if (run.world.rank == 0) run.world.store->set(key, std::to_string(static_cast<int>(chosen)));
+  AttentionKernel agreed{};
+  read_words(run.world.store->get_to_str(key), 0,
+             [&](const nlohmann::json& said) { agreed = kKernelNames.at(said.get<size_t>()).second; });
   if (agreed != chosen) run.log.info("Attention by {}, as on rank 0", name(agreed));
   return agreed;
 }
@@ -99,6 +107,7 @@ AttentionKernel attention_kernel_for(const Run& run, const Plan& plan) {
   const AttentionShape shape = attention_shape(run, plan);
   const std::vector<KernelTiming> timings = time_kernels(
       [&](AttentionKernel kernel) { return measure_kernel(kernel, shape, at::kBFloat16, run.device.device); });
+  wait_for_device(run.device.device);  // throws if it was not a kernel that failed, but the device
   const std::optional<AttentionKernel> chosen = choose_kernel(timings);
   if (!chosen) refuse_shape(shape, "no attention kernel of this GPU", timings.front().refusal);
   run.log.info(describe_choice(*chosen, timings));

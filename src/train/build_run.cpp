@@ -248,7 +248,7 @@ void build_model(Run& run, std::optional<uint64_t> seed) {
   const ModelDescription& description = run.model.description =
       describe_model(config, run.data.tokenizer->vocabulary_size());
   log.info("Building {} {} with {}", description.name, description.flavor, description.summary);
-  const auto plan_of = [&, chunks = run.memory->loss_chunks()](int64_t rank) {
+  const auto plan_of = [&, chunks = run.memory->settle_loss_chunks()](int64_t rank) {
     PlanRequest asked = plan_request(run, {run.place.mesh, rank}, description);
     asked.training.loss_chunks = chunks;
     return make_plan(description, asked);
@@ -261,7 +261,8 @@ void build_model(Run& run, std::optional<uint64_t> seed) {
   }
   if (run.trains) run.memory->check(plan);
   ModelStrategies strategies = strategies_for(plan.request.training);
-  strategies.attention_kernel = attention_kernel_for(run, plan);
+  run.memory->watch([] { return "measuring attention"; },
+                    [&] { strategies.attention_kernel = attention_kernel_for(run, plan); });
   strategies.warn = [&log](const std::string& what) { log.shared_warning(what); };
   std::unique_ptr<GraphCapture> recorder = capture_for(run, plan);
   prove_programs(plan, plan_of);

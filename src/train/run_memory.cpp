@@ -1,9 +1,9 @@
 #include "run_memory.h"
 
-#include "rank_zero.h"
 #include "titan/base/error.h"
 #include "titan/base/process.h"
 #include "titan/base/text.h"
+#include "titan/checkpoint/store_barrier.h"
 #include "titan/job/job.h"
 #include "titan/train/run.h"
 
@@ -26,15 +26,37 @@ std::string no_setting_words(const MemoryRoom& room) {
   return fmt::format("no setting known here would fit: this machine's {}; a larger one would do", room.words);
 }
 
+/// The largest of the ranks' numbers. Collective.
+int64_t most_of_ranks(const Run& run, int64_t own) {
+  const World& world = run.world;
+  if (!world.store || !world.is_distributed()) return own;
+  const std::chrono::seconds timeout(run.config.comm.init_timeout_seconds);
+  const std::unique_ptr<RankBarrier> barrier =
+      make_store_barrier(world.store->clone(), "loss_chunks", world.rank, world.size,
+                         {.timeout = timeout, .response_timeout = timeout, .waits = world.waits, .report = {}});
+  const std::string agreed = barrier->decide(std::to_string(own), [](const std::vector<std::string>& said) {
+    int64_t most = 1;
+    for (size_t rank = 0; rank < said.size(); ++rank) {
+      read_words(said[rank], rank, [&](const nlohmann::json& words) { most = std::max(most, words.get<int64_t>()); });
+    }
+    return std::to_string(std::min(most, kUsualLossChunks));
+  });
+  int64_t most = own;
+  read_words(agreed, 0, [&](const nlohmann::json& words) { most = words.get<int64_t>(); });
+  return most;
+}
+
 }  // namespace
 
 RunMemory::RunMemory(const Run& run)
-    : run_(run), room_(memory_room(run.device, std::ssize(run.world.host_ranks), run.config.debug.share_gpu)) {
+    : run_(run),
+      config_(run.config),
+      room_(memory_room(run.device, std::ssize(run.world.host_ranks), run.config.debug.share_gpu)) {
   if (run.device.device.is_cpu()) bytes_before_ = resident_bytes();
 }
 
 MemoryQuestion RunMemory::question(std::optional<Phase> ran_out) const {
-  return {run_.config,
+  return {config_,
           run_.place,
           run_.model.description.vocabulary,
           !run_.device.device.is_cpu(),
@@ -56,12 +78,12 @@ std::string RunMemory::position(int64_t step) const {
   return join(words, ", ");
 }
 
-int64_t RunMemory::loss_chunks() const {
+int64_t RunMemory::settle_loss_chunks() {
+  int64_t& chunks = config_.training.loss_chunks;
+  if (chunks > 0) return chunks;
   const bool on_cpu = run_.device.device.is_cpu();
-  const int64_t own = choose_loss_chunks(run_.config, run_.model.description, run_.place.mesh,
-                                         on_cpu ? std::optional<int64_t>() : room_.bytes);
-  if (run_.config.training.loss_chunks > 0) return own;
-  const int64_t chunks = as_on_rank_0(run_.world, "plan/loss_chunks", own, kUsualLossChunks);
+  chunks = most_of_ranks(run_, choose_loss_chunks(config_, run_.model.description, run_.place.mesh,
+                                                  on_cpu ? std::optional<int64_t>() : room_.bytes));
   run_.log.info("training.loss_chunks = 0: logits are computed in {} part{}{}", chunks, chunks == 1 ? "" : "s",
                 on_cpu ? ", as always on a CPU" : "");
   return chunks;

@@ -19,8 +19,8 @@ class RunMemory {
   /// Measures the available memory; construct it before the job's first tensor. `run` must outlive it.
   explicit RunMemory(const Run& run);
 
-  /// choose_loss_chunks for the memory of rank 0's device. Collective.
-  int64_t loss_chunks() const;
+  /// choose_loss_chunks for the rank with the least memory; reports plan with that number from then on. Collective.
+  int64_t settle_loss_chunks();
   /// Warns if the plan needs more than is available.
   void check(const Plan& plan) const;
   /// Runs `work`. If it runs out of memory, logs the memory table and throws Error(out_of_memory) with the settings
@@ -43,6 +43,7 @@ class RunMemory {
   bool is_short() const;
 
   const Run& run_;
+  JobConfig config_;  // the run's, with the number of parts that were chosen
   MemoryRoom room_;
   int64_t bytes_before_ = 0;  // of the process, libraries included, before the job's first tensor; 0 on a GPU
   Phase phase_ = Phase::training;

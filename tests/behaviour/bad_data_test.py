@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import unittest
 
 from program import BAD_DATA, BehaviourTest
@@ -16,12 +15,21 @@ def record(text: str, field: str = "text") -> str:
 
 
 class BadCorpus(BehaviourTest):
-    @unittest.skipIf(os.geteuid() == 0, "the superuser may read everything")
     def test_a_file_without_read_permission_is_named(self):
+        self.give_up_rights()
         secret = self.write("secret.txt", STORY)
         secret.chmod(0)
         words = ("--training.dataset=text", f"--training.dataset_path={secret}")
         self.refused(BAD_DATA, ["secret.txt", "Permission denied"], *words)
+
+    def test_a_folder_without_read_permission_that_a_glob_finds_is_not_read(self):
+        self.give_up_rights()
+        corpus = self.folder / "corpus"
+        (corpus / "lost+found").mkdir(parents=True)
+        (corpus / "lost+found").chmod(0)
+        (corpus / "stories.jsonl").write_text("\n".join([record(STORY * 5)] * 8))
+        run = self.train("--training.dataset=text", f"--training.dataset_path={corpus}/*")
+        self.assertTrue(any("lost+found" in line for line in run.messages("WARNING")), run.output)
 
     def test_skipped_records_are_counted_and_shown(self):
         records = [record(STORY * 5) for _ in range(12)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import unittest
@@ -81,15 +80,7 @@ class OtherNames(SavedRunTest):
 class Rights(SavedRunTest):
     def setUp(self):
         super().setUp()
-        if os.geteuid() != 0:
-            return
-        # The system's manager without its right to read and write whatever it likes.
-        without = "setpriv --bounding-set=-dac_override,-dac_read_search"
-        if not shutil.which("setpriv") or os.system(f"{without} true") != 0:
-            self.skipTest("no way to give up a right")
-        wrapper = self.write("titan_train", f'#!/bin/sh\nexec {without} {self.program} "$@"\n')
-        wrapper.chmod(0o700)
-        self.program = str(wrapper)
+        self.give_up_rights()
 
     def test_what_this_user_may_not_read_ends_the_start_and_costs_no_step(self):
         folder = self.run_with_checkpoints()

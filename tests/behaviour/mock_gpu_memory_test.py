@@ -7,7 +7,7 @@ import pickle
 import re
 import unittest
 
-from mock_gpu import FUSED, MockGpu
+from mock_gpu import BF16, FUSED, MockGpu
 from program import CORPORA, OUT_OF_MEMORY, SMALL, VALIDATION
 
 OFFLOAD = "--training.enable_cpu_offload"
@@ -44,11 +44,27 @@ class Memory(MockGpu):
             self.assertEqual(parts(run), [wanted])
             planned, actual = re.findall(r"together +([\d.]+) GiB +([\d.]+) GiB", run.output)[0]
             self.assertAlmostEqual(float(actual) / float(planned), 1, delta=0.03)
-        # Rank 0 chooses for all, whose collectives must match: here one GPU has no room.
+        # The rank with the least memory chooses for all, whose collectives must match.
         tensor = [FUSED, "--training.loss_chunks=0", "--parallelism.tensor_parallel_degree=2", "--training.steps=2"]
-        for sizes, wanted in (("143166,2100", "1 part"), ("2100,143166", "8 parts")):
+        for sizes, wanted in (("143166,2100", "8 parts"), ("2100,143166", "8 parts"), ("143166", "1 part")):
             run = self.on_gpu(*tensor, ranks=2, MOCK_CUDA_MIB=sizes)
             self.assertEqual(parts(run), [wanted])
+
+    def test_logits_in_one_part_leave_room_for_a_second_block(self):
+        """What is allocated between two steps cuts up the block that held them."""
+        job = ["--model.name=qwen3", "--model.flavor=0.6B", "--model.override.vocab_size=151936", "--training.seq_len=2048",
+               "--training.local_batch_size=6", "--activation_checkpoint.mode=full", BF16, FUSED, "--training.steps=4"]  # fmt: skip
+        for mib in (18054, 24000):
+            with self.subTest(mib):
+                run = self.on_gpu(*job, "--training.loss_chunks=0", MOCK_CUDA_MIB=mib)
+                planned, actual = re.findall(r"together +([\d.]+) GiB +([\d.]+) GiB", run.output)[0]
+                self.assertLess(float(actual), mib / 1024)
+
+    def test_a_report_on_each_rank_plans_with_the_parts_of_the_run(self):
+        job = ["--training.loss_chunks=0", "--training.steps=3", "--model.override.vocab_size=65536", BF16,
+               "--training.local_batch_size=32", "--parallelism.data_parallel_replicate_degree=2",
+               "--parallelism.data_parallel_shard_degree=1"]  # fmt: skip
+        self.on_gpu(*job, ranks=2, MOCK_CUDA_MIB="143166,3300")
 
     def test_llama_8b_with_all_recomputed_clipping_and_graphs_fits_80_gb(self):
         words = [FUSED, "--training.gradient_dtype=bfloat16", "--activation_checkpoint.mode=full", "--training.max_norm=1"]

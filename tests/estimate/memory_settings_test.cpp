@@ -117,6 +117,13 @@ TEST_F(LossChunks, HoldAtMostSoManyLogitsAs32BitsCount) {
   EXPECT_EQ(chosen(1000, {"--training.local_batch_size=64"}), 8) << "no more than without memory to spare";
 }
 
+TEST_F(LossChunks, CountTheLogitsOfAValidation) {
+  const std::vector<std::string> words{"--validation.enable", "--validation.seq_len=8192",
+                                       "--validation.local_batch_size=4"};
+  EXPECT_EQ(chosen(1000, words), 2);
+  EXPECT_EQ(chosen(1000, {words.begin() + 1, words.end()}), 1) << "there is none";
+}
+
 TEST_F(LossChunks, FitOnEveryStageOfAPipeline) {
   const std::vector<std::string> stages{"--parallelism.pipeline_parallel_degree=2",
                                         "--parallelism.pipeline_parallel_schedule=GPipe",

@@ -35,6 +35,17 @@ TEST(AttentionKernel, LeavesOutWhatRefusesTheShape) {
   EXPECT_EQ(choose_kernel(timings(0, 0, 0)), std::nullopt);
 }
 
+TEST(AttentionKernel, KeepsAnErrorOfTheDeviceApartFromARefusal) {
+  const auto fails = [](Kernel) -> double {
+    throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 700, "CUDA error: an illegal memory access");
+  };
+  const KernelTiming failed = time_kernel(Kernel::flash, fails);
+  EXPECT_EQ(failed.refusal, "CUDA error: an illegal memory access");
+  ASSERT_TRUE(failed.device_error);
+  EXPECT_THROW(std::rethrow_exception(failed.device_error), c10::AcceleratorError);
+  for (const KernelTiming& refused : timings(0, 0, 0)) EXPECT_FALSE(refused.device_error);
+}
+
 TEST(AttentionKernel, IsDescribedBesideTheOthers) {
   EXPECT_EQ(describe_choice(Kernel::flash, timings(0, 0.002, 0.005)),
             "Attention by flash: 2.00 ms forward and backward; cuDNN does not take the shape, memory-efficient takes "

@@ -24,7 +24,7 @@ without_parquet() {
   expect 0 "$root/scripts/gpu/first.sh" --pack
   expect_equal "$root/build/gpu.tar.xz" "${printed##*$'\n'}"
   local plain
-  plain=$(tar -tf "$root/build/gpu.tar.xz" | sort)
+  plain=$(python3 -m tarfile -l "$root/build/gpu.tar.xz" | sed "s, *$,," | sort)
   for name in gpu/titan_train gpu/kernels_test gpu/lib/kernels_test gpu/lib/libtitan_cuda.so gpu/lib/libz.so.1 gpu/licences/zlib1g.txt gpu/commit \
     gpu/scripts/gpu/first.sh gpu/scripts/gpu/baseline.py; do
     expect_equal "$name" "$(grep -Fx "$name" <<<"$plain")"
@@ -33,7 +33,7 @@ without_parquet() {
   head -c 17000000 /dev/urandom >"$bundle/lib/libarrow.so.2600"
   touch "$bundle"/lib/lib{parquet.so.2600,titan_parquet.so} "$bundle/licences/pyarrow.txt"
   expect 0 "$root/scripts/gpu/first.sh" --pack
-  expect_equal "$plain" "$(tar -tf "$root/build/gpu.tar.xz" | sort)"
+  expect_equal "$plain" "$(python3 -m tarfile -l "$root/build/gpu.tar.xz" | sed "s, *$,," | sort)"
 }
 
 too_large() {

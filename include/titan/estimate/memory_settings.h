@@ -46,8 +46,9 @@ std::vector<MemorySetting> settings_that_fit(const MemoryQuestion& question, siz
 inline constexpr int64_t kLibraryBytes = int64_t{2} << 30;
 
 /// In how many parts a step computes its logits: training.loss_chunks. If that is 0, the fewest of 1, 2, 4 and 8 with
-/// which the plan of every pipeline stage fits into `room`, the bytes of a GPU for the job's tensors (none: unknown, or
-/// a CPU), and a part has at most 2³¹ − 1 logits. 8 if nothing fits.
+/// which the plan of every pipeline stage, and what the head takes once more, fit into `room`, the bytes of a GPU for
+/// the job's tensors (none: unknown, or a CPU), and a part has at most 2³¹ − 1 logits in training and validation. 8 if
+/// nothing fits.
 int64_t choose_loss_chunks(const JobConfig& config, const ModelDescription& model, const DeviceMesh& mesh,
                            const std::optional<int64_t>& room);
 

@@ -22,6 +22,9 @@ struct PlannedJob {
 PlannedJob plan_job(const JobConfig& config, int64_t world, int64_t rank, bool on_gpu,
                     const std::optional<int64_t>& room = {});
 
+/// What a plan chose for training.loss_chunks = 0.
+std::string loss_chunks_line(const Plan& plan);
+
 /// memory_estimation.enable: the bytes of rank `rank` by purpose and by unit, and settings to change if they exceed
 /// `room_bytes`, which `room_words` describe ("memory per rank: 12 GiB"); none: unknown.
 std::vector<std::string> estimate_lines(const JobConfig& config, const PlannedJob& job, bool on_gpu,

@@ -33,9 +33,9 @@ struct DegreeOption {
 DegreeOption degree_option(MeshAxis axis);
 /// The mesh of `world` ranks with the config's degrees. Throws Error(bad_config) if they do not fit.
 DeviceMesh make_mesh(const JobConfig& config, int64_t world);
-/// `on_gpu`: plans validation with fused kernels and CUDA graphs, as far as the config enables them.
 /// Parts in which logits are computed where nothing else is known; the default of training.loss_chunks.
 inline constexpr int64_t kUsualLossChunks = 8;
+/// `on_gpu`: plans validation with fused kernels and CUDA graphs, as far as the config enables them.
 PlanRequest make_plan_request(const JobConfig& config, const MeshPlace& place = {}, bool on_gpu = false);
 /// The token positions of every sample that this rank reads.
 SequenceShare make_sequence_share(const JobConfig& config, const MeshPlace& place);

@@ -31,8 +31,9 @@ struct AttentionShape {
 
 struct KernelTiming {
   AttentionKernel kernel = AttentionKernel::cudnn;
-  double seconds = 0;   // of a forward and a backward
-  std::string refusal;  // why the kernel rejects the shape; empty: it accepts it
+  double seconds = 0;                    // of a forward and a backward
+  std::string refusal;                   // why the kernel rejects the shape; empty: it accepts it
+  std::exception_ptr device_error = {};  // the refusal, if CUDA and not LibTorch reported it; null: none
 };
 
 /// The first of `timings`, or the fastest if it takes less than 0.9 times as long: a choice that flips with noise would
