@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -134,6 +135,14 @@ def only_one() -> contextlib.AbstractContextManager | None:
             except BlockingIOError:
                 return None
     return contextlib.nullcontext()
+
+
+def end_recorder(recorder: subprocess.Popen) -> None:
+    """By a signal that lets it write what it holds, if it listens to one."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        recorder.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            recorder.wait(1)
 
 
 def start_recorder(out: pathlib.Path) -> subprocess.Popen | None:

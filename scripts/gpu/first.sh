@@ -14,4 +14,4 @@
 # Exit codes: 0 all ran and held, 1 something did not, 69 there is no GPU, 75 another of these scripts is running.
 here=$(dirname -- "${BASH_SOURCE[0]}") # bench.sh and check.sh source this file
 [ "${1:-}" != --pack ] || exec bash "$here/prepare.sh" pack
-exec python3 "$here/first.py" "$(basename -- "$0" .sh)" "$@"
+exec python3 -X utf8 "$here/first.py" "$(basename -- "$0" .sh)" "$@"

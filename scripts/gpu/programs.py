@@ -16,18 +16,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from typing import BinaryIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO, TextIO
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHOWN_LINES, FAILURES, FAILURE_LINES = 30, 3, 12  # the last of a program; of GoogleTest so many failures, with what they say
 KEPT_BYTES = 128 << 10  # at each end of what a program prints
 FILE_BYTES = 1 << 30  # of a file that a row writes, for the disk is there for all of them
 LEAST_SECONDS, LEAST_DISK = 10, 256 << 20  # no row is started with less; a disk with less is called full
+DEATH_SECONDS = 5  # for what is killed
 LOG_SECONDS = 2  # so often what a program has printed goes to the log, for this script may be killed, too
 REFUSAL, REFUSED = "Duplicate GPU detected", "refused by NCCL"  # its words for several ranks on one card
 FROM_OUTSIDE = "ended from outside"
-LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
+NOT_FINITE, NOT_FINITE_CODE = "failed: not finite", 72  # a loss or norm, by titan_train and baseline.py
+LIBC, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = ctypes.CDLL(None), 1, 36
+
+
+def show(text: str, stream: TextIO | None = None) -> None:
+    """A reader that has gone ends nothing."""
+    try:
+        print(text, file=stream or sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stderr).fileno())
 
 
 def bind() -> None:
@@ -49,7 +59,8 @@ def execute(command: list[str], limit: float, environment: dict[str, str] | None
             tell: Callable[[str], object] = lambda printed: None) -> tuple[int | None, str]:  # fmt: skip
     """Exit code, none when it did not end within `limit` seconds, and what was printed, of which `tell` is told now and then,
     and a KeyboardInterrupt says it, too. `environment`: on top of ours. All that it started ends with it."""
-    with open(os.memfd_create("printed"), "w+b") as printed:  # not on a disk, which may be full
+    before = children()
+    with open(os.memfd_create("printed"), "w+b") as printed, orphans_are_ours():  # not on a disk, which may be full
         try:
             process = subprocess.Popen(command, cwd=ROOT, env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, stdout=printed,
                                        stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=bind)  # fmt: skip
@@ -65,10 +76,40 @@ def execute(command: list[str], limit: float, environment: dict[str, str] | None
             stopped = True
         with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(5)  # one that a driver holds may not die; the rows after it are run all the same
+            process.wait(DEATH_SECONDS)  # one that a driver holds may not die; the rows after it are run all the same
+        end_all(lambda: children() - before - {process.pid})
         if stopped:
             raise KeyboardInterrupt(text_of(printed))
         return code, text_of(printed)
+
+
+@contextlib.contextmanager
+def orphans_are_ours() -> Iterator[None]:
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def children() -> set[int]:
+    found = set()
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
+            if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                found.add(int(entry))
+    return found
+
+
+def end_all(left: Callable[[], set[int]]) -> None:
+    """Ranks have groups of their own, and hold memory of the card until they are gone."""
+    end = time.monotonic() + DEATH_SECONDS
+    while (found := left()) and time.monotonic() < end:
+        for process in found:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, os.WNOHANG)
+        time.sleep(0.02)
 
 
 def text_of(printed: BinaryIO) -> str:
@@ -88,6 +129,15 @@ class Outcome:  # of a row
     printed: str = ""
     numbers: dict = dataclasses.field(default_factory=dict)
     told: str = ""  # behind the verdict
+
+    @property
+    def crashed(self) -> bool:
+        return self.verdict.startswith(("exit code", "not over"))
+
+    @property
+    def ended(self) -> bool:
+        """By itself and without an error, whatever its numbers are."""
+        return bool(self.command) and not self.crashed and not self.verdict.startswith(("left out", "cut off", REFUSED, FROM_OUTSIDE))
 
 
 class Session:
@@ -109,7 +159,7 @@ class Session:
     def say(self, sentence: str) -> None:
         if sentence not in self.sentences:
             self.sentences.append(sentence)
-            print(sentence, file=sys.stderr, flush=True)
+            show(sentence)
 
     def without_paths(self, text: str) -> str:
         """As it reads on every machine."""
@@ -124,8 +174,8 @@ class Session:
         new = path if mode == "a" else path.with_name(f"{path.name}.new")
         size = os.path.getsize(new) if os.path.exists(new) else 0
         try:
-            with open(new, mode) as file:
-                file.write(text)
+            with open(new, f"{mode}b") as file:  # whatever the locale can say
+                file.write(text if isinstance(text, bytes) else text.encode(errors="replace"))
             os.replace(new, path)
             return True
         except OSError as error:
@@ -149,9 +199,9 @@ class Session:
         """It becomes a line of the results; the page is written anew."""
         self.outcomes[run.name] = run
         line = {"row": run.name, "verdict": run.verdict, "seconds": round(run.seconds, 2), "limit": round(run.limit, 2)}
-        text = json.dumps(line | {"command": run.command} | run.numbers)
-        if not self.write(self.results, text + "\n"):
-            print(text, flush=True)
+        if not self.write(self.results, json.dumps(line | {"command": run.command} | run.numbers) + "\n"):
+            short = {key: number for key, number in run.numbers.items() if isinstance(number, (int, float))}
+            show(json.dumps(line | short), sys.stdout)  # before the table, of which nothing may be lost
         self.save()
         return run
 
@@ -195,7 +245,7 @@ class Session:
 
     def start(self, outcome: Outcome, command: list[str], limit: float, environment: dict[str, str]) -> str:
         """How it ended."""
-        print(f"{outcome.name}: {outcome.command}", file=sys.stderr, flush=True)
+        show(f"{outcome.name}: {outcome.command}")
         self.write(self.log, f"$ {outcome.command}\n")  # first: if all is lost, it is seen which row it was
         begin, outcome.limit, self.logged = time.monotonic(), min(limit, self.seconds_left()), 0
         try:
@@ -204,6 +254,8 @@ class Session:
             outcome.verdict = f"{over} after {outcome.limit:.0f} s" if code is None else f"exit code {code}" if code else "ok"
             if code and REFUSAL in printed:
                 outcome.verdict = REFUSED
+            elif code == NOT_FINITE_CODE:
+                outcome.verdict = NOT_FINITE
         except KeyboardInterrupt as stopped:
             printed, outcome.verdict = "".join(stopped.args), FROM_OUTSIDE
         outcome.seconds, outcome.printed = time.monotonic() - begin, self.without_paths(printed)
