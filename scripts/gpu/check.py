@@ -111,8 +111,9 @@ class Checks:
         return self.session.run(label or name, words, limit, variables, functools.partial(self.compare, row))
 
     def compare(self, row: Row, run: Outcome, folder: pathlib.Path) -> None:
-        losses = run.numbers["losses"] = [float(line["loss"]) for line in results_of((folder / "metrics.jsonl").read_text()) if "loss" in line]
-        others = self.in_advance.get(row.against) or self.session.numbers_of(row.against).get("losses")
+        told = [line["loss"] for line in results_of((folder / "metrics.jsonl").read_text()) if "loss" in line]
+        losses = run.numbers["losses"] = [math.nan if loss is None else float(loss) for loss in told]
+        against, others, bars = self.others_of(row)
         if len(losses) != STEPS:
             run.verdict = f"failed: {len(losses)} losses of {STEPS}"
         elif row.against and not others and run.name == row.name:
@@ -124,8 +125,16 @@ class Checks:
         elif row.against and others:
             off = [abs(a - b) / abs(b) if b and math.isfinite(b) else math.inf for a, b in zip(losses, others)]
             first, later = run.numbers["off"] = (off[0], max(off))
-            run.verdict = "ok" if first <= row.bars[0] and later <= row.bars[1] else "failed: other losses"
-            run.told = f": {first:.1e} off {row.against} at step 1 (bar {row.bars[0]:.0e}), {later:.1e} later ({row.bars[1]:.0e})"
+            run.verdict = "ok" if first <= bars[0] and later <= bars[1] else "failed: other losses"
+            run.told = f": {first:.1e} off {against} at step 1 (bar {bars[0]:.0e}), {later:.1e} later ({bars[1]:.0e})"
+
+    def others_of(self, row: Row) -> tuple[str, list[float], tuple[float, ...]]:
+        """The losses that it is held against, whose they are, and the bars; where that row has none, those that it is held against."""
+        others = self.in_advance.get(row.against) or self.session.numbers_of(row.against).get("losses", [])
+        if len(others) == STEPS or row.against not in BY_NAME:
+            return row.against, others, row.bars
+        against, others, bars = self.others_of(BY_NAME[row.against])
+        return against, others, tuple(map(sum, zip(bars, row.bars)))
 
     def write_losses(self) -> bool:
         """Those of a CPU, beside this script."""

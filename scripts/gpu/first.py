@@ -20,7 +20,7 @@ from typing import NoReturn
 import bench
 import card as cards
 import check
-from programs import REFUSED, ROOT, Outcome, Session, execute, how_they_ended, roomy, table, with_options
+from programs import NOT_FINITE, REFUSED, ROOT, Outcome, Session, execute, how_they_ended, roomy, show, table, with_options
 
 SCRIPTS = {"first": (400, "The first minutes on a card"), "bench": (480, "Training on one GPU"), "check": (420, "GPU check")}
 PROGRAMS = ["titan_train", "kernels_test", "bench_device_ceiling", "bench_kernel_rates"]
@@ -34,8 +34,9 @@ SANITIZER = ["compute-sanitizer", "--target-processes", "all", "--tool"]
 TOOL_FOLDERS = ["/usr/local/nvidia/bin", "/usr/bin", "/usr/local/bin", "/opt/nvidia/bin", "/usr/local/cuda/bin"]
 COMPARE = """
 import sys, pathlib
-from scripts.gpu.baseline import read_dump
-a, b = (read_dump(pathlib.Path(name), "cpu") for name in sys.argv[1:])
+sys.path.insert(0, sys.argv[1])
+from baseline import read_dump
+a, b = (read_dump(pathlib.Path(name), "cpu") for name in sys.argv[2:])
 def off(key):
     x, y = a[key].double(), b[key].double()
     return ((x - y).norm() / max(y.norm().item(), 1e-30)).nan_to_num(9e99).item() if x.shape == y.shape else 9e99
@@ -68,10 +69,10 @@ class Visit:
 
     def first(self) -> None:
         self.machine()
-        failed = [run.name for run in self.rows(50, "single", "fused") if run.verdict.startswith(("exit code", "not over"))]
-        if failed:  # other losses are for the second command
-            self.crash(failed[0])
-        if "single" in failed:  # what needs no titan_train
+        single, fused = self.rows(50, "single", "fused")  # other losses are for the second command
+        # If only the first of all starts fails, it may have been a cold one.
+        again = self.crash((single if single.crashed else fused).name) if fused.crashed else fused
+        if single.crashed and not again.ended:  # what needs no titan_train
             self.speeds.kernel_rates(25)
             self.speeds.baseline("compiled", 100)
             return self.speeds.baseline("eager", 45)
@@ -96,17 +97,18 @@ class Visit:
         self.speeds.baseline("eager", 45)
         self.rows(40, *RANKS)
 
-    def crash(self, row: str = "") -> None:
-        """A row that crashed or hung. What is slow with a tool takes the debug model, or two layers of 8B."""
+    def crash(self, row: str = "") -> Outcome:
+        """A row that crashed or hung, and how it ended with waits. What is slow with a tool takes the debug model, or two layers of 8B."""
         row = row or self.arguments.row
         kind, rest = (self.checks, None) if row in check.BY_NAME else (self.speeds, row.partition("-")[2])
-        kind.train(row, 50, f"{row}, each launch waited for", environment={"CUDA_LAUNCH_BLOCKING": "1"})
+        waited = kind.train(row, 50, f"{row}, each launch waited for", environment={"CUDA_LAUNCH_BLOCKING": "1"})
         self.rows(25, "kernels_test")
         words = self.speeds.words_of(f"8b_2_layers-{rest}") if rest else self.checks.words_of(check.BY_NAME[row], self.session.device)[1:]
         job = [str(self.session.programs / "titan_train"), *with_options(words, ["--training.steps=2"])]
         self.session.run("memcheck", [*SANITIZER, "memcheck", *job], 90)
         gdb = ["cuda-gdb", "-batch", "-ex", "run", "-ex", "bt", "--args", "/bin/sh", "-c", 'exec "$0" "$@"']
         self.session.run("backtrace", [*gdb, *job], 60)
+        return waited
 
     def bench(self) -> None:
         rows = self.arguments.only.split(",") if self.arguments.only else bench.ROWS
@@ -130,8 +132,8 @@ class Visit:
                 words = with_options(self.checks.words_of(row, device), ["--debug.dump_steps=1", "--training.steps=1"])
                 keep = lambda _, folder, file=file: shutil.move(folder / "debug" / "step-1" / "step.safetensors", file)
                 self.session.run(f"step 1 on {device}", words, 40, read=keep)
-            pair = [str(files[device]) for device in (self.session.device, "cpu")]
-            self.session.run("tensors that differ", [sys.executable, "-c", COMPARE, *pair], 40, read=say_the_first)
+            words = [str(pathlib.Path(__file__).parent), *(str(files[device]) for device in (self.session.device, "cpu"))]
+            self.session.run("tensors that differ", [sys.executable, "-c", COMPARE, *words], 40, read=say_the_first)
         cases = [str(self.session.programs / "kernels_test"), f"--gtest_filter={self.arguments.cases or check.TESTS['kernels_test']}"]
         for tool in ("racecheck", "initcheck"):
             self.session.run(tool, [*SANITIZER, tool, *cases], 45)
@@ -177,6 +179,7 @@ class Visit:
         arguments, session = self.arguments, self.session
         machine = str(self.card) if self.card else f"no GPU, --device {session.device}"
         given = {key: value for key in ("device", "only", "variant", "cases") if (value := getattr(arguments, key)) not in ("", "cuda", None)}
+        given |= {"row": arguments.row} if arguments.variant in ("wrong-numbers", "crash") else {}
         command = " ".join([f"scripts/gpu/{arguments.script}.sh", *(f"--{key} {value}" for key, value in given.items())])
         lines = [f"# {SCRIPTS[arguments.script][1]}, {datetime.date.today()}", ""]
         lines += [f"Commit {arguments.commit}; {machine}; {session.total - session.seconds_left():.0f} s. Made by", "", f"    {command}"]
@@ -193,21 +196,36 @@ class Visit:
     def next_step(self) -> str:
         """The second command that this one asks for: by the first row that went wrong, or by the part that loses most time."""
         runs = self.session.outcomes
-        crashed = [name for name, run in runs.items() if run.verdict.startswith(("exit code", "not over"))]
-        if "single" in crashed:
+        ran = [name for name, run in runs.items() if run.ended and name in [*check.BY_NAME, *bench.ALL_ROWS]]
+        if "single" in runs and runs["single"].crashed and not ran:
             return "none of the variants; first mend what keeps the row single from running"
-        cases = check.failed_cases(runs["kernels_test"]) if "kernels_test" in crashed else []
-        told = f" --cases {':'.join(cases)}" if cases else ""
-        for name, run in runs.items():
-            if name in check.BY_NAME and (run.verdict.startswith(("failed", "what")) or name in crashed and name == "fused"):  # it was diagnosed
-                return f"--variant wrong-numbers --row {name}{told}"
-            if name in crashed and name in [*check.BY_NAME, *bench.ALL_ROWS]:
-                return f"--variant crash --row {name}"
-            if name == "kernels_test" and name in crashed:
-                return f"--variant wrong-numbers{told}"
+        asked = {name: variant for name, run in runs.items() if (variant := self.asked_by(run))}
+        if first := [variant for name, variant in asked.items() if name not in RANKS]:
+            return first[0]
         said = "\n".join(line for run in runs.values() if run.name.startswith("8b") for line in bench.expectation(run))
         late = re.findall(r"([\d.]+) ms more than expected.*--variant ([a-z-]+)", said)
-        return f"--variant {max(late, key=lambda part: float(part[0]))[1] if late else 'all-well'}"
+        if late or asked:
+            return f"--variant {max(late, key=lambda part: float(part[0]))[1]}" if late else next(iter(asked.values()))
+        unplanned = [run.verdict for run in runs.values() if run.verdict.startswith("left out: titan_train plan")]
+        return f"none of the variants; first mend what rows were left out for: {unplanned[0][10:]}" if unplanned else "--variant all-well"
+
+    def asked_by(self, run: Outcome) -> str:
+        """The second command for a row that went wrong."""
+        runs, name, debug = self.session.outcomes, run.name, run.name in check.BY_NAME
+        tests = runs.get("kernels_test")
+        cases = check.failed_cases(tests) if tests and tests.crashed else []
+        told = f" --cases {':'.join(cases)}" if cases else ""
+        diagnosed = run.crashed and (name == "fused" or f"{name}, each launch waited for" in runs)
+        if debug and (run.verdict.startswith(("failed", "what")) or diagnosed):
+            return f"--variant wrong-numbers --row {name}{told}"
+        if run.verdict == NOT_FINITE and name in bench.ALL_ROWS:  # the debug model's row of the same kind
+            _, precision, mode = name.split("-")
+            return f"--variant wrong-numbers --row {precision}{'' if mode == 'plain' else '-fused'}{told}"
+        if name == "single" and run.verdict.startswith("not over"):
+            return ""  # others ran: it was the cold start
+        if run.crashed and (debug or name in bench.ALL_ROWS):
+            return f"--variant crash --row {name}"
+        return f"--variant wrong-numbers{told}" if run is tests and run.crashed else ""
 
     def table(self) -> str:
         lines = [*self.session.sentences, *self.baseline_lines()]
@@ -239,17 +257,18 @@ class Visit:
             self.session.write(self.session.log, traceback.format_exc())
         finally:
             if recorder:
-                recorder.kill()
+                cards.end_recorder(recorder)
             if missing := [name for name in self.session.only if name not in self.session.outcomes]:
                 self.session.say(f"There was no row {', '.join(missing)}.")
             self.save()
-        print(self.made(self.table if self.arguments.script == "first" else self.page).rstrip(), flush=True)
+        show(self.made(self.table if self.arguments.script == "first" else self.page).rstrip(), sys.stdout)
         return 0 if whole and not missing and all(run.verdict.startswith(GOOD) for run in self.session.outcomes.values()) else 1
 
 
 def say_the_first(run: Outcome, _: object) -> None:
-    """Behind the verdict, of what it printed."""
-    run.told = ": " + ";".join(run.printed.splitlines()[:4])
+    """Behind the verdict, of what it printed; of a failure the last, which names it."""
+    lines = run.printed.splitlines()
+    run.told = ": " + ";".join(lines[:4] if run.verdict == "ok" else lines[-1:])
 
 
 def with_others(names: set[str]) -> list[str]:

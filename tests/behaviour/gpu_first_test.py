@@ -43,7 +43,7 @@ if [ "$1" = plan ]; then
       *flavor=1B) need=23 ;; *flavor=3B) need=52 ;;
     esac
   done
-  printf '{\n "needed_bytes": %s,\n "tokens_per_second_per_gpu": 10000,\n' $((need * 1073741824))
+  printf '{\n "needed_bytes": %s,\n "tokens_per_second_per_gpu": 10000, "loss_chunks": 4,\n' $((need * 1073741824))
   printf ' "seconds": { "products": 0.25, "swiglu": 0.02, "norm": 0.01 },\n'
   printf ' "good": { "seconds": { "products": 0.2 }, "tokens_per_second_per_gpu": 11000 }\n}\n'
   exit
@@ -194,6 +194,8 @@ class EveryRow(Machine):
         self.assertEqual(files, ["baseline.jsonl", "dmon.txt", "log.txt", "page.md", "results.jsonl", *traces])
         for trace in traces:
             self.assertIn(b"matrix products", gzip.decompress((self.out / trace).read_bytes()))
+        planned = [call for call in (self.programs / "calls").read_text().splitlines() if call.startswith("plan ")]
+        self.assertEqual({call.partition(" --gpu ")[2] for call in planned}, {"h100-sxm --gpu-memory 79.141 --json"})
         for call in self.trained():
             if "flavor=8B" in call or "flavor=3B" in call or "flavor=1B" in call:
                 self.assertIn("--training.loss_chunks=0", call)
@@ -245,7 +247,8 @@ class EveryRow(Machine):
                 for words in (line["command"].split() for line in found.values()):
                     options = [word.split("=")[0] for word in words if word.startswith("--") and "=" in word]
                     self.assertEqual(sorted(options), sorted(set(options)))  # none twice
-
+                shown = f"--variant {variant}" + " --row fused" * (variant in ("wrong-numbers", "crash"))
+                self.assertIn(f"\n    scripts/gpu/first.sh {shown}\n", (self.out / "page.md").read_text())
 
     def test_each_kind_of_kernel_is_profiled_alone_in_one_step(self):
         self.tool("bin/ncu", "#!/bin/sh\necho profiled\n")
@@ -294,12 +297,22 @@ class Trouble(Machine):
         left = subprocess.run(["pgrep", "-f", str(self.programs)], capture_output=True, text=True)
         self.assertEqual(left.stdout, "")
 
-    def test_a_plan_that_prints_nothing_leaves_its_rows_out(self):
-        self.tool("programs/titan_train", TRAIN.replace("  need=109\n", "  exit\n"))
-        self.driver()
-        found = self.results()
-        self.assertEqual(found["1b-bf16-traced"]["verdict"], "left out: titan_train plan ended with 0: nothing was printed")
-        self.assertEqual([found[row]["verdict"] for row in ("kernel rates", *first.REST, *first.RANKS)], ["ok"] * 13)
+    def test_a_plan_that_fails_leaves_out_what_may_not_fit(self):
+        for lines, why in (("exit", "0: nothing was printed"), ("echo error: no table; exit 70", "70: error: no table")):
+            shutil.rmtree(self.out, ignore_errors=True)
+            self.card(H100)
+            self.tool("programs/titan_train", TRAIN.replace("  need=109\n", f"  {lines}\n"))
+            said = f"titan_train plan ended with {why}"
+            printed = self.driver()
+            self.assertIn(f"{said}: rows that surely fit are run all the same.", printed)
+            self.assertEqual(printed.splitlines()[-1], f"next: first.sh none of the variants; first mend what rows were left out for: {said}")
+            found = self.results()
+            self.assertEqual(found["8b_recomputed-bf16-fused"]["verdict"], f"left out: {said}")
+            rows = ("1b-bf16-traced", "8b_16_layers-bf16-traced", "kernel rates", *first.REST, *first.RANKS)
+            self.assertEqual({found[row]["verdict"] for row in rows}, {"ok"})
+        self.card(H200)
+        self.assertEqual(self.driver(code=0).splitlines()[-1], "next: first.sh --variant all-well")
+        self.assertEqual(self.results()["8b-bf16-traced"]["verdict"], "ok")
 
     def test_a_plan_that_hangs_is_asked_once(self):
         self.tool("programs/titan_train", TRAIN.replace("  need=109\n", "  exec sleep 600\n"))
@@ -308,6 +321,7 @@ class Trouble(Machine):
         self.assertLessEqual(max(limit for call, limit in self.given.items() if " plan " in call), bench.PLAN_SECONDS)
         found = self.results()
         self.assertEqual(found["3b-bf16-fused"]["verdict"], "left out: titan_train plan was not over in time")
+        self.assertEqual(found["1b-bf16-traced"]["verdict"], "ok")
         self.assertEqual([found[row]["verdict"] for row in ("kernel rates", *first.REST, *first.RANKS)], ["ok"] * 13)
 
     def test_numbers_of_a_row_that_ended_badly_are_kept(self):
@@ -373,7 +387,10 @@ class Trouble(Machine):
         (self.out / "trace-1b-bf16-traced.json.gz.new").symlink_to("/dev/full")
         printed = self.driver("--only", "single,1b-bf16-traced,tp2", code=0)
         self.assertIn("results.jsonl could not be written: No space left on device", printed)
-        self.assertIn('\n{"row": "tp2", "verdict": "ok", ', printed)  # in no file, so before the table
+        short = [line for line in printed.splitlines() if line.startswith("{")]  # in no file, so before the table
+        self.assertEqual([json.loads(line)["verdict"] for line in short], ["ok"] * 3)
+        self.assertIn("tokens_per_second", short[1])
+        self.assertLess(max(map(len, short)), 300)
         self.assertIn("trace-1b-bf16-traced.json.gz could not be written: No space left on device", printed)
         self.assertIn("tp2 ", printed)
         (self.folder / "file").write_text("")
@@ -394,6 +411,84 @@ class Trouble(Machine):
         self.assertEqual(found["memcheck"]["verdict"], "left out: there is no compute-sanitizer here")
         self.assertIn("CUDA_LAUNCH_BLOCKING=1 ", found["single, each launch waited for"]["command"])
         self.assertEqual([call for call in self.trained() if "debug_model.toml" not in call], [])
+
+    def test_a_first_start_that_is_slow_or_fails_once_costs_its_own_row(self):
+        self.card(H200)
+        for lines, verdict, variant in (("sleep 9", "not over after 50 s", "slow-products"), ("exit 70", "exit code 70", "crash --row single")):
+            shutil.rmtree(self.out, ignore_errors=True)
+            (self.programs / "once").unlink(missing_ok=True)
+            self.behave(f'[ -e "$here/once" ] || {{ touch "$here/once"; {lines}; }}\n')
+            printed = self.driver(hanging=("--debug.seed=2",))
+            found = self.expect_rows([*ALWAYS, *ON_H200, *REST, "8b-bf16-fused", *LAST])
+            self.assertEqual({row: line["verdict"] for row, line in found.items() if line["verdict"] != "ok"}, {"single": verdict})
+            self.assertRegex(printed, r"fused .* ok: 0.0e\+00 off cpu at step 1 \(bar 1e-05\), 0.0e\+00 later \(2e-03\)")
+            self.assertEqual(printed.splitlines()[-1], f"next: first.sh --variant {variant}")
+
+    def test_what_crashes_unless_its_launches_are_waited_for_stops_no_other_row(self):
+        self.card(H200)
+        self.behave('case "$CUDA_LAUNCH_BLOCKING $*" in 1*) ;; *debug_model*) exit 70 ;; esac\n')
+        printed = self.driver()
+        found = self.results()
+        self.assertEqual([found[row]["verdict"] for row in ("single, each launch waited for", "8b-bf16-traced")], ["ok", "ok"])
+        self.assertEqual(printed.splitlines()[-1], "next: first.sh --variant wrong-numbers --row single")
+
+    def test_numbers_that_are_not_finite_are_no_crash(self):
+        self.card(H200)
+        for which, row in (("*debug_model*", "single"), ("*debug_model*compile.enable*", "fused"), ("*flavor=8B*", "bf16-fused")):
+            with self.subTest(row):
+                shutil.rmtree(self.out, ignore_errors=True)
+                self.behave(f'case "$*" in {which}) echo error: step 3 has loss nan; exit 72 ;; esac\n')
+                printed = self.driver()
+                found = self.expect_rows([*ALWAYS, *ON_H200, *REST, "8b-bf16-fused", *LAST])
+                self.assertEqual(found["8b-bf16-traced" if "8B" in which else row]["verdict"], "failed: not finite")
+                self.assertEqual(printed.splitlines()[-1], f"next: first.sh --variant wrong-numbers --row {row}")
+
+    def test_a_loss_that_is_no_number_is_called_so(self):
+        self.tool("programs/titan_train", TRAIN.replace('\\"loss\\": 7.5', '\\"loss\\": null'))
+        self.assertRegex(self.driver("--only", "single"), r"single +[\d.]+ s  failed: a loss that is not a number\n")
+
+    def test_a_comparison_that_fails_says_its_error_and_another_package_of_the_folders_name_is_none(self):
+        package = self.folder / "packages" / "scripts" / "__init__.py"
+        package.parent.mkdir(parents=True)
+        package.write_text("")
+        words = ("--variant", "wrong-numbers", "--only", "step 1 on cuda,step 1 on cpu,tensors that differ")
+        with unittest.mock.patch.dict(os.environ, {"PYTHONPATH": str(package.parents[1])}):
+            self.assertIn("ok: 1 tensors in both", self.driver(*words, code=0))
+        (self.programs / "dump").write_text("not a dump")
+        self.assertRegex(self.driver(*words), r"tensors that differ +[\d.]+ s  exit code 1: [\w.]*Error\b")
+
+    def test_a_reader_that_has_gone_ends_no_row(self):
+        command = f"bash '{ROOT}/scripts/gpu/first.sh' --packed '{self.programs}' --out '{self.out}' --only single,fused,tp2 2>&1 | head -n 1"
+        subprocess.run(["bash", "-c", command], env=os.environ | self.variables(), capture_output=True, timeout=300)
+        self.assertEqual(list(self.results()), ["single", "fused", "tp2"])
+        self.assertIn("| tp2 |", (self.out / "page.md").read_text())
+
+    def test_a_locale_without_our_letters_costs_nothing(self):
+        locale = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        with unittest.mock.patch.dict(os.environ, locale):
+            self.assertIn("1b-bf16-traced", self.script("--only", "1b-bf16-traced"))
+            self.assertIn("(10,240 – 10,240)", (self.out / "page.md").read_text())
+        session = programs.Session(argparse.Namespace(programs=self.programs, device="cuda", log=None, results=None, seconds=9, only="", script="first"), 0)
+        session.write(self.folder / "page", "caf\udce9 –", "w")
+        self.assertEqual((self.folder / "page").read_text(encoding="utf-8"), "caf? –")
+
+    def test_what_a_row_leaves_behind_in_sessions_of_its_own_is_gone_before_the_next(self):
+        self.behave('case "$*" in *flavor=3B*quant*) ;; *flavor=3B*) setsid sh -c "sleep 7777; sleep 1" & sleep 0.3; : ;; esac\n')
+        self.driver("--only", "3b-bf16-fused", code=0)
+        left = subprocess.run(["pgrep", "-f", "sleep 7777"], capture_output=True, text=True)
+        self.assertEqual(left.stdout, "")
+
+    def test_what_records_the_clocks_may_write_what_it_holds(self):
+        for traps, wanted in (("trap 'echo the last second; exit' INT", "the last second\n"), ("trap '' INT TERM", "")):
+            self.tool("bin/nvidia-smi", f"#!/bin/sh\n{traps}\nwhile :; do sleep 0.1; done\n")
+            with unittest.mock.patch.dict(os.environ, self.variables()):
+                self.out.mkdir(exist_ok=True)
+                recorder = card.start_recorder(self.out)
+                while subprocess.run(["pgrep", "-P", str(recorder.pid)], capture_output=True).returncode:
+                    pass
+                card.end_recorder(recorder)
+            self.assertEqual((self.out / "dmon.txt").read_text(), wanted)
+            self.assertIsNotNone(recorder.returncode)
 
     def test_killed_from_outside_what_ran_is_there(self):
         for row, kept in (("*compile.enable*", ALWAYS[:3]), ("*flavor=3B*", [*ALWAYS, *ON_H100])):
@@ -437,6 +532,8 @@ class Sentences(Machine):
         self.said("NVIDIA H200, 580.95, 143771 MiB, 70000 MiB", "Another process has 70,000 MiB of the card")
         self.driver("--only", ",".join(ON_H100), code=0)
         self.assertEqual(self.results()["8b_recomputed-bf16-fused"]["verdict"], "left out: needs 74.0 GiB of 72.0")
+        self.assertTrue(self.trained())
+        self.assertEqual([call for call in self.trained() if "n_layers" in call and "--training.loss_chunks=4" not in call], [])
 
     def test_of_a_slower_card_of_a_known_name_and_of_one_that_the_programs_have_no_code_for(self):
         kinds = {"NVIDIA H200": "h200", "NVIDIA H100 80GB HBM3": "h100-sxm", "NVIDIA A100-SXM4-80GB": "a100-80", "NVIDIA B200": "b200"}
@@ -558,7 +655,12 @@ class NextStep(unittest.TestCase):
         self.expect("--variant crash --row bf16-fused", well, late, run("bf16-fused", "not over after 20 s"))
         self.expect("--variant crash --row 8b-float8-traced", well, run("8b-float8-traced", "exit code 70"), run("bf16", "failed: other losses"))
         self.expect("--variant slow-attention", well, late, run("fsdp2", "cut off after 11 s"), run("tp2", "left out: no time"))
-        self.expect("none of the variants; first mend what keeps the row single from running", run("single", "exit code 127"), late)
+        self.expect("none of the variants; first mend what keeps the row single from running", run("single", "exit code 127"))
+        self.expect("--variant crash --row single", run("single", "exit code 139"), late)
+        self.expect("--variant slow-attention", run("single", "not over after 50 s"), late)
+        self.expect("--variant slow-attention", well, late, run("fsdp2", "exit code 70"), run("tp2", "not over after 40 s"))
+        self.expect("--variant crash --row fsdp2", well, run("fsdp2", "exit code 70"))
+        self.expect("--variant wrong-numbers --row float8", well, run("8b-float8-plain", "failed: not finite"), late)
         cases = "[ RUN      ] OnGpu/Kernel.Writes/adam_1\n[  FAILED  ] OnGpu/Kernel.Writes/adam_1, where GetParam() = adam_1 (3 ms)\n"
         tests = run("kernels_test", "exit code 1", f"{cases}[  FAILED  ] 1 test, listed below:\n[  FAILED  ] OnGpu/Kernel.Writes/adam_1, where\n")
         self.expect("--variant wrong-numbers --cases OnGpu/Kernel.Writes/adam_1", well, late, tests)
