@@ -54,6 +54,11 @@ class First(Scripts):
         measured = [*trained, "kernel rates", *(row for row in self.results if row.endswith("-ceiling"))]
         self.assertEqual(self.verdicts(measured), dict.fromkeys(measured, "ok"))
         self.assertEqual([row for row in self.results if row.startswith("8b") and row not in measured], [])
+        log = (self.folder / "out" / "log.txt").read_text()
+        for row in trained:
+            said = log.partition(f"$ {self.results[row]['command']}\n")[2].partition("\n$ ")[0]
+            parts = re.findall(r"logits are computed in (\d+) part", said)
+            self.assertEqual(parts, [str(self.results[row]["planned"]["loss_chunks"])], row)
         debug = ["single", "fused", *first.REST, *first.RANKS]
         self.assertEqual({verdict.split(" ")[0] for verdict in self.verdicts(debug).values()}, {"failed:"})
         self.assertTrue(all(line["seconds"] <= line["limit"] + 6 for line in self.results.values() if line["limit"]))
