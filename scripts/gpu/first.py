@@ -20,7 +20,7 @@ from typing import NoReturn
 import bench
 import card as cards
 import check
-from programs import NOT_FINITE, REFUSED, ROOT, Outcome, Session, execute, how_they_ended, roomy, show, table, with_options
+from programs import NOT_FINITE, REFUSED, ROOT, Outcome, Session, adopt_orphans, execute, how_they_ended, roomy, show, table, with_options
 
 SCRIPTS = {"first": (400, "The first minutes on a card"), "bench": (480, "Training on one GPU"), "check": (420, "GPU check")}
 PROGRAMS = ["titan_train", "kernels_test", "bench_device_ceiling", "bench_kernel_rates"]
@@ -349,4 +349,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    adopt_orphans()
     sys.exit(main())

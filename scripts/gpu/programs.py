@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import BinaryIO, TextIO
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -40,6 +40,10 @@ def show(text: str, stream: TextIO | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stderr).fileno())
 
 
+def adopt_orphans() -> None:
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def bind() -> None:
     """In the new process: it dies with this script, and fills no disk."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -60,7 +64,7 @@ def execute(command: list[str], limit: float, environment: dict[str, str] | None
     """Exit code, none when it did not end within `limit` seconds, and what was printed, of which `tell` is told now and then,
     and a KeyboardInterrupt says it, too. `environment`: on top of ours. All that it started ends with it."""
     before = children()
-    with open(os.memfd_create("printed"), "w+b") as printed, orphans_are_ours():  # not on a disk, which may be full
+    with open(os.memfd_create("printed"), "w+b") as printed:  # not on a disk, which may be full
         try:
             process = subprocess.Popen(command, cwd=ROOT, env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, stdout=printed,
                                        stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=bind)  # fmt: skip
@@ -83,16 +87,8 @@ def execute(command: list[str], limit: float, environment: dict[str, str] | None
         return code, text_of(printed)
 
 
-@contextlib.contextmanager
-def orphans_are_ours() -> Iterator[None]:
-    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
 def children() -> set[int]:
+    """Of this script; with adopt_orphans() also what rows leave behind."""
     found = set()
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:

@@ -468,14 +468,14 @@ class Trouble(Machine):
         with unittest.mock.patch.dict(os.environ, locale):
             self.assertIn("1b-bf16-traced", self.script("--only", "1b-bf16-traced"))
             self.assertIn("(10,240 – 10,240)", (self.out / "page.md").read_text())
-        session = programs.Session(argparse.Namespace(programs=self.programs, device="cuda", log=None, results=None, seconds=9, only="", script="first"), 0)
-        session.write(self.folder / "page", "caf\udce9 –", "w")
+        arguments = argparse.Namespace(programs=self.programs, device="cuda", log=None, results=None, seconds=9, only="", script="first")
+        programs.Session(arguments, 0).write(self.folder / "page", "caf\udce9 –", "w")
         self.assertEqual((self.folder / "page").read_text(encoding="utf-8"), "caf? –")
 
     def test_what_a_row_leaves_behind_in_sessions_of_its_own_is_gone_before_the_next(self):
-        self.behave('case "$*" in *flavor=3B*quant*) ;; *flavor=3B*) setsid sh -c "sleep 7777; sleep 1" & sleep 0.3; : ;; esac\n')
-        self.driver("--only", "3b-bf16-fused", code=0)
-        left = subprocess.run(["pgrep", "-f", "sleep 7777"], capture_output=True, text=True)
+        self.behave('setsid sh -c "sleep 60; : \'$here\'" & sleep 0.3\n')
+        self.script("--only", "3b-bf16-fused")
+        left = subprocess.run(["pgrep", "-f", str(self.programs)], capture_output=True, text=True)
         self.assertEqual(left.stdout, "")
 
     def test_what_records_the_clocks_may_write_what_it_holds(self):
